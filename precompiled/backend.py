@@ -1,7 +1,8 @@
 """The Dynamo backend: capture, key, lookup; load a hit, submit a miss and run eager until its artifact appears.
 
 ``backend="precompiled"`` comes here through torch's entry point, plain ``torch.compile`` through the hook
-(torch_internals/route.py). Whatever goes wrong on our side ends in ``in_process``: what plain torch.compile does.
+(torch_internals/client/inductor_route.py). If anything goes wrong on our side, ``in_process`` runs: plain
+torch.compile.
 """
 
 from __future__ import annotations
@@ -33,22 +34,19 @@ from precompiled.core.errors import COMPILE_ERROR, Bypass, NotServed, Precompile
 from precompiled.graph import about, capture, key
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals import (
-    around,
-    captures,
-    cudagraph_parts,
-    fixed_floats,
-    inductor,
-    late,
-    lowering,
+from precompiled.torch_internals.client import (
+    compile_after_trace,
+    cuda_graph_capture,
+    graph_lowering,
+    inductor_backend,
     retrace,
-    stand_in,
-    standalone,
-    toolchain,
-    traced,
+    standalone_compile,
 )
-from precompiled.torch_internals.naming import graph_name
-from precompiled.torch_internals.sizes import guard_check, install_guards, tell_nothing_new
+from precompiled.torch_internals.eager import stand_in
+from precompiled.torch_internals.graph import fixed_floats, trace_origin
+from precompiled.torch_internals.graph.graph_names import graph_name
+from precompiled.torch_internals.graph.symbolic_sizes import guard_check, install_guards, tell_nothing_new
+from precompiled.torch_internals.inductor import cudagraph_parts, direct_inductor_calls, toolchain
 from precompiled.version import switched_off
 
 if TYPE_CHECKING:
@@ -61,8 +59,10 @@ def precompiled(
     module: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: Any = None
 ) -> Compiled:
     """``torch.compile(..., backend="precompiled")``, with torch.compile's own ``mode=`` and ``options=``."""
-    settled = inductor.options_of(mode, options)
-    return compile_or_swap(module, settled, lambda: inductor.compile_in_process(module, example_inputs, settled))
+    settled = inductor_backend.options_of(mode, options)
+    return compile_or_swap(
+        module, settled, lambda: inductor_backend.compile_in_process(module, example_inputs, settled)
+    )
 
 
 def compile_or_swap(
@@ -79,7 +79,7 @@ def compile_or_swap(
     if begun is None:
         return in_process()
     session, calls = begun
-    kept = around.result_is_kept()
+    kept = direct_inductor_calls.result_is_kept()
     if session.recorder is not None and not kept:
         # A watch's capture wants to know what a run would look up, and runs nothing compiled.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
@@ -91,7 +91,7 @@ def compile_or_swap(
     def serve() -> Compiled:
         if kept:
             raise Bypass("torch writes down what is compiled here (aot_compile, for instance)", code="ahead-of-time")
-        graph = lowering.plain(module)
+        graph = graph_lowering.plain(module)
         with graph.modes():
             found = _Graph(session, graph, options, calls)
             captured.append(found)
@@ -132,14 +132,14 @@ def compile_ahead(
             raise Bypass("a watch's capture serves no graph that is compiled ahead of its calls", code="ahead-of-time")
         try:
             graph, options = prepared()
-            plain = lowering.plain(standalone.checked(graph))
+            plain = graph_lowering.plain(standalone_compile.checked(graph))
             with plain.modes():
                 return served(_Ahead(session, plain, options, calls, written_down).serve())
         except fixed_floats.FixedFloats as floats:
             raise Bypass("a float that Dynamo treats as symbolic is an input", code="symbolic-scalar") from floats
 
     def reported() -> Any:
-        with around.ours():
+        with direct_inductor_calls.ours():
             return in_process()
 
     return _served(session, calls, serve, reported)
@@ -218,7 +218,7 @@ def _compiled_or_eager(
     Plain torch.compile raises then, at a program's first call. Here other graphs of the program run already, from the
     store or eager, and the program would die in service.
     """
-    copy = late.copied(module)
+    copy = compile_after_trace.copied(module)
     try:
         return in_process()
     except Exception as error:
@@ -246,7 +246,7 @@ def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
 
 def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
     report = calls.report
-    recorder.graph(report, "bypassed", files=traced.files(module))
+    recorder.graph(report, "bypassed", files=trace_origin.files(module))
     return stand_in.StandIn(module)
 
 
@@ -255,18 +255,22 @@ class _Graph:
     """One graph that Dynamo has handed over, until it has a callable."""
 
     session: Session
-    graph: lowering.Plain
+    graph: graph_lowering.Plain
     options: Mapping[str, Any]
     calls: GraphCalls
     may_run_eager: bool = field(default=False, init=False)  # known once it is captured
 
     @cached_property
     def safe_point(self) -> SafePoint:
-        return self.session.safe_points.of(traced.function())
+        return self.session.safe_points.of(trace_origin.function())
 
     @property
     def submitter(self) -> Submitter:
-        given = None if self.graph.traced else late.Given(self.calls.report.name, self.graph.as_given, self.options)
+        given = (
+            None
+            if self.graph.traced
+            else compile_after_trace.Given(self.calls.report.name, self.graph.as_given, self.options)
+        )
         return Submitter(
             self.session, self.calls, lambda: about.text(self.graph.module, self.options), given, retrace.being_traced()
         )
@@ -315,7 +319,7 @@ class _Graph:
         if failure is not None:
             report.reason, report.message, state = failure.reason, failure.message, "failed"
         slots = [artifact.slot for artifact in artifacts]
-        files = traced.files(self.graph.as_given)
+        files = trace_origin.files(self.graph.as_given)
         # Told before it is submitted: the watcher, when it ends this process, can cancel the submit.
         recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
         if state == "compiling":
@@ -383,7 +387,7 @@ class _Graph:
             self.graph.eager(),
             program.size_inputs,
             lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
-            captures.is_capturing if program.device != "cpu" else None,
+            cuda_graph_capture.is_capturing if program.device != "cpu" else None,
             self.safe_point,
             waits=bool(program.no_stand_in),
             stays_eager=self.session.stays_eager and not program.no_stand_in,
@@ -454,7 +458,7 @@ class _Ahead(_Graph):
         if not self.written_down:
             return function
         bundle = self.session.store.read_files(artifact)[fmt.BUNDLE]
-        return standalone.Kept(function, bundle, program.classes, program.device, program.groups)
+        return standalone_compile.Kept(function, bundle, program.classes, program.device, program.groups)
 
     def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
         program, artifacts, failure = super()._look_up()

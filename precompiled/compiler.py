@@ -42,7 +42,7 @@ from precompiled.store.jobs import JobRecord
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
-    from precompiled.torch_internals.compile import CompileResult
+    from precompiled.torch_internals.worker.compile_graph import CompileResult
 
 MAX_MESSAGE_CHARS = 4000
 
@@ -54,13 +54,13 @@ def warm_up() -> None:
     """Import what every compile needs, so that the first job does not pay for it."""
     global _ready  # noqa: PLW0603
     activate.in_a_worker()  # before torch
-    import precompiled.torch_internals.compile  # noqa: F401 - it imports Inductor
-    from precompiled.torch_internals import collection
+    import precompiled.torch_internals.worker.compile_graph  # noqa: F401 - it imports Inductor
+    from precompiled.torch_internals.client import garbage_collection
 
     # Imported modules stay; objects of a compile stay until its end, and are collected there. A collection in between
     # finds next to nothing (docs/decisions/0014).
     gc.freeze()
-    gc.set_threshold(*collection.SELDOM)
+    gc.set_threshold(*garbage_collection.SELDOM)
     _ready = time.time()
 
 
@@ -192,7 +192,7 @@ def _compile(
     of ``compile_graph``.
     """
     record.phase("decode")
-    from precompiled.torch_internals import cpp_builds, vector_units
+    from precompiled.torch_internals.worker import cpp_builds, vector_units
 
     # Not the user's own Inductor cache: a worker must not grow or trust it.
     cpp_builds.use(scratch.directory(Path(job.store)))
@@ -208,16 +208,10 @@ def _compile_program(
     import torch
 
     from precompiled.graph import capture, environment, key, weights
-    from precompiled.torch_internals import (
-        codec,
-        configs,
-        custom_ops,
-        gpu_memory,
-        modes,
-        phases,
-        process_groups,
-    )
-    from precompiled.torch_internals.compile import compile_graph
+    from precompiled.torch_internals.graph import ambient_modes, compiler_config, graph_codec, process_groups
+    from precompiled.torch_internals.user_code import custom_ops
+    from precompiled.torch_internals.worker import compile_phases, gpu_memory
+    from precompiled.torch_internals.worker.compile_graph import compile_graph
 
     if job.device != "cpu":
         gpu_memory.refuse_exclusive()  # before anything can make a context
@@ -229,22 +223,20 @@ def _compile_program(
     try:
         with environment.unchanged():
             custom_ops.load(capture.modules(program))
-            module = codec.decode(graph)
+            module = graph_codec.decode(graph)
     except (Exception, SystemExit) as error:  # a custom op's module raises anything when it is imported
         raise CompileFailed(
             f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"
         ) from error
     frozen = weights.tensors([item for item in inputs["args"] if "content" in item], data)
     with (
-        phases.noted(record),
-        modes.process_wide(program["modes"]),
-        modes.thread_local(program["modes"]),
-        configs.applied(settings, job.compile_threads),
+        compile_phases.noted(record),
+        ambient_modes.process_wide(program["modes"]),
+        ambient_modes.thread_local(program["modes"]),
+        compiler_config.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
     ):
-        result: CompileResult = compile_graph(
-            module, inputs, program["hints"], program["floats"], frozen, told, record
-        )
+        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told, record)
     if result.native.files and not uses_cpu:
         # For this CPU, by this compiler, and the key has neither: hosts that have others would find it.
         raise CompileFailed("the graph has kernels for the CPU, which nothing of it shows", code="hidden-cpu-kernels")
@@ -359,7 +351,7 @@ def _of_the_gpu(job: wire.Job, error: Exception) -> CompileFailed | None:
     """What to say instead of an error that comes from the state of this process's GPU."""
     if job.device == "cpu" or code_of(error, "") in OF_THE_PLACE:
         return None
-    from precompiled.torch_internals import gpu_memory
+    from precompiled.torch_internals.worker import gpu_memory
 
     return gpu_memory.problem(str(error))
 
@@ -368,7 +360,7 @@ def _of_the_toolchain(job: wire.Job, error: Exception) -> CompileFailed | None:
     """What to say instead of an error that comes from the compilers of this host."""
     if isinstance(error, PrecompiledError):
         return None
-    from precompiled.torch_internals import toolchain
+    from precompiled.torch_internals.inductor import toolchain
 
     problem = toolchain.problem(error, job.device)
     if not problem:

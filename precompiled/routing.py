@@ -46,7 +46,7 @@ def route() -> None:
     settings = PROCESS.settings()
     if settings.mode == "off":
         return
-    from precompiled.torch_internals import route as routes
+    from precompiled.torch_internals.client import inductor_route as routes
 
     routes.install(_serve, _went_around, _first_trace)
     _undo_by(routes.remove)
@@ -80,9 +80,9 @@ def unroute() -> None:
 def _serve(module: Any, options: Any, in_process: Callable[[], Any]) -> Any:
     try:
         from precompiled import backend
-        from precompiled.torch_internals import collection
+        from precompiled.torch_internals.client import garbage_collection
 
-        collection.install()
+        garbage_collection.install()
     except Exception as error:  # a private name that this torch lacks
         if config.required_by_environment():
             raise _not_served(module, error) from error
@@ -93,7 +93,7 @@ def _serve(module: Any, options: Any, in_process: Callable[[], Any]) -> Any:
 
 def _refuse_all(error: Exception) -> None:
     """``require``, where nothing can be routed: each compile raises (docs/decisions/0045)."""
-    from precompiled.torch_internals import route as routes
+    from precompiled.torch_internals.client import inductor_route as routes
 
     def refuse(module: Any) -> None:
         raise _not_served(module, error) from error
@@ -103,7 +103,7 @@ def _refuse_all(error: Exception) -> None:
 
 
 def _not_served(module: Any, error: Exception) -> NotServed:
-    from precompiled.torch_internals.naming import graph_name
+    from precompiled.torch_internals.graph.graph_names import graph_name
 
     return NotServed(graph_name(module), code_of(error, "internal-error"), f"torch.compile is not routed: {error}")
 

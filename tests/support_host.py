@@ -95,7 +95,7 @@ class Client:
 _PREPARE = """
 import pathlib, sys
 from torch._inductor import codecache, cpu_vec_isa
-from precompiled.torch_internals import cpp_builds
+from precompiled.torch_internals.worker import cpp_builds
 cpp_builds.use(pathlib.Path(sys.argv[1]))
 cpu_vec_isa.valid_vec_isa_list()
 codecache.CppPythonBindingsCodeCache.load_pybinding([], '''

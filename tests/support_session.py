@@ -29,7 +29,8 @@ from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
 from precompiled.client.session import Session
 from precompiled.graph.capture import Program
-from precompiled.torch_internals import codec, inductor
+from precompiled.torch_internals.client import inductor_backend
+from precompiled.torch_internals.graph import graph_codec
 
 
 @dataclass
@@ -83,7 +84,7 @@ def _runs_eager(left: list[torch.fx.GraphModule], module: torch.fx.GraphModule, 
 
 
 def _runs_program_eager(program: Program, *_: Any) -> tuple[Callable[..., Any], str]:
-    return codec.decode(json.loads(program.sections["graph"])).forward, ""
+    return graph_codec.decode(json.loads(program.sections["graph"])).forward, ""
 
 
 @contextmanager
@@ -107,7 +108,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
         ),
         mock.patch.object(PROCESS, "session", None),
         mock.patch.object(PROCESS, "packages", None),
-        mock.patch.object(inductor, "compile_in_process", functools.partial(_runs_eager, left)),
+        mock.patch.object(inductor_backend, "compile_in_process", functools.partial(_runs_eager, left)),
         mock.patch.object(submit, "compile_inline", _runs_program_eager),
         # Tests read the counts here, where a daemon must not get them first.
         mock.patch.object(CountSender, "changed", lambda sender: None),

@@ -364,17 +364,17 @@ def test_our_folder_twice_on_the_path(tmp_path: Path) -> None:
 
 # Stands in for the module that patches torch, which needs the real one.
 ROUTE = """
-import sys, types, precompiled.torch_internals as internals
+import sys, types, precompiled.torch_internals.client as internals
 import precompiled.hook as hook
 from precompiled import bootstrap
 from precompiled.core.errors import ConfigError
 from precompiled.client.process import PROCESS
-route = types.ModuleType("precompiled.torch_internals.route")
+route = types.ModuleType("precompiled.torch_internals.client.inductor_route")
 route.on = False
 def install(*_): route.on = True
 def remove(): route.on = False
 route.install, route.remove = install, remove
-internals.route = sys.modules[route.__name__] = route
+internals.inductor_route = sys.modules[route.__name__] = route
 def now(): return hook.state(), route.on
 """
 

@@ -25,7 +25,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from precompiled import backend
-from precompiled.torch_internals import configs, fixed_floats
+from precompiled.torch_internals.graph import compiler_config, fixed_floats
 
 X = torch.randn(4, 6)
 
@@ -207,7 +207,7 @@ def test_other_cudagraphs_than_the_settings(here: ThisProcess) -> None:
         assert "override_cudagraphs" in message
     here.refuses("lookup-only", overridden("cpu", fwd=True), X)  # where it means nothing
     annotation = here.in_process[-1].meta["cudagraph_annotation"]
-    configs.refuse_other_cudagraphs({"inductor": asked}, annotation)  # what the settings say anyway
+    compiler_config.refuse_other_cudagraphs({"inductor": asked}, annotation)  # what the settings say anyway
 
 
 @pytest.mark.reason("checkpoint-context")

@@ -31,8 +31,9 @@ from precompiled.graph import capture
 from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
-from precompiled.torch_internals import codec, process_groups, user_modules
-from precompiled.torch_internals import compile as compiling
+from precompiled.torch_internals.graph import graph_codec, process_groups
+from precompiled.torch_internals.user_code import user_modules
+from precompiled.torch_internals.worker import compile_graph as compiling
 
 X = torch.randn(4, 6)
 Y = torch.randn(4, 6)
@@ -224,7 +225,7 @@ def test_a_full_disk_is_of_the_host_where_it_shows_as_an_import_that_fails(
     def fails(*_: object, **__: object) -> None:
         raise CompileFailed("a module cannot be imported", code="undecodable-graph") from OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(codec, "decode", fails)
+    monkeypatch.setattr(graph_codec, "decode", fails)
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes(), failure_ttl_s=3600.0) == "undecodable-graph"
     (failure,) = store.failures()

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "reference" / "private-torch-names.md"
 FILES = sorted(
     path
     for room in ("precompiled/torch_internals", "precompiled/packages/dynamo")
-    for path in (ROOT / room).glob("[!_]*.py")
+    for path in (ROOT / room).rglob("[!_]*.py")
 )
 
 _PARAGRAPH = re.compile(r"(?:Private names: (.+?)|No private names)\. Checked on (\d+\.\d+\.\d+(?:, \d+\.\d+\.\d+)*)")

@@ -20,7 +20,8 @@ from torch._inductor.utils import fresh_cache
 
 from benchmarks.measures.machine_code import of_the_kernel
 from benchmarks.models.program import Program
-from precompiled.torch_internals import kernel_units, kernels
+from precompiled.torch_internals.inductor import cpp_kernels
+from precompiled.torch_internals.worker import kernel_units
 
 
 class _Notes:
@@ -30,7 +31,7 @@ class _Notes:
         self.named: dict[str, tuple[list[str], str]] = {}
 
     def kernel(self, argtypes: list[str], source: str) -> Any:
-        self.named[kernels.kernel_name(argtypes, source)] = (argtypes, source)
+        self.named[cpp_kernels.kernel_name(argtypes, source)] = (argtypes, source)
         return CppPythonBindingsCodeCache.load_pybinding(argtypes, source)
 
     def wrapper(self, options: dict[str, Any]) -> Any:
@@ -59,7 +60,7 @@ def main() -> None:
     program = Program(spec)
     program.prepare()
     notes = _Notes()
-    with kernels.handled(notes), torch._inductor.config.patch(compile_threads=1):
+    with cpp_kernels.handled(notes), torch._inductor.config.patch(compile_threads=1):
         program.first()
 
         def alone() -> list[Path]:
@@ -81,7 +82,7 @@ def main() -> None:
             with fresh_cache():
                 in_units, found["units"] = _measured(units)
                 same = [
-                    of_the_kernel(one, "kernel") == of_the_kernel(unit, kernels.module_name(name))
+                    of_the_kernel(one, "kernel") == of_the_kernel(unit, cpp_kernels.module_name(name))
                     for name, one, unit in zip(notes.named, by_one, in_units, strict=True)
                 ]
     found |= {"kernels": len(same), "same": sum(same)}

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.safe_points import SafePoint
-from precompiled.torch_internals import profiling
+from precompiled.torch_internals.client import profiler_ranges
 
 Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
@@ -26,7 +26,7 @@ AWAITS_SAFE_POINT = "its artifact is loaded, and awaits the end of a checkpoint 
 
 
 class StandIn(Protocol):
-    """What runs a graph eagerly (torch_internals/stand_in.py)."""
+    """What runs a graph eagerly (torch_internals/eager/stand_in.py)."""
 
     def __call__(self, *args: Any) -> Any:
         """The graph's outputs."""
@@ -148,7 +148,7 @@ class Dispatch:
         if self._calls.report.message == AWAITS_SAFE_POINT:
             self._calls.report.message = ""
         if check is None:
-            self._flip(profiling.swapped(
+            self._flip(profiler_ranges.swapped(
                 self._not_first_in_a_capture(function, self._flip), self._calls.report.name, self._flip
             ))  # fmt: skip
             return

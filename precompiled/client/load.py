@@ -42,13 +42,14 @@ def load(
     the GPU has no room for its code.
     """
     contents = store.read_files(artifact)
-    from precompiled.torch_internals import gpu_room, profiling
-    from precompiled.torch_internals.load import load_bundle
+    from precompiled.torch_internals import gpu_room
+    from precompiled.torch_internals.client import profiler_ranges
+    from precompiled.torch_internals.client.load_artifact import load_bundle
 
     manifest = artifact.manifest
     name = f"{manifest.key[:12]}.{artifact.slot}"
     try:
-        with profiling.load(f"{manifest.name} {name}"), native.files(artifact, contents) as mapped:
+        with profiler_ranges.load(f"{manifest.name} {name}"), native.files(artifact, contents) as mapped:
             there = contextvars.copy_context() if context is None else context.copy()
             function = gpu_room.with_room(lambda: there.run(
                 load_bundle, contents[fmt.BUNDLE], mapped, modes, cudagraphs=cudagraphs, name=name, classes=classes,

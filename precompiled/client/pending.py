@@ -28,8 +28,8 @@ from precompiled.core.errors import COMPILE_ERROR, Bypass, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph.capture import Program
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact
-from precompiled.torch_internals import captures, openmp
-from precompiled.torch_internals.sizes import guard_check
+from precompiled.torch_internals.client import cuda_graph_capture, openmp_threads
+from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -271,7 +271,7 @@ class Pending:
                     refused, self._refused = self._refused, []
                     awaited = list(self._awaited.values())
                     self._hint = False
-                openmp.beside_compile(max(item.threads for item in awaited))
+                openmp_threads.beside_compile(max(item.threads for item in awaited))
                 for item in awaited:
                     self._guarded(item)
                 # After the look, since a failure record says why a worker failed. A refusal counts where there is none.
@@ -303,7 +303,7 @@ class Pending:
         finally:
             with self._changed:
                 if self._thread in (None, threading.current_thread()):  # else the next thread has told its own number
-                    openmp.beside_compile(0)
+                    openmp_threads.beside_compile(0)
 
     def _guarded(self, item: Awaited) -> None:
         """Look for one graph's artifact. An error (an unreadable directory, a bug of ours) is of this graph alone."""
@@ -387,7 +387,7 @@ class Pending:
         started = time.perf_counter()
         try:
             program = item.program
-            with captures.unconcerned():
+            with cuda_graph_capture.unconcerned():
                 function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
                                 classes=program.classes, frozen=program.frozen, device=program.device,
                                 groups=program.groups, context=program.context)  # fmt: skip

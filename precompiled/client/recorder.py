@@ -160,7 +160,7 @@ class Recorder:
             self._first, self._last = self._first or now, now
             self._steps = 0
         if self._wanted_steps > 0 and self._thread is None:
-            from precompiled.torch_internals import optimizer_steps
+            from precompiled.torch_internals.client import optimizer_steps
 
             optimizer_steps.count(self._on_step)
             self._thread = threading.Thread(target=self._watch_steps, name="precompiled-capture", daemon=True)

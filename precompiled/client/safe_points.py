@@ -9,7 +9,7 @@ Dynamo may have several graphs for one function, and asks the one first that it 
 the first one's graph. So a hold is about all graphs of a function, and remembers for which checkpoint it is: the second
 run of another checkpoint has a compiled first one.
 
-No torch, no I/O: ``dispatch.py`` holds, and ``torch_internals/surroundings.py`` knows what a checkpoint keeps.
+No torch, no I/O: ``dispatch.py`` holds them, and torch_internals/eager/enclosing_regions.py has the checkpoint's part.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.core.spans import Span
 from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
-from precompiled.torch_internals import structured
+from precompiled.torch_internals.client import structured_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,8 +254,8 @@ class Session:
         log.info("graph %s %s: %s%s (lookup %.3f s, load %.3f s), key %s", report.id, report.name,
                  report.source or report.state, f" ({report.reason})" if report.reason else "", report.lookup_s,
                  report.load_s, report.key[:12] or "-")  # fmt: skip
-        if structured.is_on():
-            structured.graph(_way(report), vars(report))
+        if structured_trace.is_on():
+            structured_trace.graph(_way(report), vars(report))
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
         """Keep, for people, the program of a graph that was a miss, and is sent to nobody."""

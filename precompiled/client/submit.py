@@ -17,7 +17,9 @@ from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
 from precompiled.core.errors import Bypass, CompileFailed, NotServed
 from precompiled.graph import capture, devices, environment
-from precompiled.torch_internals import group_names, late, retrace, toolchain
+from precompiled.torch_internals.client import compile_after_trace, retrace
+from precompiled.torch_internals.inductor import toolchain
+from precompiled.torch_internals.ranks import group_names
 
 if TYPE_CHECKING:
     from precompiled.client.connection import OnReply
@@ -41,15 +43,15 @@ def as_required(session: Session, program: capture.Program) -> capture.Program:
 
 @dataclass(frozen=True)
 class Submitter:
-    """Submits one graph. ``about``: gives its source lines, for people (torch_internals/source_lines.py). ``given``:
-    the graph as Dynamo gave it, where it can be compiled so once the trace has ended. ``traced``: the frame that it was
-    traced from, where Dynamo can trace that again.
+    """Submits one graph. ``about``: its source lines, for people (torch_internals/graph/source_lines.py). ``given``:
+    the graph as Dynamo gave it, where it can be compiled so once the trace has ended. ``traced``: the frame that it
+    was traced from, where Dynamo can trace that again.
     """
 
     session: Session
     calls: GraphCalls
     about: Callable[[], str]
-    given: late.Given | None = None
+    given: compile_after_trace.Given | None = None
     traced: retrace.Traced | None = None
 
     def request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
@@ -91,9 +93,7 @@ class Submitter:
             raise
         return awaited
 
-    def _awaited(
-        self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
-    ) -> Awaited:
+    def _awaited(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
         """What a call of ``dispatch`` that must not run eager waits for from now on."""
         awaited = Awaited(
             calls=self.calls,
@@ -111,9 +111,7 @@ class Submitter:
         dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
         return awaited
 
-    def _compile_inline(
-        self, program: capture.Program, hints: list[int], swap: Swap
-    ) -> tuple[Compiled, str] | None:
+    def _compile_inline(self, program: capture.Program, hints: list[int], swap: Swap) -> tuple[Compiled, str] | None:
         """``compile_inline``; but what only Dynamo can have compiled it traces anew at its next call, and compiles as
         plain torch.compile does. (Not for further sizes: what serves the others would be lost.) Raises NotNow where a
         run of it may be repeated, which must be as this one.
@@ -167,19 +165,19 @@ class Submitter:
 
 
 def compile_inline(
-    program: capture.Program, hints: list[int], given: late.Given | None = None
+    program: capture.Program, hints: list[int], given: compile_after_trace.Given | None = None
 ) -> tuple[Compiled, str] | None:
     """Compile in this process: the callable, and the guards on its sizes; None where the graph stays eager.
 
     Raises what plain torch.compile would have raised, and no error that may be ours (docs/decisions/0018).
     """
-    from precompiled.torch_internals import compile as compiling
     from precompiled.torch_internals import gpu_room
+    from precompiled.torch_internals.worker import compile_graph as compiling
 
     def compile_here() -> tuple[Compiled, str]:
         plain = group_names.for_a_client(capture.parse(program.to_bytes(hints)), program.groups)
         here = devices.for_a_client(plain, program.device)
-        return late.apart(compiling.compile_here, program.device)(here, program.classes, program.meshes)
+        return compile_after_trace.apart(compiling.compile_here, program.device)(here, program.classes, program.meshes)
 
     try:
         return gpu_room.with_room(compile_here, program.device)
@@ -203,15 +201,15 @@ def compile_inline(
 
 
 def _compile_as_given(
-    program: capture.Program, hints: list[int], given: late.Given, captured: Exception
+    program: capture.Program, hints: list[int], given: compile_after_trace.Given, captured: Exception
 ) -> tuple[Compiled | None, Exception | None]:
     """Where the captured program fails: a callable for all calls; or the error that the user is to see; or neither."""
     try:
-        compiled = late.apart(given.compile, program.device)(capture.parse(program.to_bytes(hints)))
+        compiled = compile_after_trace.apart(given.compile, program.device)(capture.parse(program.to_bytes(hints)))
     except Exception as error:
         # The two compiles share nothing but the graph: an error of both is torch's.
         if type(error) is type(captured):
-            return None, late.raised_by_dynamo(given.name, error)
+            return None, compile_after_trace.raised_by_dynamo(given.name, error)
         log.warning("compiling in process failed in two ways, the graph stays eager: %r", error, exc_info=captured)
         return None, None
     if compiled is None:

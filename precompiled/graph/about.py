@@ -1,7 +1,7 @@
 """What people are told of a graph, beside the program: where it comes from, who called it and set what, on what CPU.
 
 Collected when a graph is submitted, so that a hit costs nothing; neither the key nor the compile depends on it. To
-what torch_internals/source_lines.py says it adds::
+what torch_internals/graph/source_lines.py says it adds::
 
     "set": {"inductor.max_autotune": "options", "variable CPATH": "program", ...}     who set what (below)
     "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  what the key has a digest of
@@ -21,7 +21,7 @@ from typing import Any
 import torch.fx
 
 from precompiled.graph import environment
-from precompiled.torch_internals import configs, source_lines
+from precompiled.torch_internals.graph import compiler_config, source_lines
 
 log = logging.getLogger("precompiled.about")
 
@@ -40,7 +40,7 @@ def text(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> str:
             "calls": source_lines.calls(),
             "set": {
                 **{f"variable {name}": "program" for name in environment.set_by_program()},
-                **dict.fromkeys(configs.changed(), "program"),
+                **dict.fromkeys(compiler_config.changed(), "program"),
                 **{f"inductor.{name}": "options" for name in options},
             },
             "cpu": environment.cpu_in_words(),

@@ -2,7 +2,7 @@
 
 A program is a dict of JSON values::
 
-    graph        the canonical graph (codec.py)
+    graph        the canonical graph (graph_codec.py)
     inputs       metadata of its inputs, in order; of weights that are frozen, a digest of their data (weights.py)
     modes        the state around it (grad mode, autocast, determinism, threads, ...)
     configs      Inductor's and functorch's configuration, with mode= and options= on top
@@ -28,10 +28,18 @@ import torch.fx
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.graph import devices, environment, job, weights
 from precompiled.graph.key import SECTIONS
-from precompiled.torch_internals import codec, configs, group_names, metadata, modes, operator_overrides, process_groups
-from precompiled.torch_internals.sizes import guard_check, is_size_input, size_values
+from precompiled.torch_internals.graph import (
+    ambient_modes,
+    compiler_config,
+    graph_codec,
+    input_metadata,
+    operator_overrides,
+    process_groups,
+)
+from precompiled.torch_internals.graph.symbolic_sizes import guard_check, is_size_input, size_values
+from precompiled.torch_internals.ranks import group_names
 
-# Source lines, for people (torch_internals/source_lines.py); neither the key nor the compile depends on them.
+# Source lines, for people (torch_internals/graph/source_lines.py); neither the key nor the compile depends on them.
 ABOUT = "about"
 
 
@@ -100,7 +108,7 @@ def restored(
 
 def _no_stand_in(graph: list[list[list[Any]]], inputs: dict[str, Any]) -> str:
     # What torch does with DTensors shows when they are traced: it may talk to other ranks anywhere.
-    return codec.no_stand_in(graph) or (codec.MIXED_RANKS if "meshes" in inputs else "")
+    return graph_codec.no_stand_in(graph) or (graph_codec.MIXED_RANKS if "meshes" in inputs else "")
 
 
 def _dump(value: Any) -> str:
@@ -108,39 +116,37 @@ def _dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def capture(
-    module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequence[torch.Tensor] = ()
-) -> Program:
+def capture(module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequence[torch.Tensor] = ()) -> Program:
     """Capture a Dynamo graph and the state around it. Changes nothing; raises Bypass with the reason.
 
-    ``held``: the tensors that its last inputs are (torch_internals/attributes.py).
+    ``held``: the tensors that its last inputs are (torch_internals/client/graph_attributes.py).
     """
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
     groups = process_groups.used(module)
     numbers = {name: group_names.numbered(number) for number, name in enumerate(groups)}
-    graph = codec.encode(module, numbers)
+    graph = graph_codec.encode(module, numbers)
     operator_overrides.refuse(graph)
-    inputs = metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
+    inputs = input_metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
     for name in inputs.meshes.groups():
         groups.setdefault(name, process_groups.size(name))
         numbers.setdefault(name, group_names.numbered(len(numbers)))
     device = devices.device_of(module, graph, inputs.args)
     # Values on the CPU have kernels for it, beside those for a GPU.
     uses_cpu = device == "cpu" or devices.uses_cpu(module, inputs.args)
-    read = modes.read(uses_cpu=uses_cpu, on_gpu=device != "cpu")
+    read = ambient_modes.read(uses_cpu=uses_cpu, on_gpu=device != "cpu")
     state = {**read, "groups": {numbers[name]: size for name, size in groups.items()}}
-    settings = configs.snapshot(options)
-    configs.refuse_device(settings, device)
+    settings = compiler_config.snapshot(options)
+    compiler_config.refuse_device(settings, device)
     if device != "cpu":
-        configs.refuse_other_cudagraphs(settings, module.meta.get("cudagraph_annotation"))
+        compiler_config.refuse_other_cudagraphs(settings, module.meta.get("cudagraph_annotation"))
     facts = environment.facts(device, uses_cpu=uses_cpu)
     frozen = None
-    if held and configs.freezes(settings):
+    if held and compiler_config.freezes(settings):
         frozen = weights.frozen(held, inputs.args[len(inputs.args) - len(held) :])
     if groups:
-        configs.refuse_ranks(settings)
-        if configs.ask_for_ranks(settings):
+        compiler_config.refuse_ranks(settings)
+        if compiler_config.ask_for_ranks(settings):
             state["ranks"] = {numbers[name]: process_groups.rank(name) for name in groups}
     graph, described, known = devices.for_a_worker([graph, inputs.to_plain(numbers), state], device)
     sections = {
@@ -158,20 +164,20 @@ def capture(
         inputs.hints,
         inputs.floats,
         [position for position, item in enumerate(inputs.args) if is_size_input(item)],
-        {**codec.modules(graph), **inputs.modules, **configs.modules(settings)},
+        {**graph_codec.modules(graph), **inputs.modules, **compiler_config.modules(settings)},
         _no_stand_in(graph, described),
         inputs.described.classes,
         frozen,
         tuple(groups),
         tuple(inputs.meshes.found),
-        configs.context(options),
+        compiler_config.context(options),
     )
 
 
 def modules(program: Mapping[str, Any]) -> dict[str, str]:
     """What a worker of a parsed program must have, with digests: modules to import, and operators to define."""
-    found = {**codec.modules(program["graph"]), **metadata.modules(program["inputs"])}
-    return {**found, **configs.modules(program["configs"])}
+    found = {**graph_codec.modules(program["graph"]), **input_metadata.modules(program["inputs"])}
+    return {**found, **compiler_config.modules(program["configs"])}
 
 
 def is_served(program: Mapping[str, Any], guards: Iterable[str]) -> bool:

@@ -78,7 +78,7 @@ def are_of_other_files(program: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def is_version_of(name: str, program: dict[str, Any], other_name: str, other: dict[str, Any]) -> bool:
-    """Whether two graphs are versions of one. ``name``: as ``forward [0/1]`` (torch_internals/naming.py)."""
+    """Whether two graphs are versions of one. ``name``: as ``forward [0/1]`` (torch_internals/graph/graph_names.py)."""
     (function, _, numbers), (other_function, _, other_numbers) = name.partition(" ["), other_name.partition(" [")
     if are_of_other_files(program, other):
         return False
@@ -191,8 +191,7 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
 
 
 def _unplaced(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iterator[Cause]:
-    """The first differing operation where no line says whether the program was edited (torch's own modules have none).
-    """
+    """The first differing operation if no line says whether the program was edited (torch's modules have none)."""
     place = difference.first_differing(before, after) if differs else None
     if place is not None:
         line = listing.place(after, *place) or listing.place(before, *place)

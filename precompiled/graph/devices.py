@@ -2,7 +2,7 @@
 
 A worker is pinned to one GPU, which it sees as ``cuda:0``, and a program names that device. So the ranks of a job, on
 ``cuda:0`` to ``cuda:7`` of one kind, have one key, and compile once. A client moves the artifact to the index that its
-graph runs on (torch_internals/device_index.py, docs/decisions/0035).
+graph runs on (torch_internals/client/device_index.py, docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 
 def _value(node: torch.fx.Node) -> Any:
-    """Its fake value, as Dynamo gives it, or in a graph that is traced to ATen (torch_internals/lowering.py)."""
+    """Its fake value: from Dynamo, or from a trace to ATen (torch_internals/client/graph_lowering.py)."""
     return node.meta.get("example_value", node.meta.get("val"))
 
 

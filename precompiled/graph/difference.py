@@ -250,6 +250,7 @@ def _range(bounds: Any) -> str:
 
 # ---------------------------------------------------------------- modes
 
+
 def _modes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
     left, right = (_flat_modes(program["modes"]) for program in (before, after))
     for name, was, now in _fields(left, right):
@@ -285,7 +286,7 @@ def _configs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
 
 
 def _setting(value: Any) -> str:
-    """A value of torch_internals/configs.py, where tuples, sets, dicts and dtypes are tagged."""
+    """A value of torch_internals/graph/compiler_config.py, where tuples, sets, dicts and dtypes are tagged."""
     if value is _MISSING:
         return NOT_SET
     if isinstance(value, list):

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from precompiled.core.errors import PrecompiledError
-from precompiled.torch_internals import custom_ops, libdevice
+from precompiled.torch_internals.user_code import custom_ops
+from precompiled.torch_internals.worker import libdevice
 
 # The environment variables that a compile depends on: a worker gets these from the client, and no others. Where they
 # differ another worker is started, so variables that a launcher sets for each rank, job or run must not be among them.
@@ -125,9 +126,7 @@ def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> d
     else:
         del found["cpu"]
     found["variables"] = {
-        name: value
-        for name, value in _keyed_variables(of_a_worker).items()
-        if uses_cpu or name not in _KEYED_OF_CPP
+        name: value for name, value in _keyed_variables(of_a_worker).items() if uses_cpu or name not in _KEYED_OF_CPP
     }
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)

@@ -1,7 +1,7 @@
 """A program in words: what `precompiled show` prints, and what graph/difference.py compares.
 
-Made from the plain data alone (codec.py, torch_internals/metadata.py): the command line imports no torch. An operation
-is ``%3``, by its position in its graph. Raises TypeError, ValueError, KeyError, IndexError or AttributeError for data
+Made from the plain data alone (graph_codec.py, input_metadata.py): the command line imports no torch. An operation is
+``%3``, by its position in its graph. Raises TypeError, ValueError, KeyError, IndexError or AttributeError for data
 that is no program.
 """
 
@@ -19,7 +19,7 @@ _BITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation comes from, or who called what was traced: torch_internals/source_lines.py."""
+    """Where an operation comes from, or who called what was traced: torch_internals/graph/source_lines.py."""
 
     file: str
     line: int
@@ -154,7 +154,7 @@ def operator(node: list[Any]) -> str:
 
 
 def target(name: list[Any]) -> str:
-    """The name of a called function (torch_internals/targets.py)."""
+    """The name of a called function (torch_internals/graph/call_targets.py)."""
     kind, *rest = name
     if kind in ("fn", "local"):
         return ".".join(rest).replace("_operator.", "operator.")
@@ -200,7 +200,7 @@ def argument(value: Any) -> str:
 
 
 def placement(encoded: list[Any]) -> str:
-    """A placement of a DTensor (torch_internals/dtensors.py)."""
+    """A placement of a DTensor (torch_internals/ranks/dtensors.py)."""
     return f"{encoded[0]}({', '.join(map(repr, encoded[1:]))})"
 
 

@@ -1,4 +1,4 @@
-"""What sets each mode of a program (torch_internals/modes.py captures them), and what those that are lists hold."""
+"""What sets each mode of a program, and what modes that are lists hold (captured by ambient_modes.py)."""
 
 from __future__ import annotations
 

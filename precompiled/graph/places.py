@@ -1,4 +1,4 @@
-"""Programs of the same graph for other places in its meshes (torch_internals/places.py). No torch here."""
+"""Programs of one graph for other places in its meshes (torch_internals/ranks/rank_dependence.py). No torch here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Weights that Inductor puts into the code (``freezing``): a key has their content, and a job brings it along.
 
-Dynamo leaves them on the module of its graph, and they become its last inputs (torch_internals/attributes.py). What is
-compiled holds for their values only, so that each is described by a digest of its content. Behind a program that has
-such inputs, a job has their bytes, one after the other (job.py).
+Dynamo leaves them on the module of its graph, and they become its last inputs
+(torch_internals/client/graph_attributes.py). What is compiled holds for their values only, so that each is described
+by a digest of its content. Behind a program that has such inputs, a job has their bytes, one after the other
+(job.py).
 
 That they still have this content is asked again where it matters: when they are sent, and before what was compiled
 serves a call. A digest finds also what torch does not count as a change (``parameter.data.copy_(...)``).

@@ -42,7 +42,8 @@ from precompiled.packages.source_files import SourceFiles
 from precompiled.remote import link
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
-from precompiled.torch_internals import collection, configs, structured
+from precompiled.torch_internals.client import garbage_collection, structured_trace
+from precompiled.torch_internals.graph import compiler_config
 from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
@@ -177,7 +178,7 @@ class Automatic:
             session = sessions.current()
             if _is_off(session):
                 return None
-            with collection.seldom():
+            with garbage_collection.seldom():
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None or session.stays_eager:
@@ -203,7 +204,7 @@ class Automatic:
         report.reasons = tuple(looked.reasons)
         self.reports.append(report)
         session.note_frame(report.name, spans.ended("package", report.find_s))
-        structured.frame(vars(report), result)
+        structured_trace.frame(vars(report), result)
         session.ledger.count(untraced=1)
         return result
 
@@ -335,15 +336,13 @@ class Automatic:
             if missing is not None:
                 raise Mismatch(f"the artifact {missing[:12]} is not in the store")
             install = installing.rebuilt(frame, rebuilder)
-            context, safe_point = configs.context(frame.options), session.safe_points.of(frame.code)
-            loaded = [
-                graphs.load(session, graph, artifacts[graph.key], context, safe_point) for graph in body.graphs
-            ]
+            context, safe_point = compiler_config.context(frame.options), session.safe_points.of(frame.code)
+            loaded = [graphs.load(session, graph, artifacts[graph.key], context, safe_point) for graph in body.graphs]
 
         def use() -> Any:
             with installing.or_discarded(body, frame, name, undo):
                 result = install([function for function, _calls in loaded], body, name)
-            structured.belong([calls.report.id for _function, calls in loaded], result)
+            structured_trace.belong([calls.report.id for _function, calls in loaded], result)
             for _function, calls in loaded:  # counted now that the entry is used
                 session.ledger.add(calls)
                 session.note(calls.snapshot())
@@ -405,11 +404,9 @@ class Automatic:
             self._publish(store, complete, frame, looked.program, report)
         except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
             self._not_kept(report, error)
-        structured.frame(vars(report), traced.result)
+        structured_trace.frame(vars(report), traced.result)
 
-    def _entry(
-        self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport
-    ) -> Callable[[], _Made]:
+    def _entry(self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport) -> Callable[[], _Made]:
         """A function that makes an entry of a trace, and holds no object of the user's. Both raise NotPortable."""
         if traced.body is not None:
             trace_recording.check_bytecode(traced, frame)

@@ -22,8 +22,12 @@ from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals import captures, codec, custom_ops, group_names, program_classes, stand_in
-from precompiled.torch_internals.sizes import guard_check
+from precompiled.torch_internals.client import cuda_graph_capture
+from precompiled.torch_internals.eager import stand_in
+from precompiled.torch_internals.graph import graph_codec
+from precompiled.torch_internals.graph.symbolic_sizes import guard_check
+from precompiled.torch_internals.ranks import group_names
+from precompiled.torch_internals.user_code import custom_ops, program_classes
 
 
 def load(
@@ -94,7 +98,7 @@ def _dispatched(
         eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, graph.groups), graph.device))
     except Exception as error:  # an import of the user's, or an operator that has other kernels here
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
-    is_capturing = captures.is_capturing if graph.device != "cpu" else None
+    is_capturing = cuda_graph_capture.is_capturing if graph.device != "cpu" else None
     dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, safe_point,
                         waits=bool(program.no_stand_in),
                         without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes),
@@ -122,4 +126,4 @@ def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
 
 def eager_of(program: dict[str, Any]) -> stand_in.StandIn:
     """A stand-in for a program."""
-    return stand_in.StandIn(codec.decode(program["graph"]))
+    return stand_in.StandIn(graph_codec.decode(program["graph"]))

@@ -12,7 +12,7 @@ from precompiled.packages.describe import difference
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
-from precompiled.torch_internals import configs, operator_overrides, replaced_functions
+from precompiled.torch_internals.graph import compiler_config, operator_overrides, replaced_functions
 
 
 def requirements(options: dict[str, Any]) -> dict[str, str]:
@@ -21,7 +21,7 @@ def requirements(options: dict[str, Any]) -> dict[str, str]:
     Raises Bypass where a compile here is none that a worker could do: Dynamo has no guards for these.
     """
     operator_overrides.refuse([])
-    settings = configs.snapshot(options)
+    settings = compiler_config.snapshot(options)
     facts = environment.facts(dynamo_state.first_device())
     # The artifacts are compiled already: which compiler is here, and what it would find, changes nothing of them.
     facts.pop("compiler", None)

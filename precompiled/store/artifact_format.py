@@ -5,7 +5,7 @@ Grammar::
     store       = root "/artifacts/" (artifact | failure)*   root "/tmp/" *   root "/quarantine/" *
     artifact    = directory "<key>.<slot>"    slot: 0 .. MAX_VARIANTS-1, claimed by the rename that publishes it
                     "manifest.json"           Manifest, as JSON; its "digest" is over itself with digest = ""
-                    "entry.bin"               AOTAutograd's bundle: the pickled compile result (torch_internals/load.py)
+                    "entry.bin"               AOTAutograd's bundle: the pickled compile result (load_artifact.py)
                     "native/<sha256>.so"      C++ kernels: extension modules, several in a file
                     "program.json.gz"         what it was compiled from, for people: no load reads it
     failure     = file "<key>.failed"         Failure, as JSON

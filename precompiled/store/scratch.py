@@ -5,9 +5,10 @@
     scratch/<GENERATION>-<boot>/    what workers of this format use, until the machine is started anew
 
 What one of them leaves there when it is killed, or the disk is full, the next ones would believe; so every file gets
-its name when it is whole (torch_internals/cpp_builds.py). That holds for what is written from now on: GENERATION leaves
-behind what earlier workers left half-written. And it holds while the machine runs: nothing here is synced, so after a
-loss of power a file may have a name and no content, which is why each start of the machine has a directory of its own.
+its name when it is whole (torch_internals/worker/cpp_builds.py). That holds for what is written from now on:
+GENERATION leaves behind what earlier workers left half-written. And it holds while the machine runs: nothing here is
+synced, so after a loss of power a file may have a name and no content, which is why each start of the machine has a
+directory of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Workers that are about to compile the same for several keys: one of them does it, the others wait for it.
 
-Ranks of a job have keys of their own where they use DTensors, and mostly one artifact (torch_internals/places.py). Who
-compiles first publishes it under all of the keys, or finds early on that it cannot, and lets the others begin.
+Ranks of a job have keys of their own where they use DTensors, and mostly one artifact
+(torch_internals/ranks/rank_dependence.py). The rank that compiles first publishes it under all of the keys, or finds
+early on that it cannot, and lets the others begin.
 
 A record lock on a file: it ends with its process, and no child has it.
 """

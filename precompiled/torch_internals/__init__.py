@@ -1,7 +1,14 @@
-"""With ``packages/dynamo``, the only place that touches private torch names; one file per concern.
+"""With ``packages/dynamo``, the only place that uses private names of torch; one file for each concern.
 
-Each file says which private names it uses and on which versions they were checked. When one is missing or behaves
-otherwise, the graph at hand is bypassed with a reason; nothing here may make a user's program fail.
+Each file lists the private names that it uses and the versions on which they were checked. If a name is missing or
+behaves differently, the graph is bypassed with a reason. Nothing here may make a user's program fail.
+
+- ``graph``: a graph as plain data and back, in client and worker
+- ``user_code``: the user's own code that a compile depends on
+- ``ranks``: process groups, meshes and DTensors
+- ``inductor``: parts of Inductor that client and worker share
+- ``eager``: the eager run of a graph until its artifact exists
+- ``client``, ``worker``: what only one of them does
 """
 
 from __future__ import annotations

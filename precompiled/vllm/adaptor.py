@@ -22,7 +22,8 @@ from vllm.compilation.passes.inductor_pass import InductorPass
 
 from precompiled import backend, hook
 from precompiled.core.errors import Bypass, PrecompiledError
-from precompiled.torch_internals import standalone
+from precompiled.torch_internals.client import standalone_compile
+from precompiled.torch_internals.client.standalone_compile import Kept
 from precompiled.vllm import passes
 
 _PARAMETERS = ["self", "graph", "example_inputs", "compiler_config", "compile_range", "key"]
@@ -62,7 +63,7 @@ class Adaptor(InductorStandaloneAdaptor):
 
         def prepared() -> tuple[Any, Mapping[str, Any]]:
             options = self._options(compiler_config, compile_range)
-            return standalone.of_inputs(graph, example_inputs), options
+            return standalone_compile.of_inputs(graph, example_inputs), options
 
         if hook.state() != "on":
             found: tuple[Any, Any] = in_process()
@@ -70,7 +71,7 @@ class Adaptor(InductorStandaloneAdaptor):
         in_one_file = bool(envs.VLLM_USE_MEGA_AOT_ARTIFACT)
         compiled: tuple[Any, Any] = backend.compile_ahead(
             graph, prepared, in_process,
-            lambda found: (standalone.artifact(found) if isinstance(found, standalone.Kept) else found, None),
+            lambda found: (standalone_compile.artifact(found) if isinstance(found, Kept) else found, None),
             written_down=in_one_file,
         )  # fmt: skip
         return compiled
@@ -88,4 +89,4 @@ class Adaptor(InductorStandaloneAdaptor):
         for name, value in options.items():
             if isinstance(value, (InductorPass, backends.PostGradPassManager)):
                 options[name] = passes.told(value, config, (compile_range.start, compile_range.end))
-        return {**options, **standalone.SETTINGS}
+        return {**options, **standalone_compile.SETTINGS}

@@ -1,8 +1,9 @@
 """vLLM's passes over a graph, as plain data: their class, and what they read while they are made and run.
 
-The key has all of it (torch_internals/code_settings.py), and the worker makes the pass again, in surroundings that have
-just that: a part of the configuration that was not sent cannot be read there. Whether it is the same pass is asked by
-its ``uuid()``, in which vLLM has the sources of its parts, and by the operators' implementations that are there.
+The key has all of it (torch_internals/user_code/code_settings.py), and the worker makes the pass again, in
+surroundings that have just that: a part of the configuration that was not sent cannot be read there. Whether it is
+the same pass is asked by its ``uuid()``, in which vLLM has the sources of its parts, and by the operators'
+implementations that are there.
 
 Names of vLLM: vllm.compilation.passes.inductor_pass.{pass_context, get_pass_context,
 PassContext.donated_input_ids}, vllm.config.{VllmConfig, set_current_vllm_config}, vllm.config.utils.Range,
@@ -23,7 +24,7 @@ from typing import Any, NoReturn
 import torch
 
 from precompiled.core.errors import Bypass, CompileFailed
-from precompiled.torch_internals.code_settings import GraphPass
+from precompiled.torch_internals.user_code.code_settings import GraphPass
 
 _CODE = "vllm-context"
 

@@ -76,7 +76,7 @@ def _capture(target: str, real: str | None, recorder: recording.Recorder) -> Non
         if real is not None or not marks["fake"]:
             _run(factory, marks["compile"])
             continue
-        from precompiled.torch_internals.fake_run import fake_tensors
+        from precompiled.torch_internals.client.fake_run import fake_tensors
 
         try:
             with fake_tensors():

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from precompiled.client import submit
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
-from precompiled.torch_internals import undo
-from precompiled.torch_internals.stand_in import StandIn
+from precompiled.torch_internals.eager import undo_effects
+from precompiled.torch_internals.eager.stand_in import StandIn
 
 X = torch.arange(1.0, 5.0)
 
@@ -177,7 +177,7 @@ def changes_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def test_a_large_input_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """So its change cannot be undone: where it was changed, the exception is that of the eager run."""
-    monkeypatch.setattr(undo, "MAX_BYTES", 8)
+    monkeypatch.setattr(undo_effects, "MAX_BYTES", 8)
     x = X.clone()
     assert Graph(changes_behind, lambda *args: "compiled").call(x, X) == "compiled" and torch.equal(x, X)
     made = Graph(changes_before, lambda *args: "compiled")

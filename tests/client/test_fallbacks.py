@@ -39,10 +39,11 @@ from precompiled.graph import capture, environment
 from precompiled.store import artifact_format as fmt
 from precompiled.store import runs, unfit
 from precompiled.store.artifacts import Store
-from precompiled.torch_internals import compile as compiling
-from precompiled.torch_internals import donation, inductor, route
+from precompiled.torch_internals.client import inductor_backend, inductor_route
+from precompiled.torch_internals.eager.stand_in import StandIn
+from precompiled.torch_internals.inductor import retained_graphs
 from precompiled.torch_internals.patches import Patches
-from precompiled.torch_internals.stand_in import StandIn
+from precompiled.torch_internals.worker import compile_graph as compiling
 
 X = torch.randn(4, 6)
 
@@ -216,7 +217,7 @@ def raises(error: Exception) -> Callable[..., Any]:
 @pytest.mark.parametrize("when", ["before", "while it is waited for"])
 def test_what_torch_raises_is_raised_while_the_frame_is_there(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded("compile-error", when) as (here, _):
-        monkeypatch.setattr(inductor, "compile_in_process", raises(Refusal("torch says no")))
+        monkeypatch.setattr(inductor_backend, "compile_in_process", raises(Refusal("torch says no")))
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
             with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="torch says no") as caught:
@@ -241,7 +242,7 @@ def compiled_late(
         monkeypatch.setattr(submit, "compile_inline", compile_inline)
         monkeypatch.setattr(compiling, "compile_here", raises(captured))
         if given is not None:
-            monkeypatch.setattr(inductor, "compile_in_process", raises(given))
+            monkeypatch.setattr(inductor_backend, "compile_in_process", raises(given))
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
         torch.testing.assert_close(compiled(X), X * 2)
@@ -556,7 +557,7 @@ def perceptron(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> to
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
 def test_what_is_compiled_late_draws_none_of_the_programs_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor measures kernels on random tensors."""
-    original, drawn = donation.inner_compile, []
+    original, drawn = retained_graphs.inner_compile, []
 
     def draws(*args: Any, **options: Any) -> Any:
         drawn.append((torch.rand(3), random.random()))
@@ -564,7 +565,7 @@ def test_what_is_compiled_late_draws_none_of_the_programs_random_numbers(monkeyp
 
     with deaf_daemon() as here:
         monkeypatch.setattr(submit, "compile_inline", compile_inline)
-        monkeypatch.setattr(donation, "inner_compile", draws)
+        monkeypatch.setattr(retained_graphs, "inner_compile", draws)
         compiled = torch.compile(double, backend="precompiled")
         compiled(X)
         (item,) = here.session.pending._awaited.values()
@@ -913,9 +914,9 @@ def _never(*_: Any) -> Any:
 def test_a_torch_that_this_was_not_checked_on(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = torch._TorchCompileInductorWrapper.__call__
     monkeypatch.setattr(torch, "__version__", "1.13.0")
-    monkeypatch.setattr(route, "_patches", Patches())
+    monkeypatch.setattr(inductor_route, "_patches", Patches())
     with pytest.raises(PrecompiledError, match=r"torch 1\.13\.0 is not supported") as caught:
-        route.install(_never, _never, _never)
+        inductor_route.install(_never, _never, _never)
     assert caught.value.code == "unsupported-torch" and "Install a torch between" in caught.value.action
     assert torch._TorchCompileInductorWrapper.__call__ is plain
 
@@ -923,7 +924,7 @@ def test_a_torch_that_this_was_not_checked_on(monkeypatch: pytest.MonkeyPatch) -
 def test_require_where_nothing_can_be_routed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a bad setting, or another torch, would make of "must be served" plain torch.compile without a word."""
     plain = torch._TorchCompileInductorWrapper.__call__
-    monkeypatch.setattr(route, "_patches", Patches())
+    monkeypatch.setattr(inductor_route, "_patches", Patches())
     monkeypatch.setattr(routing, "_undo", [])
     monkeypatch.setenv("PRECOMPILED_REQUIRE", "1")
     monkeypatch.setenv("PRECOMPILED_WAIT_S", "soon")

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from precompiled.client.dispatch import AWAITS_SAFE_POINT, Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.safe_points import SafePoint, SafePoints
-from precompiled.torch_internals import surroundings
-from precompiled.torch_internals.stand_in import StandIn
+from precompiled.torch_internals.eager import enclosing_regions
+from precompiled.torch_internals.eager.stand_in import StandIn
 
 
 def dispatch(eager: Any, **more: Any) -> Dispatch:
@@ -206,9 +206,7 @@ def test_a_checkpoint_that_is_retained_holds_until_it_is_gone() -> None:
 def test_a_branch_of_a_checkpoint_that_is_used_later_computes_it_again_as_it_was() -> None:
     made, weight, ran = one_block()
     x, other = torch.ones(2, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
-    left, right = checkpoint(
-        lambda x: (made.call(x, weight)[0], (x @ other).exp().sin()), x, use_reentrant=False
-    )
+    left, right = checkpoint(lambda x: (made.call(x, weight)[0], (x @ other).exp().sin()), x, use_reentrant=False)
     left.sum().backward()
     made.serve_with(made.compiled)  # type: ignore[attr-defined]
     right.sum().backward()
@@ -395,7 +393,7 @@ functional = torch.nn.functional
 )
 def test_what_draws_random_numbers_is_told_without_drawing(run: Callable[..., Any], draws: bool) -> None:
     x, state = torch.randn(1, 2, 8, 8), torch.get_rng_state()
-    assert surroundings.draws(run, [x]) is draws
+    assert enclosing_regions.draws(run, [x]) is draws
     assert torch.equal(torch.get_rng_state(), state)
 
 

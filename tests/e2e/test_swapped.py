@@ -52,7 +52,7 @@ import precompiled
 import torch
 import torch._functorch.config as functorch
 import torch._inductor.config as inductor
-from precompiled.torch_internals import load as loading
+from precompiled.torch_internals.client import load_artifact as loading
 
 seen, load_bundle = [], loading.load_bundle
 

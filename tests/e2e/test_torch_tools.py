@@ -15,7 +15,7 @@ import pytest
 from support_host import Host, edit, new_host
 from torch.profiler import profile
 
-from precompiled.torch_internals import profiling
+from precompiled.torch_internals.client import profiler_ranges
 
 PROGRAM = """\
 import json
@@ -125,9 +125,9 @@ def test_without_a_profiler_nothing_is_in_the_way_of_a_call() -> None:
     def function(x: int) -> int:
         return x + 1
 
-    assert profiling.swapped(function, "f", print) is function
+    assert profiler_ranges.swapped(function, "f", print) is function
     with profile() as running:
         settled: list[Any] = []
-        first = profiling.swapped(function, "f", settled.append)
+        first = profiler_ranges.swapped(function, "f", settled.append)
         assert first is not function and first(3) == 4 and settled == [function]
     assert [event.key for event in running.key_averages()] == ["precompiled: swap f"]

@@ -22,8 +22,8 @@ from torch._inductor.utils import output_node
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.safe_points import SafePoints
-from precompiled.torch_internals import codec, traced
-from precompiled.torch_internals.stand_in import StandIn
+from precompiled.torch_internals.eager.stand_in import StandIn
+from precompiled.torch_internals.graph import graph_codec, trace_origin
 
 from .programs import Plan, Run, Story
 
@@ -85,8 +85,8 @@ class Swapped:
         self._safe_points = SafePoints()
 
     def _backend(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        stand_in = codec.decode(codec.encode(module))  # Inductor's passes change the module
-        graph = _Graph(StandIn(stand_in), compiled(module, inputs), traced.function())
+        stand_in = graph_codec.decode(graph_codec.encode(module))  # Inductor's passes change the module
+        graph = _Graph(StandIn(stand_in), compiled(module, inputs), trace_origin.function())
         self._graphs.append(graph)
         self._arm(graph)
 

@@ -6,16 +6,18 @@ from typing import Any
 
 import torch._dynamo
 
-from precompiled.torch_internals import codec, configs, modes
-from precompiled.torch_internals.compile import CompileResult, compile_graph
+from precompiled.torch_internals.graph import ambient_modes, compiler_config, graph_codec
+from precompiled.torch_internals.worker.compile_graph import CompileResult, compile_graph
 
 
 def compiled(program: dict[str, Any]) -> CompileResult:
     """``program``: as ``capture.parse`` gives it."""
     torch._dynamo.reset()
     with (
-        modes.process_wide(program["modes"]),
-        modes.thread_local(program["modes"]),
-        configs.applied(program["configs"], 1),
+        ambient_modes.process_wide(program["modes"]),
+        ambient_modes.thread_local(program["modes"]),
+        compiler_config.applied(program["configs"], 1),
     ):
-        return compile_graph(codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"])
+        return compile_graph(
+            graph_codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"]
+        )

@@ -11,7 +11,7 @@ from support_graphs import captured
 
 from benchmarks.models.zoo import ARCHITECTURES
 from precompiled.graph import capture
-from precompiled.torch_internals import triton_files
+from precompiled.torch_internals.worker import triton_files
 
 pytestmark = [
     pytest.mark.gpu,

@@ -19,8 +19,9 @@ from test_cuda import empty_caches, states
 
 from precompiled.core.errors import Bypass
 from precompiled.graph import capture, key
-from precompiled.torch_internals import freezing, program_classes
-from precompiled.torch_internals import moved as moves
+from precompiled.torch_internals.client import relocate as moves
+from precompiled.torch_internals.inductor import frozen_weights
+from precompiled.torch_internals.user_code import program_classes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -95,11 +96,11 @@ def test_what_is_moved_is_what_torch_makes_for_that_index(
         monkeypatch.setenv(name, value)
     there = program_of(make, "cuda:1", options=options)
     moved = bundle_of(capture.parse(there.to_bytes()))
-    codes = [freezing.code_of(part) for part in (moved.compiled_fw, moved.compiled_bw) if part is not None]
+    codes = [frozen_weights.code_of(part) for part in (moved.compiled_fw, moved.compiled_bw) if part is not None]
     moves.move(moved, "cuda:1", ())
     # As torch does it for a graph of cuda:1, not by our names for it.
     made = bundle_of(capture.devices.for_a_client(capture.parse(there.to_bytes()), "cuda:1"))
-    expected = [freezing.code_of(part) for part in (made.compiled_fw, made.compiled_bw) if part is not None]
+    expected = [frozen_weights.code_of(part) for part in (made.compiled_fw, made.compiled_bw) if part is not None]
     assert len(codes) == len(expected)
     for ours, torchs in zip(codes, expected, strict=True):
         assert normal(ours.source_code) == normal(torchs.source_code)

@@ -14,7 +14,10 @@ import torch.utils.cpp_extension
 from support_graphs import captured
 
 from precompiled.graph import capture, environment
-from precompiled.torch_internals import freezing, libdevice, measured, program_classes, static_launchers, triton_futures
+from precompiled.torch_internals.client import autotune_results, triton_futures
+from precompiled.torch_internals.inductor import frozen_weights
+from precompiled.torch_internals.user_code import program_classes
+from precompiled.torch_internals.worker import libdevice, static_launchers
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,7 +35,7 @@ def code_of(function: Any, *inputs: torch.Tensor) -> Any:
     """What a client gets of a worker's compile."""
     program = capture.parse(captured(function, *inputs).program.to_bytes())
     bundle = program_classes.loads(support_compiles.compiled(program).bundle, {})
-    return freezing.code_of(bundle.compiled_fw)
+    return frozen_weights.code_of(bundle.compiled_fw)
 
 
 def test_a_choice_among_an_artifacts_configurations_is_found_by_the_next_process() -> None:
@@ -43,7 +46,7 @@ def test_a_choice_among_an_artifacts_configurations_is_found_by_the_next_process
         return torch.nn.functional.layer_norm(x * x.sin(), (x.shape[1],)) * (x * x.cos()).var(1, keepdim=True)
 
     code = code_of(reduction, torch.randn(4096, 2048, device="cuda"))
-    measured.keep_here(code)
+    autotune_results.keep_here(code)
     (kernel,) = [launched.kernel for launched in code._triton_bundle.static_autotuners]
     configs = [result.config for result in kernel.compile_results]
     assert len(configs) > 1, "nothing to choose from"

@@ -19,7 +19,9 @@ from torch._inductor.fx_passes import pad_mm
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
 from precompiled.made_up_cuda import activate
-from precompiled.torch_internals import freezing, program_classes, untimed
+from precompiled.torch_internals.inductor import frozen_weights
+from precompiled.torch_internals.user_code import program_classes
+from precompiled.torch_internals.worker import no_measurements
 
 pytestmark = [
     pytest.mark.gpu,
@@ -41,7 +43,7 @@ def compiled(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any
     """The code of what a worker makes of it."""
     program = capture.parse(captured(function, *inputs, options=options).program.to_bytes())
     bundle = program_classes.loads(support_compiles.compiled(program).bundle, {})
-    return freezing.code_of(bundle.compiled_fw).source_code
+    return frozen_weights.code_of(bundle.compiled_fw).source_code
 
 
 def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> str:
@@ -54,12 +56,12 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) 
     def as_it_is() -> Any:
         with activate.compiling() as refused:
             try:
-                yield untimed.Choices()
+                yield no_measurements.Choices()
             finally:
                 found.append(refused())
 
     with monkeypatch.context() as patched:
-        patched.setattr(untimed, "choices", as_it_is)
+        patched.setattr(no_measurements, "choices", as_it_is)
         try:
             compiled(*arguments, **options)
         except Exception as error:
@@ -129,13 +131,13 @@ def test_what_is_deterministic_is_chosen_as_beside_a_gpu() -> None:
     program = captured(mm, *even, options=options).program
     result = support_compiles.compiled(capture.parse(program.to_bytes()))
     assert result.undecided == 0
-    assert "triton_tem" in freezing.code_of(program_classes.loads(result.bundle, {}).compiled_fw).source_code
+    assert "triton_tem" in frozen_weights.code_of(program_classes.loads(result.bundle, {}).compiled_fw).source_code
 
 
 def test_the_clock_is_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not that of a GPU that the host's nvidia-smi knows of: products are worth padding by it."""
     monkeypatch.setenv("PATH", "")
-    with untimed.choices():
+    with no_measurements.choices():
         assert torch._utils_internal.max_clock_rate() == torch.cuda.get_device_properties().clock_rate / 1000
 
 
@@ -167,7 +169,7 @@ def test_the_librarys_kernel_is_taken_and_the_choice_noted(
 ) -> None:
     program = captured(function, *(torch.randn(size, device="cuda") for size in sizes), options=options).program
     result = support_compiles.compiled(capture.parse(program.to_bytes()))
-    code = freezing.code_of(program_classes.loads(result.bundle, {}).compiled_fw).source_code
+    code = frozen_weights.code_of(program_classes.loads(result.bundle, {}).compiled_fw).source_code
     assert result.undecided == 1
     assert f"extern_kernels.{kernel}(" in code and "triton_tem" not in code, code
 
@@ -225,7 +227,7 @@ def test_what_a_cpu_would_measure_is_measured(monkeypatch: pytest.MonkeyPatch) -
     """The worker of a graph for the CPU sees no device, and its artifact is anybody's."""
     with monkeypatch.context() as patched:
         patched.setattr(torch.cuda, "is_available", lambda: False)
-        with untimed.choices():
+        with no_measurements.choices():
             assert pad_mm.should_pad is should_pad
-    with untimed.choices():
+    with no_measurements.choices():
         assert pad_mm.should_pad is not should_pad

@@ -186,13 +186,13 @@ def test_every_section_of_the_key_is_compared() -> None:
 
 
 def test_every_mode_says_what_sets_it() -> None:
-    from precompiled.torch_internals import modes
+    from precompiled.torch_internals.graph import ambient_modes
 
-    captured = modes.read(uses_cpu=True)
+    captured = ambient_modes.read(uses_cpu=True)
     assert {*captured, "groups", "ranks"} == set(mode_names.SET_BY)
     lists = {name: len(value) for name, value in captured.items() if isinstance(value, list)}
     assert {name: len(parts) for name, parts in mode_names.PARTS.items()} == lists
-    places = tuple(".".join(place) for place in modes._PRECISION_PLACES)
+    places = tuple(".".join(place) for place in ambient_modes._PRECISION_PLACES)
     assert mode_names.PARTS["fp32_precision"] == places
 
 

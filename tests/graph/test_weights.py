@@ -120,9 +120,9 @@ def _key(model: torch.nn.Module, frozen: bool) -> str:
     found = []
 
     def backend(module: torch.fx.GraphModule, _: list[Any]) -> Any:
-        from precompiled.torch_internals import lowering
+        from precompiled.torch_internals.client import graph_lowering
 
-        plain = lowering.plain(module)
+        plain = graph_lowering.plain(module)
         found.append(key.key(capture.capture(plain.module, {}, plain.held).sections))
         return module.forward
 

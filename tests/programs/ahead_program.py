@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 import precompiled
 from precompiled import backend
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import standalone
+from precompiled.torch_internals.client import standalone_compile
 
 WEIGHT = torch.randn(8, 8)
 SIZES = (3, 4, 17)
@@ -57,13 +57,13 @@ def main(file: Path, way: str) -> None:
         def prepared() -> Any:
             if way == "refused":
                 raise Bypass("nobody can tell what this is compiled with", code="vllm-context")
-            return standalone.of_inputs(module, inputs), dict(standalone.SETTINGS)
+            return standalone_compile.of_inputs(module, inputs), dict(standalone_compile.SETTINGS)
 
         def left() -> Any:
             in_process.append(name)
             return module.forward
 
-        made[name] = backend.compile_ahead(module, prepared, left, standalone.artifact, written_down=True)
+        made[name] = backend.compile_ahead(module, prepared, left, standalone_compile.artifact, written_down=True)
         return made[name]
 
     def cut(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 from precompiled.core.errors import Bypass
 from precompiled.graph import capture, key
-from precompiled.torch_internals import codec
+from precompiled.torch_internals.graph import graph_codec
 
 N = 64
 
@@ -57,7 +57,7 @@ def main() -> None:
     if "decode" in spec:
         program = capture.parse(Path(spec["decode"]).read_bytes())
         try:
-            print(json.dumps({"launches": launches(codec.decode(program["graph"]))}))
+            print(json.dumps({"launches": launches(graph_codec.decode(program["graph"]))}))
         except (ValueError, ImportError, AttributeError) as error:
             print(json.dumps({"refused": str(error)}))
         return

@@ -1,4 +1,4 @@
-"""Assertions on values that only a run knows are in what is captured, and in what runs eager (assertions.py)."""
+"""Assertions on values that only a run knows are captured, and run eager (runtime_assertions.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from support_session import ThisProcess, deaf_daemon, this_process
 from torch.fx.experimental.symbolic_shapes import CallMethodKey
 
 from precompiled import backend
-from precompiled.torch_internals import assertions, codec, lowering
+from precompiled.torch_internals.client import graph_lowering, runtime_assertions
+from precompiled.torch_internals.graph import graph_codec
 
 Backend = Callable[[torch.fx.GraphModule, list[Any]], Any]
 
@@ -65,11 +66,11 @@ def inputs(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def stand_in(module: torch.fx.GraphModule, _: list[Any]) -> Any:
-    return lowering.plain(module).eager()
+    return graph_lowering.plain(module).eager()
 
 
 def as_a_worker_sees_it(module: torch.fx.GraphModule, _: list[Any]) -> Any:
-    return codec.decode(codec.encode(lowering.plain(module).module)).forward
+    return graph_codec.decode(graph_codec.encode(graph_lowering.plain(module).module)).forward
 
 
 @pytest.mark.parametrize("through", [stand_in, as_a_worker_sees_it])
@@ -88,7 +89,7 @@ def test_a_graph_that_has_all_its_assertions_is_left_as_it_is() -> None:
     kept = []
 
     def look(module: torch.fx.GraphModule, _: list[Any]) -> Any:
-        kept.append(assertions.restored(module) is module)
+        kept.append(runtime_assertions.restored(module) is module)
         return module.forward
 
     for function in (at_most_the_size, lambda x, n: x + n):
@@ -135,7 +136,7 @@ def test_what_is_assumed_of_unbacked_inputs_is_asserted_by_the_graph(
 
     def look(module: torch.fx.GraphModule, _: list[Any]) -> Any:
         inputs = module.graph.find_nodes(op="placeholder")
-        made.append((assertions.restored(module), [node.meta["example_value"] for node in inputs]))
+        made.append((runtime_assertions.restored(module), [node.meta["example_value"] for node in inputs]))
         return module.forward
 
     torch._dynamo.reset()

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from precompiled.core.errors import Bypass
 from precompiled.graph import capture, key
-from precompiled.torch_internals import attributes, lowering
+from precompiled.torch_internals.client import graph_attributes, graph_lowering
 
 
 def adam(lr: float = 0.1, seed: int = 0) -> torch.optim.Optimizer:
@@ -42,7 +42,7 @@ def graph_of(optimizer: torch.optim.Optimizer, lift: Callable[[GraphModule], Any
 
 def test_it_works_on_the_tensors_that_the_graph_holds() -> None:
     optimizer = adam()
-    _module, plain, inputs = graph_of(optimizer, lowering.plain)
+    _module, plain, inputs = graph_of(optimizer, graph_lowering.plain)
     assert len(plain.held) == 8, "two parameters, each with a step and two averages"
     assert not [node for node in plain.module.graph.nodes if node.op == "get_attr"]
     assert not list(plain.module.parameters()) and not list(plain.module.buffers())
@@ -57,7 +57,7 @@ def test_it_works_on_the_tensors_that_the_graph_holds() -> None:
 def test_the_tensors_are_let_go_with_the_optimizer() -> None:
     optimizer = adam()
     average = weakref.ref(next(iter(optimizer.state.values()))["exp_avg"])
-    _module, plain, _inputs = graph_of(optimizer, lowering.plain)
+    _module, plain, _inputs = graph_of(optimizer, graph_lowering.plain)
     assert average() is not None
     del optimizer, _inputs
     gc.collect()
@@ -66,7 +66,7 @@ def test_the_tensors_are_let_go_with_the_optimizer() -> None:
 
 def test_the_key_has_nothing_of_the_tensors_but_what_they_are() -> None:
     def key_of(optimizer: torch.optim.Optimizer) -> str:
-        captured = graph_of(optimizer, lambda module: capture.capture(lowering.plain(module).module, {}))[1]
+        captured = graph_of(optimizer, lambda module: capture.capture(graph_lowering.plain(module).module, {}))[1]
         return key.key(captured.sections)
 
     assert key_of(adam()) == key_of(adam(seed=1))
@@ -75,7 +75,7 @@ def test_the_key_has_nothing_of_the_tensors_but_what_they_are() -> None:
 
 def test_a_graph_that_holds_none_is_itself() -> None:
     module = torch.fx.symbolic_trace(torch.nn.ReLU())
-    assert attributes.lifted(module) == (module, [])
+    assert graph_attributes.lifted(module) == (module, [])
 
 
 def test_one_of_which_dynamo_says_nothing_is_refused() -> None:
@@ -88,5 +88,5 @@ def test_one_of_which_dynamo_says_nothing_is_refused() -> None:
             return x + self.held
 
     with pytest.raises(Bypass) as refused:
-        attributes.lifted(torch.fx.symbolic_trace(Holding()))
+        graph_attributes.lifted(torch.fx.symbolic_trace(Holding()))
     assert refused.value.code == "graph-attribute"

@@ -19,14 +19,14 @@ from support_graphs import captured, captures
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import codec
+from precompiled.torch_internals.graph import graph_codec
 
 X = torch.randn(4, 6)
 IMAGE = torch.randn(2, 3, 8, 8)
 
 
 def through_bytes(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    return codec.decode(json.loads(json.dumps(codec.encode(module))))
+    return graph_codec.decode(json.loads(json.dumps(graph_codec.encode(module))))
 
 
 def _with_autocast(x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,7 @@ def test_a_captured_graph_survives_the_way_to_the_worker(name: str) -> None:
     function, inputs = FUNCTIONS[name]
     found = captured(function, *inputs)
     decoded = through_bytes(found.module)
-    assert codec.encode(decoded) == codec.encode(found.module)
+    assert graph_codec.encode(decoded) == graph_codec.encode(found.module)
     torch.testing.assert_close(decoded(*found.inputs), found.module(*found.inputs), equal_nan=True)
 
 
@@ -86,8 +86,8 @@ def test_graphs_inside_of_a_graph_come_along(function: Callable[..., Any]) -> No
     # As captured, not as it is now: running a checkpoint marks its nodes on torch 2.11.
     encoded = json.loads(found.program.sections["graph"])
     assert len(encoded) > 1
-    decoded = codec.decode(encoded)
-    assert codec.encode(decoded) == encoded
+    decoded = graph_codec.decode(encoded)
+    assert graph_codec.encode(decoded) == encoded
     torch.testing.assert_close(decoded(*found.inputs), found.module(*found.inputs))
 
 
@@ -110,7 +110,7 @@ def test_operators_to_keep_in_a_checkpoint_travel_and_tell_graphs_apart() -> Non
 
     keeps = encoded(torch.ops.aten.mm.default)
     assert keeps != encoded(torch.ops.aten.sin.default)
-    assert codec.encode(codec.decode(keeps)) == keeps
+    assert graph_codec.encode(graph_codec.decode(keeps)) == keeps
 
 
 # Kinds of arguments that graphs may have and that the functions above do not show for certain.
@@ -138,14 +138,14 @@ def argument_of(module: torch.fx.GraphModule) -> Any:
 def test_every_kind_of_argument_comes_back(argument: Any) -> None:
     module = graph_with(argument)
     decoded = through_bytes(module)
-    assert codec.encode(decoded) == codec.encode(module)
+    assert graph_codec.encode(decoded) == graph_codec.encode(module)
     before, after = argument_of(module), argument_of(decoded)
     assert repr(after) == repr(before)
     assert type(after) is type(before)
 
 
 def test_different_arguments_have_different_bytes() -> None:
-    texts = [json.dumps(codec.encode(graph_with(argument))) for argument in ARGUMENTS]
+    texts = [json.dumps(graph_codec.encode(graph_with(argument))) for argument in ARGUMENTS]
     assert len(set(texts)) == len(ARGUMENTS)
 
 
@@ -171,7 +171,7 @@ def test_other_arguments_are_refused(argument: Any) -> None:
     node._args = (node.args[0], argument)  # fx itself refuses some of them
     graph.output((node,))
     with pytest.raises(Bypass) as refused:
-        codec.encode(torch.fx.GraphModule(torch.nn.Module(), graph))
+        graph_codec.encode(torch.fx.GraphModule(torch.nn.Module(), graph))
     assert refused.value.code == "unsupported-argument"
 
 
@@ -191,21 +191,21 @@ def test_a_tensor_held_by_the_graph_is_refused() -> None:
     root = Holding()
     root.held = torch.ones(2)
     with pytest.raises(Bypass) as refused:
-        codec.encode(torch.fx.symbolic_trace(root))
+        graph_codec.encode(torch.fx.symbolic_trace(root))
     assert refused.value.code == "graph-attribute"
 
 
 def test_a_called_module_is_refused() -> None:
     module = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU()))
     with pytest.raises(Bypass) as refused:
-        codec.encode(module)
+        graph_codec.encode(module)
     assert refused.value.code == "unsupported-node"
 
 
 def test_an_annotation_travels_and_tells_graphs_apart() -> None:
     plain, annotated = graph_with(1), graph_with(1)
     next(n for n in annotated.graph.nodes if n.op == "call_function").meta["custom"] = {"fallback_to_eager": True}
-    assert codec.encode(plain) != codec.encode(annotated)
+    assert graph_codec.encode(plain) != graph_codec.encode(annotated)
     marks = [node.meta.get("custom") for node in through_bytes(annotated).graph.nodes]
     assert {"fallback_to_eager": True} in marks
 
@@ -215,7 +215,7 @@ def test_a_node_whose_mark_changes_the_compile_is_refused(mark: str) -> None:
     module = graph_with(1)
     next(node for node in module.graph.nodes if node.op == "call_function").meta[mark] = {"x": 1}
     with pytest.raises(Bypass) as refused:
-        codec.encode(module)
+        graph_codec.encode(module)
     assert refused.value.code == "marked-node"
 
 
@@ -239,7 +239,7 @@ def test_a_node_whose_mark_changes_the_compile_is_refused(mark: str) -> None:
 def test_what_encode_never_gives_is_an_error_of_the_expected_kinds(graph: list[Any]) -> None:
     # The kinds that precompiled/compiler.py turns into "undecodable-graph".
     with pytest.raises((ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError)):
-        codec.decode([graph])
+        graph_codec.decode([graph])
 
 
 class Net(torch.nn.Module):

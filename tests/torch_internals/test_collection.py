@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from precompiled import routing
-from precompiled.torch_internals import collection
+from precompiled.torch_internals.client import garbage_collection
 
 OWN = (700, 11, 12)
 
@@ -44,10 +44,10 @@ def seen_by(trace: Callable[[], Any] = lambda: None) -> list[tuple[int, ...]]:
 
 
 def test_raised_while_dynamo_traces_and_given_back() -> None:
-    assert seen_by() == [collection.SELDOM]
+    assert seen_by() == [garbage_collection.SELDOM]
     assert gc.get_threshold() == OWN
     torch._dynamo.reset()  # forgets who is called back
-    assert seen_by() == [collection.SELDOM]
+    assert seen_by() == [garbage_collection.SELDOM]
     assert gc.get_threshold() == OWN
 
 
@@ -62,7 +62,7 @@ def test_what_a_trace_leaves_behind_is_collected_at_its_end_and_only_that() -> N
     generations: list[int] = []
 
     def look(phase: str, about: dict[str, int]) -> None:
-        if phase == "start" and gc.get_threshold() == collection.SELDOM:
+        if phase == "start" and gc.get_threshold() == garbage_collection.SELDOM:
             generations.append(about["generation"])
 
     gc.callbacks.append(look)
@@ -75,11 +75,11 @@ def test_what_a_trace_leaves_behind_is_collected_at_its_end_and_only_that() -> N
 
 
 def test_a_look_for_a_package_has_it_too() -> None:
-    with collection.seldom():
-        assert gc.get_threshold() == collection.SELDOM
-        with collection.seldom():
+    with garbage_collection.seldom():
+        assert gc.get_threshold() == garbage_collection.SELDOM
+        with garbage_collection.seldom():
             pass
-        assert gc.get_threshold() == collection.SELDOM  # the outer one's
+        assert gc.get_threshold() == garbage_collection.SELDOM  # the outer one's
     assert gc.get_threshold() == OWN
 
 
@@ -89,7 +89,7 @@ def test_the_oldest_generations_turn_is_put_off() -> None:
     gc.collect()
     for _ in range(OWN[2] + 2):
         gc.collect(1)  # its turn has come but for what there is to look at
-    with collection.seldom():
+    with garbage_collection.seldom():
         kept = [[number] for number in range(len(gc.get_objects()))]  # more than a quarter
     generations: list[int] = []
 
@@ -109,7 +109,7 @@ def test_what_the_program_has_frozen_stays_so() -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        with collection.seldom():
+        with garbage_collection.seldom():
             pass
         assert gc.get_freeze_count() > frozen // 2 > 0, "but for those that nobody holds any more"
     finally:
@@ -122,10 +122,10 @@ def test_a_finalizer_that_traces_within_the_collection() -> None:
             self.me = self
 
         def __del__(self) -> None:
-            with collection.seldom():
+            with garbage_collection.seldom():
                 pass
 
-    with collection.seldom():
+    with garbage_collection.seldom():
         Traces()
     assert gc.get_threshold() == OWN
 
@@ -155,9 +155,9 @@ def test_a_compile_in_process_runs_under_the_programs_own() -> None:
     seen = []
 
     def compile_in_process() -> None:
-        with collection.as_usual():
+        with garbage_collection.as_usual():
             seen.append(gc.get_threshold())
 
-    assert seen_by(compile_in_process) == [collection.SELDOM]
+    assert seen_by(compile_in_process) == [garbage_collection.SELDOM]
     assert seen == [OWN]
     assert gc.get_threshold() == OWN

@@ -17,7 +17,7 @@ from torch._inductor.exc import CppCompileError
 
 from precompiled import compiler
 from precompiled.store import scratch
-from precompiled.torch_internals import cpp_builds, kernel_units, vector_units
+from precompiled.torch_internals.worker import cpp_builds, kernel_units, vector_units
 
 LONG_AGO = 1_000_000_000
 HALF = 'for a; do shift; [ "$a" = -o ] && break; done; echo half > "$1"; '  # sh: the output is begun
@@ -67,7 +67,7 @@ def test_a_compiler_that_fails_leaves_nothing(place: Path, end: str) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from precompiled.torch_internals import cpp_builds
+from precompiled.torch_internals.worker import cpp_builds
 from torch._inductor import cpp_builder
 cpp_builds.use(Path(sys.argv[1]))
 cpp_builder.run_compile_cmd(sys.argv[2], sys.argv[1])

@@ -13,16 +13,9 @@ import torch
 from support_graphs import captured
 
 from precompiled.core.errors import Bypass, CompileFailed
-from precompiled.torch_internals import (
-    codec,
-    dtensor_state,
-    dtensors,
-    meshes,
-    metadata,
-    places,
-    process_groups,
-    version_tuple,
-)
+from precompiled.torch_internals import version_tuple
+from precompiled.torch_internals.graph import graph_codec, input_metadata, process_groups
+from precompiled.torch_internals.ranks import device_meshes, dtensor_state, dtensors, rank_dependence
 
 dist = pytest.importorskip("torch.distributed")
 if not dist.is_available():
@@ -63,8 +56,8 @@ def in_a_worker(groups: dict[str, int]) -> Iterator[None]:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
-def unheard() -> places.Asked:
-    return places.Asked(lambda: None)
+def unheard() -> rank_dependence.Asked:
+    return rank_dependence.Asked(lambda: None)
 
 
 def refusal(function: Callable[..., Any], *inputs: Any) -> Bypass:
@@ -79,8 +72,8 @@ def refusal(function: Callable[..., Any], *inputs: Any) -> Bypass:
     ids=str,
 )
 def test_a_placement_comes_back(placement: Any) -> None:
-    encoded = codec.encode_constant((placement,))
-    (again,) = codec.decode_constant(json.loads(json.dumps(encoded)))
+    encoded = graph_codec.encode_constant((placement,))
+    (again,) = graph_codec.decode_constant(json.loads(json.dumps(encoded)))
     assert type(again) is type(placement) and again == placement
 
 
@@ -100,10 +93,12 @@ def test_a_worker_has_the_dtensors_of_the_client() -> None:
     program = captured(lambda x: (x * 2).to_local(), x).program
     assert "ranks" in program.no_stand_in and program.groups == (mesh.get_group().group_name,)
     inputs = json.loads(program.sections["inputs"])
-    mode = metadata.new_fake_mode()
+    mode = input_metadata.new_fake_mode()
     with in_a_worker(program.modes["groups"]):
-        stand_ins = meshes.made(inputs, unheard())
-        (made,) = metadata.make_inputs(inputs, metadata.size_maker(inputs, [], [], mode), mode, found_meshes=stand_ins)
+        stand_ins = device_meshes.made(inputs, unheard())
+        (made,) = input_metadata.make_inputs(
+            inputs, input_metadata.size_maker(inputs, [], [], mode), mode, found_meshes=stand_ins
+        )
         assert isinstance(made, DTensor) and made.requires_grad and made.is_leaf
         assert (made.shape, made.stride(), made.placements) == (x.shape, x.stride(), x.placements)
         assert made.device_mesh is stand_ins[0] and made.device_mesh.get_coordinate() == (0,)
@@ -115,7 +110,7 @@ def test_a_mesh_of_a_compile_equals_no_other_and_cannot_get_into_an_artifact() -
     program = captured(doubled, sharded(init_device_mesh("cpu", (1,)))).program
     inputs = json.loads(program.sections["inputs"])
     with in_a_worker(program.modes["groups"]):
-        (first,), (second,) = meshes.made(inputs, unheard()), meshes.made(inputs, unheard())
+        (first,), (second,) = device_meshes.made(inputs, unheard()), device_meshes.made(inputs, unheard())
     assert first != second and hash(first) != hash(second)
     with pytest.raises(TypeError):
         pickle.dumps(first)
@@ -126,13 +121,13 @@ PAIRS = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1
 
 
 @contextmanager
-def third_of_four() -> Iterator[tuple[Any, list[str], places.Asked]]:
+def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.Asked]]:
     """In a worker: the mesh of rank 2 in two pairs; what is told; and whether somebody has asked."""
     told: list[str] = []
     with in_a_worker({"a": 2, "b": 2}):
-        asked = places.Asked(lambda: told.append("asked"))
-        (mesh,) = meshes.made({"meshes": [PAIRS]}, asked)
-        with places.answering(asked):
+        asked = rank_dependence.Asked(lambda: told.append("asked"))
+        (mesh,) = device_meshes.made({"meshes": [PAIRS]}, asked)
+        with rank_dependence.answering(asked):
             yield mesh, told, asked
 
 
@@ -181,7 +176,7 @@ def test_the_size_of_a_shard_is_no_place_where_all_have_the_same() -> None:
 
 def test_equal_meshes_over_other_groups_are_two() -> None:
     first, second = (init_device_mesh("cpu", (1,)) for _ in range(2))
-    found = meshes.Meshes()
+    found = device_meshes.Meshes()
     assert [found.number(mesh) for mesh in (first, second, first)] == [0, 0, 0]  # both are of all ranks
     second._dim_group_names = [dist.new_group([0]).group_name]
     assert [found.number(mesh) for mesh in (first, second, first)] == [0, 1, 0]
@@ -208,7 +203,7 @@ def test_a_mesh_without_what_is_needed(change: str, said: str) -> None:
     else:
         mesh._thread_id = 5
     with pytest.raises(Bypass) as refused:
-        meshes.Meshes().number(mesh)
+        device_meshes.Meshes().number(mesh)
     assert refused.value.code == "mesh" and said in str(refused.value)
 
 
@@ -260,7 +255,7 @@ def test_the_state_is_in_the_key_and_a_worker_has_it() -> None:
 @pytest.mark.reason("rank-dependent")
 def test_code_that_names_ranks_of_a_mesh_is_refused() -> None:
     code = "buf1 = torch.ops._c10d_functional.broadcast.default(buf0, 0, 'precompiled-group-0')"
-    meshes.refuse_ranks([], code)
+    device_meshes.refuse_ranks([], code)
     with pytest.raises(CompileFailed) as refused:
-        meshes.refuse_ranks([object()], code)
+        device_meshes.refuse_ranks([object()], code)
     assert refused.value.code == "rank-dependent"

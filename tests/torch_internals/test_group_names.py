@@ -7,7 +7,7 @@ import torch
 from support_graphs import captured
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals.group_names import for_a_client, moved_text, numbered
+from precompiled.torch_internals.ranks.group_names import for_a_client, moved_text, numbered
 
 WRAPPER = """
 # precompiled-group-0 in a comment stays

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from precompiled.torch_internals import installations, user_modules
+from precompiled.torch_internals.user_code import installations, user_modules
 
 RECORD = {
     "installed_ops/__init__.py": "sha256=a,1", "installed_ops/rules.py": "sha256=b,2",

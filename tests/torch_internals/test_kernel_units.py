@@ -13,7 +13,8 @@ from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch._inductor.cpp_builder import is_gcc
 
 from benchmarks.measures.machine_code import of_the_kernel
-from precompiled.torch_internals import kernel_units, kernels
+from precompiled.torch_internals.inductor import cpp_kernels
+from precompiled.torch_internals.worker import kernel_units
 
 
 class Model(torch.nn.Module):
@@ -60,7 +61,7 @@ def sources() -> list[tuple[list[str], str]]:
     torch.manual_seed(0)
     indices = torch.randint(50, (16, 64))
     threads = torch._inductor.config.patch({"cpp.threads": 2})  # whatever the test runs with: parallel regions
-    with threads, kernels.handled(keeps), torch._inductor.utils.fresh_cache():
+    with threads, cpp_kernels.handled(keeps), torch._inductor.utils.fresh_cache():
         for width in (128, 96):
             torch.compile(Model(width))(indices).backward()
             torch.compiler.reset()
@@ -74,15 +75,15 @@ def test_the_machine_code_is_that_of_kernels_built_alone(sources: list[tuple[lis
     for argtypes, source in sources:
         collector.kernel(argtypes, source)
     native = collector.native()
-    assert len(native.kernels) == len({kernels.kernel_name(*item) for item in sources}) >= 15
+    assert len(native.kernels) == len({cpp_kernels.kernel_name(*item) for item in sources}) >= 15
     assert len(native.files) < len(native.kernels)
     compared = 0
     for argtypes, source in sources:
         alone = Path(CppPythonBindingsCodeCache.load_pybinding(argtypes, source).__self__.__file__)
-        name = kernels.kernel_name(argtypes, source)
+        name = cpp_kernels.kernel_name(argtypes, source)
         together = collector.loaded(name).__self__.__file__
         expected = of_the_kernel(alone, "kernel")
-        assert expected == of_the_kernel(Path(together), kernels.module_name(name))
+        assert expected == of_the_kernel(Path(together), cpp_kernels.module_name(name))
         compared += len(expected)
     assert compared > len(native.kernels), "no parallel region was compared"
 

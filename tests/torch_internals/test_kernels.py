@@ -12,7 +12,8 @@ import pytest
 from torch._inductor.async_compile import AsyncCompile
 
 from precompiled.core.errors import CorruptArtifact
-from precompiled.torch_internals import kernel_units, kernels
+from precompiled.torch_internals.inductor import cpp_kernels
+from precompiled.torch_internals.worker import kernel_units
 
 
 def digest(file: Path) -> str:
@@ -20,23 +21,23 @@ def digest(file: Path) -> str:
 
 
 def test_a_kernel_that_the_artifact_lacks_is_an_error_and_never_built() -> None:
-    with kernels.mapped({}), pytest.raises(CorruptArtifact, match="lacks the native code"):
+    with cpp_kernels.mapped({}), pytest.raises(CorruptArtifact, match="lacks the native code"):
         AsyncCompile().cpp_pybinding(["float*"], "int kernel() {}")
 
 
 def test_a_file_that_is_no_extension_module_is_an_error(tmp_path: Path) -> None:
-    name = kernels.kernel_name(["float*"], "int kernel() {}")
+    name = cpp_kernels.kernel_name(["float*"], "int kernel() {}")
     file = tmp_path / f"{name}.so"
     file.write_bytes(b"not an ELF file")
-    with kernels.mapped({name: (file, digest(file))}), pytest.raises(CorruptArtifact, match="cannot be loaded"):
+    with cpp_kernels.mapped({name: (file, digest(file))}), pytest.raises(CorruptArtifact, match="cannot be loaded"):
         AsyncCompile().cpp_pybinding(["float*"], "int kernel() {}")
 
 
 def test_the_name_of_a_kernel_is_that_of_what_it_is_built_from() -> None:
-    name = kernels.kernel_name(["float*"], "a")
+    name = cpp_kernels.kernel_name(["float*"], "a")
     assert len(name) == 64
-    assert name == kernels.kernel_name(["float*"], "a")
-    assert len({name, kernels.kernel_name(["float*"], "b"), kernels.kernel_name(["int*"], "a")}) == 3
+    assert name == cpp_kernels.kernel_name(["float*"], "a")
+    assert len({name, cpp_kernels.kernel_name(["float*"], "b"), cpp_kernels.kernel_name(["int*"], "a")}) == 3
 
 
 def test_no_pool_of_processes_is_asked_for_while_an_artifact_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,8 +47,8 @@ def test_no_pool_of_processes_is_asked_for_while_an_artifact_is_loaded(monkeypat
         asked.append(threading.current_thread().name)
         return True
 
-    monkeypatch.setattr(kernels, "_original_use_process_pool", original)
-    with kernels.mapped({}):
+    monkeypatch.setattr(cpp_kernels, "_original_use_process_pool", original)
+    with cpp_kernels.mapped({}):
         # AsyncCompile.triton asks first, and asking is what starts the pool.
         assert AsyncCompile.use_process_pool() is False
         assert AsyncCompile().use_process_pool() is False
@@ -73,12 +74,12 @@ PyMODINIT_FUNC NAME(void) { return PyModule_Create(&module); }
 def test_one_source_compiled_with_other_flags_is_another_kernel(tmp_path: Path) -> None:
     """``options={"cpp.enable_unsafe_math_opt_flag": True}`` for one of two functions is another compiler's command."""
     found = []
-    name = kernels.kernel_name(["float*"], SOURCE)
-    (tmp_path / "kernel.c").write_text(SOURCE.replace("NAME", f"PyInit_{kernels.module_name(name)}"))
+    name = cpp_kernels.kernel_name(["float*"], SOURCE)
+    (tmp_path / "kernel.c").write_text(SOURCE.replace("NAME", f"PyInit_{cpp_kernels.module_name(name)}"))
     for value in (1, 2):
         file = tmp_path / f"{value}.so"
         subprocess.run(["gcc", "-shared", "-fPIC", f"-DVALUE={value}", "-I", sysconfig.get_path("include"),
                         str(tmp_path / "kernel.c"), "-o", str(file)], check=True)  # fmt: skip
-        with kernels.mapped({name: (file, digest(file))}):
+        with cpp_kernels.mapped({name: (file, digest(file))}):
             found.append(AsyncCompile().cpp_pybinding(["float*"], SOURCE)())
     assert found == [1, 2]

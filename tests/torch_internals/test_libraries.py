@@ -15,7 +15,8 @@ import support_library_ops
 import torch
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import custom_ops, libraries, registrations, targets
+from precompiled.torch_internals.graph import call_targets
+from precompiled.torch_internals.user_code import custom_ops, dispatcher_registrations, shared_libraries
 
 OPS = torch.ops.pc_library
 
@@ -32,73 +33,75 @@ def extension() -> Iterator[Path]:
 @pytest.fixture
 def started_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if this process had begun after all of this was built."""
-    libraries.content_digest.cache_clear()
-    libraries._digest.cache_clear()
+    shared_libraries.content_digest.cache_clear()
+    shared_libraries._digest.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(libraries, "process_start", lambda: math.inf)
+        patch.setattr(shared_libraries, "process_start", lambda: math.inf)
         yield
-    libraries.content_digest.cache_clear()
-    libraries._digest.cache_clear()
+    shared_libraries.content_digest.cache_clear()
+    shared_libraries._digest.cache_clear()
 
 
 def refusal(operator: torch._ops.OpOverload) -> str:
     with pytest.raises(Bypass) as refused:
-        targets.encode(operator)
+        call_targets.encode(operator)
     assert refused.value.code == "custom-op"
     return str(refused.value)
 
 
 def test_the_library_of_an_operator_is_the_one_that_has_the_name_of_its_source(extension: Path) -> None:
-    places = registrations.of("pc_library::scaled")
-    assert {place.key for place in places} == {registrations.DEFINITION, "CPU", "Meta", "Autograd"}
+    places = dispatcher_registrations.of("pc_library::scaled")
+    assert {place.key for place in places} == {dispatcher_registrations.DEFINITION, "CPU", "Meta", "Autograd"}
     (file,) = {place.file for place in places}
     assert file == str(support_library_ops.SOURCE)
-    assert libraries.registering(file) == [str(extension)]
-    (of_torch,) = {place.file for place in registrations.of("aten::mm") if place.key == "CPU"}
-    assert of_torch and libraries.registering(of_torch) == []
+    assert shared_libraries.registering(file) == [str(extension)]
+    (of_torch,) = {place.file for place in dispatcher_registrations.of("aten::mm") if place.key == "CPU"}
+    assert of_torch and shared_libraries.registering(of_torch) == []
 
 
 @pytest.mark.usefixtures("started_later")
 def test_an_operator_is_named_with_its_library(extension: Path) -> None:
     operator = OPS.scaled.default
-    encoded = targets.encode(operator)
+    encoded = call_targets.encode(operator)
     assert encoded[4] == str(extension) and encoded[6] == "Autograd Meta CPU"
-    assert targets.decode(encoded) is operator
+    assert call_targets.decode(encoded) is operator
     with pytest.raises(ValueError, match="are not those of the capture"):
-        targets.decode([*encoded[:5], "0" * 64, encoded[6]])
+        call_targets.decode([*encoded[:5], "0" * 64, encoded[6]])
 
 
 def test_a_library_that_was_built_after_the_start_of_the_process_is_refused(extension: Path) -> None:
     with pytest.raises(Bypass, match="was saved after this process started") as refused:
-        libraries.digest(str(extension), code="custom-op")
+        shared_libraries.digest(str(extension), code="custom-op")
     assert refused.value.code == "custom-op-edited"
 
 
 @pytest.mark.usefixtures("started_later")
 def test_what_a_library_needs_counts_but_for_what_torch_needs_itself(extension: Path) -> None:
-    found = libraries._with_needed(str(extension), "custom-op", libraries._changes())
+    found = shared_libraries._with_needed(str(extension), "custom-op", shared_libraries._changes())
     assert found == {str(extension), str(extension.parent / support_library_ops.NEEDED)}
 
 
 def test_a_library_says_what_it_needs_as_the_linkers_tools_say_it(extension: Path) -> None:
     shown = subprocess.run(["readelf", "-d", str(extension)], capture_output=True, text=True, check=True).stdout
-    found = libraries._read(str(extension))
+    found = shared_libraries._read(str(extension))
     assert list(found.needed) == re.findall(r"\(NEEDED\).*\[(.*)\]", shown)
     assert support_library_ops.NEEDED in found.needed and found.registers
-    needed = libraries._read(str(extension.parent / support_library_ops.NEEDED))
+    needed = shared_libraries._read(str(extension.parent / support_library_ops.NEEDED))
     assert (needed.name, needed.registers) == (support_library_ops.NEEDED, False)
     with pytest.raises(ValueError, match="no shared library"):
-        libraries._read(__file__)
+        shared_libraries._read(__file__)
 
 
 @pytest.mark.usefixtures("extension")
 def test_a_library_that_is_loaded_later_is_seen(tmp_path: Path) -> None:
-    before = libraries._loaded(libraries._changes())
+    before = shared_libraries._loaded(shared_libraries._changes())
     subprocess.run(
         ["g++", "-shared", "-x", "c++", "-", "-o", str(tmp_path / "later.so")], input="int f;", text=True, check=True
     )
     ctypes.CDLL(str(tmp_path / "later.so"))
-    assert set(libraries._loaded(libraries._changes())) - set(before) == {str((tmp_path / "later.so").resolve())}
+    assert set(shared_libraries._loaded(shared_libraries._changes())) - set(before) == {
+        str((tmp_path / "later.so").resolve())
+    }
 
 
 @pytest.mark.usefixtures("extension")
@@ -132,4 +135,4 @@ def test_functions_of_python_are_found_behind_what_torch_wraps_them_with() -> No
     backward.__module__ = "pc_backward"
     torch.library.register_autograd("pc_library::bare", backward)
     with pytest.raises(Bypass, match="the module pc_backward has no source file"):
-        targets.encode(OPS.bare.default)
+        call_targets.encode(OPS.bare.default)

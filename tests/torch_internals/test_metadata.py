@@ -11,8 +11,8 @@ import torch
 from support_graphs import captured, captures
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import metadata
-from precompiled.torch_internals.fixed_floats import FixedFloats
+from precompiled.torch_internals.graph import input_metadata
+from precompiled.torch_internals.graph.fixed_floats import FixedFloats
 
 X = torch.randn(4, 6)
 
@@ -50,22 +50,22 @@ INPUTS: dict[str, Callable[[], torch.Tensor]] = {
 def test_inputs_are_made_again_with_the_same_metadata(name: str) -> None:
     function = double if name != "float8" else (lambda x: x.float())
     described = json.loads(captured(function, INPUTS[name]()).program.sections["inputs"])
-    mode = metadata.new_fake_mode()
-    (made,) = metadata.make_inputs(described, metadata.size_maker(described, [], [], mode), mode)
+    mode = input_metadata.new_fake_mode()
+    (made,) = input_metadata.make_inputs(described, input_metadata.size_maker(described, [], [], mode), mode)
     (described_one,) = described["args"]
     graph = torch.fx.Graph()
     node = graph.placeholder("x")
     node.meta.update(example_value=made, tensor_dict=described_one["flags"])
-    again = metadata.describe_inputs([node]).to_plain()
+    again = input_metadata.describe_inputs([node]).to_plain()
     assert json.loads(json.dumps(again)) == described
 
 
 def test_an_input_of_inference_mode_stays_one() -> None:
-    mode = metadata.new_fake_mode()
+    mode = input_metadata.new_fake_mode()
     with torch.inference_mode(), mode:
-        described = metadata.describe_inputs([placeholder(torch.empty(4, 6))]).to_plain()
+        described = input_metadata.describe_inputs([placeholder(torch.empty(4, 6))]).to_plain()
     assert described["args"][0]["inference"]
-    (made,) = metadata.make_inputs(described, metadata.size_maker(described, [], [], mode), mode)
+    (made,) = input_metadata.make_inputs(described, input_metadata.size_maker(described, [], [], mode), mode)
     assert made.is_inference()
 
 
@@ -74,8 +74,8 @@ def test_inputs_over_one_memory_are_made_so_again() -> None:
     found = captured(lambda x, y, z: x + y + z, whole[:4], torch.randn(4, 6), whole[4:])
     described = json.loads(found.program.sections["inputs"])
     assert ["shares" in item for item in described["args"]] == [True, False, True]
-    mode = metadata.new_fake_mode()
-    made = metadata.make_inputs(described, metadata.size_maker(described, [], [], mode), mode)
+    mode = input_metadata.new_fake_mode()
+    made = input_metadata.make_inputs(described, input_metadata.size_maker(described, [], [], mode), mode)
     storages = [item.untyped_storage()._cdata for item in made]
     assert storages[0] == storages[2] != storages[1]
     apart = captured(lambda x, y, z: x + y + z, whole[:4].clone(), torch.randn(4, 6), whole[4:])
@@ -87,9 +87,9 @@ def test_symbolic_sizes_are_made_again() -> None:
     torch._dynamo.mark_dynamic(x, 0)
     found = captured(lambda x: x.reshape(-1) * x.shape[0], x)
     described = json.loads(found.program.sections["inputs"])
-    mode = metadata.new_fake_mode()
-    sizes = metadata.size_maker(described, found.program.hints, [], mode)
-    made = metadata.make_inputs(described, sizes, mode)
+    mode = input_metadata.new_fake_mode()
+    sizes = input_metadata.size_maker(described, found.program.hints, [], mode)
+    made = input_metadata.make_inputs(described, sizes, mode)
     assert [type(item).__name__ for item in made] == ["SymInt", "FakeTensor"]
     assert (int(made[0]), tuple(map(int, made[1].shape))) == (4, (4, 6))
 
@@ -113,10 +113,10 @@ def test_a_lazy_conjugate_is_refused() -> None:
 
 
 def test_a_sparse_input_is_refused() -> None:
-    with metadata.new_fake_mode():
+    with input_metadata.new_fake_mode():
         sparse = torch.sparse_coo_tensor(torch.zeros(1, 2, dtype=torch.int64), torch.zeros(2), (4,))
     with pytest.raises(Bypass) as refused:
-        metadata.describe_inputs([placeholder(sparse)])
+        input_metadata.describe_inputs([placeholder(sparse)])
     assert refused.value.code == "unsupported-input"
 
 
@@ -127,21 +127,21 @@ def placeholder(value: Any, **flags: Any) -> torch.fx.Node:
 
 
 def fake(**arguments: Any) -> torch.Tensor:
-    with metadata.new_fake_mode():
+    with input_metadata.new_fake_mode():
         return torch.empty(4, 6, **arguments)
 
 
 def test_a_real_tensor_is_refused() -> None:
     # A graph without Dynamo's metadata is none of Dynamo's; and data must not travel.
     with pytest.raises(Bypass) as refused:
-        metadata.describe_inputs([placeholder(X)])
+        input_metadata.describe_inputs([placeholder(X)])
     assert refused.value.code == "unsupported-input"
 
 
 @pytest.mark.parametrize("value", [None, 1.5, "x", True])
 def test_an_input_that_is_no_tensor_and_no_size_is_refused(value: Any) -> None:
     with pytest.raises(Bypass) as refused:
-        metadata.describe_inputs([placeholder(value)])
+        input_metadata.describe_inputs([placeholder(value)])
     assert refused.value.code == "unsupported-input"
 
 

@@ -15,14 +15,15 @@ import torch._inductor.config
 import torch.fx.experimental._config
 
 from precompiled.core.errors import CompileFailed
-from precompiled.torch_internals import code_settings, configs, modes
+from precompiled.torch_internals.graph import ambient_modes, compiler_config
+from precompiled.torch_internals.user_code import code_settings
 
 
 @pytest.fixture(autouse=True)
 def state_is_left_as_found() -> Iterator[None]:
-    before = modes.read(uses_cpu=True)
+    before = ambient_modes.read(uses_cpu=True)
     yield
-    assert modes.read(uses_cpu=True) == before
+    assert ambient_modes.read(uses_cpu=True) == before
 
 
 def captured_under(*contexts: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def captured_under(*contexts: Any) -> dict[str, Any]:
         for context in contexts:
             stack.enter_context(context)
         # Through JSON, as it travels.
-        return dict(json.loads(json.dumps(modes.read(uses_cpu=True))))
+        return dict(json.loads(json.dumps(ambient_modes.read(uses_cpu=True))))
 
 
 @contextmanager
@@ -60,20 +61,20 @@ def test_thread_local_state_is_restored_in_another_thread(name: str) -> None:
     seen: list[dict[str, Any]] = []
 
     def load() -> None:
-        with modes.thread_local(wanted):
-            seen.append(modes.read(uses_cpu=True))
-        seen.append(modes.read(uses_cpu=True))
+        with ambient_modes.thread_local(wanted):
+            seen.append(ambient_modes.read(uses_cpu=True))
+        seen.append(ambient_modes.read(uses_cpu=True))
 
     thread = threading.Thread(target=load)
     thread.start()
     thread.join()
     assert json.loads(json.dumps(seen[0])) == wanted
-    assert seen[1] == modes.read(uses_cpu=True)
+    assert seen[1] == ambient_modes.read(uses_cpu=True)
 
 
 def test_a_mode_that_is_on_here_and_was_off_there_is_switched_off() -> None:
     wanted = captured_under()
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), modes.thread_local(wanted):
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), ambient_modes.thread_local(wanted):
         assert torch.is_grad_enabled()
         assert not torch.is_autocast_enabled("cpu")
 
@@ -96,36 +97,36 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_process_wide_state_is_applied_for_one_compile_and_set_back(name: str) -> None:
-    before = modes.read(uses_cpu=True)
+    before = ambient_modes.read(uses_cpu=True)
     wanted = {**before, **CHANGES[name]}
-    with modes.process_wide(wanted):
-        assert modes.read(uses_cpu=True) == wanted
-    assert modes.read(uses_cpu=True) == before
+    with ambient_modes.process_wide(wanted):
+        assert ambient_modes.read(uses_cpu=True) == wanted
+    assert ambient_modes.read(uses_cpu=True) == before
 
 
 def test_process_wide_state_is_set_back_after_an_error() -> None:
-    before = modes.read(uses_cpu=True)
-    with pytest.raises(ZeroDivisionError), modes.process_wide({**before, "default_dtype": "float64"}):
+    before = ambient_modes.read(uses_cpu=True)
+    with pytest.raises(ZeroDivisionError), ambient_modes.process_wide({**before, "default_dtype": "float64"}):
         raise ZeroDivisionError
-    assert modes.read(uses_cpu=True) == before
+    assert ambient_modes.read(uses_cpu=True) == before
 
 
 @pytest.mark.reason("environment-differs")
 @pytest.mark.skipif(torch.backends.opt_einsum.is_available(), reason="opt_einsum is installed")
 def test_the_order_of_an_einsum_is_the_programs_or_nobodys() -> None:
-    before = modes.read(uses_cpu=True)
+    before = ambient_modes.read(uses_cpu=True)
     assert before["opt_einsum"] == [False, None]
     wanted = {**before, "mkldnn": not before["mkldnn"], "opt_einsum": [True, "auto"]}
-    with pytest.raises(CompileFailed, match="has opt_einsum") as failed, modes.process_wide(wanted):
+    with pytest.raises(CompileFailed, match="has opt_einsum") as failed, ambient_modes.process_wide(wanted):
         pass
-    assert failed.value.code == "environment-differs" and modes.read(uses_cpu=True) == before
+    assert failed.value.code == "environment-differs" and ambient_modes.read(uses_cpu=True) == before
 
 
 def test_the_threads_of_a_gpu_graph_are_nobodys_business() -> None:
     before = torch.get_num_threads()
-    wanted = modes.read(uses_cpu=False)
+    wanted = ambient_modes.read(uses_cpu=False)
     assert wanted["threads"] == 0
-    with modes.process_wide(wanted):
+    with ambient_modes.process_wide(wanted):
         assert torch.get_num_threads() == before
 
 
@@ -133,7 +134,7 @@ def test_the_threads_of_a_gpu_graph_are_nobodys_business() -> None:
 
 
 def through_json(options: dict[str, Any]) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(configs.snapshot(options))))
+    return dict(json.loads(json.dumps(compiler_config.snapshot(options))))
 
 
 def test_the_whole_configuration_can_be_sent() -> None:
@@ -144,7 +145,7 @@ def test_the_whole_configuration_can_be_sent() -> None:
 
 def test_a_configuration_is_applied_for_one_compile_and_set_back() -> None:
     before = torch._inductor.config.max_fusion_size, torch._inductor.config.compile_threads
-    with configs.applied(through_json({"max_fusion_size": 7, "triton.cudagraphs": True}), 3):
+    with compiler_config.applied(through_json({"max_fusion_size": 7, "triton.cudagraphs": True}), 3):
         assert torch._inductor.config.max_fusion_size == 7
         assert torch._inductor.config.triton.cudagraphs is True
         assert torch._inductor.config.compile_threads == 3
@@ -158,20 +159,20 @@ def test_what_is_set_for_symbolic_sizes_is_sent_and_applied() -> None:
     with shapes.patch(backed_size_oblivious=True):
         wanted = through_json({})
     assert wanted["shapes"] == {"backed_size_oblivious": True}
-    with configs.applied(wanted, 1):
+    with compiler_config.applied(wanted, 1):
         assert shapes.backed_size_oblivious
     assert not shapes.backed_size_oblivious
 
 
 def test_what_the_worker_has_set_itself_does_not_count() -> None:
     wanted = through_json({})
-    with torch._inductor.config.patch(max_fusion_size=7), configs.applied(wanted, 1):
+    with torch._inductor.config.patch(max_fusion_size=7), compiler_config.applied(wanted, 1):
         assert torch._inductor.config.max_fusion_size == wanted["inductor"]["max_fusion_size"]
 
 
 def test_applying_what_was_captured_changes_nothing() -> None:
     wanted = through_json({})
-    with configs.applied(wanted, torch._inductor.config.compile_threads):
+    with compiler_config.applied(wanted, torch._inductor.config.compile_threads):
         assert through_json({}) == wanted
 
 
@@ -181,10 +182,10 @@ def test_applying_what_was_captured_changes_nothing() -> None:
     ids=repr,
 )
 def test_a_plain_value_comes_back_as_what_it_was(value: Any) -> None:
-    plain = json.loads(json.dumps(configs._plain_value("x", value)))
+    plain = json.loads(json.dumps(compiler_config._plain_value("x", value)))
     expected = set(value) if isinstance(value, frozenset) else value
-    assert configs._value(plain) == expected
-    assert type(configs._value(plain)) is type(expected)
+    assert compiler_config._value(plain) == expected
+    assert type(compiler_config._value(plain)) is type(expected)
 
 
 def test_every_setting_that_save_config_portable_leaves_out_is_known() -> None:
@@ -194,8 +195,8 @@ def test_every_setting_that_save_config_portable_leaves_out_is_known() -> None:
     left_out = {name for name, entry in module._config.items() if name not in portable and entry.alias is None}
     known = {
         *code_settings.NAMES,
-        *configs._IRRELEVANT,
-        *configs._LEFT_OUT,
+        *compiler_config._IRRELEVANT,
+        *compiler_config._LEFT_OUT,
         # Where results of compiles and measurements are kept.
         "fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache", "autotune_remote_cache",
         "cutlass.cutlass_dir", "cuda.cutlass_dir", "xpu.cutlass_dir",

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import code_settings, configs
+from precompiled.torch_internals.graph import compiler_config
+from precompiled.torch_internals.user_code import code_settings
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
     (tmp_path / "held_by_a_pass.py").write_text("NAME = 'tan'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("precompiled.torch_internals.user_modules.process_start", lambda: float("inf"))
+    monkeypatch.setattr("precompiled.torch_internals.user_code.user_modules.process_start", lambda: float("inf"))
     found = importlib.import_module("held_by_a_pass")
     monkeypatch.delitem(sys.modules, "held_by_a_pass")
     monkeypatch.setitem(sys.modules, "held_by_a_pass", found)
@@ -28,25 +29,25 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def encoded(value: Any) -> Any:
-    return configs._plain_value("a setting", value)
+    return compiler_config._plain_value("a setting", value)
 
 
 def test_a_module_is_named_with_the_digest_of_its_content(module: ModuleType) -> None:
     plain = encoded([module])
     ((name, digest),) = code_settings.modules(plain)
-    assert name == "held_by_a_pass" and configs._value(plain) == [module]
+    assert name == "held_by_a_pass" and compiler_config._value(plain) == [module]
     module.NAME = "exp"
     assert dict(code_settings.modules(encoded([module]))) != {name: digest}
     with pytest.raises(ValueError, match="are not those of the capture"):
-        configs._value(plain)
+        compiler_config._value(plain)
 
 
 def test_ours_is_in_the_key_by_the_version_of_a_program_and_the_programs_own_has_no_name() -> None:
     assert encoded(code_settings) == {"module": [code_settings.__name__, ""]}
-    assert configs._value(encoded(code_settings)) is code_settings
+    assert compiler_config._value(encoded(code_settings)) is code_settings
     for nameless in (ModuleType("__main__"), ModuleType("nowhere")):
         with pytest.raises(Bypass) as refused:
             encoded(nameless)
         assert refused.value.code == "custom-pass"
     with pytest.raises(ValueError, match="without a digest"):
-        code_settings.decode({"module": [math.__name__, ""]}, configs._value)
+        code_settings.decode({"module": [math.__name__, ""]}, compiler_config._value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals.device_index import moved_text
+from precompiled.torch_internals.client.device_index import moved_text
 
 WRAPPER = """
 ä = async_compile.triton('triton_add', '''

@@ -11,7 +11,8 @@ from torch._library.opaque_object import register_opaque_type
 from torch._opaque_base import OpaqueBase
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import metadata, opaque_inputs, user_modules
+from precompiled.torch_internals.graph import input_metadata, opaque_inputs
+from precompiled.torch_internals.user_code import user_modules
 
 
 class Label(OpaqueBase):
@@ -48,11 +49,9 @@ def _(x: torch.Tensor, label: Label) -> torch.Tensor:
 
 def test_an_object_is_told_by_its_class_and_made_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
-    mode = metadata.new_fake_mode()
+    mode = input_metadata.new_fake_mode()
     modules: dict[str, str] = {}
-    names = [
-        opaque_inputs.encode(maybe_to_fake_obj(mode, Label(value)), 0, modules) for value in ("first", "second")
-    ]
+    names = [opaque_inputs.encode(maybe_to_fake_obj(mode, Label(value)), 0, modules) for value in ("first", "second")]
     assert names[0] == names[1] == [__name__, "Label", modules[__name__]]
     made, other = (opaque_inputs.make(names[0], mode) for _ in range(2))
     assert isinstance(made, FakeScriptObject) and made != other
@@ -64,7 +63,7 @@ def test_an_object_is_told_by_its_class_and_made_without_a_value(monkeypatch: py
 
 
 def test_an_object_that_is_guarded_on_is_refused() -> None:
-    value = maybe_to_fake_obj(metadata.new_fake_mode(), Kept())
+    value = maybe_to_fake_obj(input_metadata.new_fake_mode(), Kept())
     assert opaque_inputs.is_opaque(value)
     with pytest.raises(Bypass) as refused:
         opaque_inputs.encode(value, 0, {})

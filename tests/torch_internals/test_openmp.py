@@ -11,14 +11,14 @@ import torch
 from support_daemon import wait_until
 from support_session import deaf_daemon
 
-from precompiled.torch_internals import openmp
+from precompiled.torch_internals.client import openmp_threads
 
 # In a process of its own: threads are counted, and a fork's child runs OpenMP, which no child of a process that has
 # used it may do.
 PROGRAM = """
 import os, threading, time
 import torch
-from precompiled.torch_internals import openmp
+from precompiled.torch_internals.client import openmp_threads as openmp
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -95,11 +95,11 @@ print(threads() - before, ours())
 
 @pytest.mark.parametrize(("cores", "team"), [(1, True), (3, True), (4, False), (64, False)])
 def test_with_free_cores_threads_are_left_alone(monkeypatch: pytest.MonkeyPatch, cores: int, team: bool) -> None:
-    for name in openmp.SAID:
+    for name in openmp_threads.SAID:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(openmp._Runtime, "cores", cores)
-    monkeypatch.setattr(openmp, "_Team", lambda runtime, size: size)
-    assert (openmp._begin(2) is not None) == team
+    monkeypatch.setattr(openmp_threads._Runtime, "cores", cores)
+    monkeypatch.setattr(openmp_threads, "_Team", lambda runtime, size: size)
+    assert (openmp_threads._begin(2) is not None) == team
 
 
 def test_without_openmp_threads_are_left_alone() -> None:
@@ -131,16 +131,16 @@ print("both")
 
 
 def test_openmp_sleeps_while_a_graph_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in openmp.SAID:
+    for name in openmp_threads.SAID:
         monkeypatch.delenv(name, raising=False)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with deaf_daemon() as here:
             here.call(lambda x: x * 2, torch.ones(3))
-            wait_until(lambda: openmp._team is not None, "a team beside the compile")
+            wait_until(lambda: openmp_threads._team is not None, "a team beside the compile")
             (awaited,) = here.session.pending._awaited.values()
             here.session.pending.abandon(awaited)
-            wait_until(lambda: openmp._team is None, "its end")
+            wait_until(lambda: openmp_threads._team is None, "its end")
     finally:
         torch.set_num_threads(threads)

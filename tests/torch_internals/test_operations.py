@@ -8,7 +8,7 @@ import uuid
 import torch
 import torch.fx
 
-from precompiled.torch_internals import configs, operations
+from precompiled.torch_internals.graph import compiler_config, operation_effects
 
 
 def test_the_statistics_of_a_programs_own_batch_norm_are_left_alone() -> None:
@@ -18,10 +18,10 @@ def test_the_statistics_of_a_programs_own_batch_norm_are_left_alone() -> None:
     def my_batch_norm(x: torch.Tensor, running_mean: torch.Tensor, running_var: torch.Tensor) -> torch.Tensor:
         return (x - running_mean) / running_var
 
-    assert operations.with_unversioned_statistics(my_batch_norm._opoverload) is None
-    assert operations.with_unversioned_statistics(torch.ops.aten.layer_norm.default) is None
+    assert operation_effects.with_unversioned_statistics(my_batch_norm._opoverload) is None
+    assert operation_effects.with_unversioned_statistics(torch.ops.aten.layer_norm.default) is None
     for ours in (torch.batch_norm, torch.ops.aten.batch_norm.default, torch.ops.aten.native_batch_norm.default):
-        assert operations.with_unversioned_statistics(ours) is not None
+        assert operation_effects.with_unversioned_statistics(ours) is not None
 
 
 def test_an_operator_of_the_programs_that_changes_its_argument_is_known_by_its_schema() -> None:
@@ -34,7 +34,7 @@ def test_an_operator_of_the_programs_that_changes_its_argument_is_known_by_its_s
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     nodes = [graph.call_function(target, (x, 2.0)) for target in (scale._opoverload, torch.ops.aten.mul.Tensor)]
-    assert [operations.writes(node) for node in nodes] == [True, False]
+    assert [operation_effects.writes(node) for node in nodes] == [True, False]
 
 
 VARIABLE: contextvars.ContextVar[object] = contextvars.ContextVar("a request of the program's")
@@ -43,10 +43,10 @@ VARIABLE: contextvars.ContextVar[object] = contextvars.ContextVar("a request of 
 def test_the_context_of_a_load_keeps_nothing_of_the_programs_alive() -> None:
     token = VARIABLE.set(object())
     try:
-        made = configs.context({"max_fusion_size": 17})
+        made = compiler_config.context({"max_fusion_size": 17})
     finally:
         VARIABLE.reset(token)
     assert VARIABLE not in made
-    if configs._OF_A_CONTEXT:
+    if compiler_config._OF_A_CONTEXT:
         assert made.run(lambda: torch._inductor.config.max_fusion_size) == 17
     assert torch._inductor.config.max_fusion_size != 17

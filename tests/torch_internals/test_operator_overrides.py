@@ -17,7 +17,7 @@ from torch._inductor import decomposition, lowering
 from precompiled.core.errors import Bypass
 from precompiled.packages import requirements
 from precompiled.packages.describe.errors import Mismatch
-from precompiled.torch_internals import operator_overrides
+from precompiled.torch_internals.graph import operator_overrides
 
 X = torch.randn(4, 6)
 aten = torch.ops.aten
@@ -199,7 +199,8 @@ def test_no_package_is_used_where_an_operator_is_another(
 TORCHS_OWN = """
 import contextlib, importlib
 import torch
-from precompiled.torch_internals import operator_overrides, replaced_functions
+from precompiled.torch_internals.graph import operator_overrides
+from precompiled.torch_internals.graph import replaced_functions
 for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed", "torch.distributed.tensor",
              "torch.export", "functorch", "torch.nn.attention.flex_attention", "torch.ao.quantization",
              "torch._refs", "torch._prims", "torch._inductor.kernel.custom_op", "torch.testing._internal.common_utils"):

@@ -8,10 +8,10 @@ import pytest
 import torch._inductor.config
 from torch._inductor.async_compile import AsyncCompile
 
-from precompiled.torch_internals import phases
+from precompiled.torch_internals.worker import compile_phases
 
 
-class Told(phases.Untold):
+class Told(compile_phases.Untold):
     def __init__(self) -> None:
         super().__init__()
         self.built: list[tuple[int, int]] = []
@@ -28,7 +28,7 @@ def test_the_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pyte
         future.set_result("a kernel")  # type: ignore[attr-defined]
     told = Told()
     settings = torch._inductor.config.patch(compile_threads=2, verbose_progress=verbose, disable_progress=not verbose)
-    with settings, phases.noted(told):
+    with settings, compile_phases.noted(told):
         AsyncCompile().wait({**scope, "number": 1})
         AsyncCompile().wait({"number": 1})  # where there are none, nothing is said
     assert told.built == [(0, 2), (1, 2), (2, 2)]

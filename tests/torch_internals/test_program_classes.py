@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import program_classes, program_source, user_modules
+from precompiled.torch_internals.user_code import program_classes, program_source, user_modules
 
 START = """\
 import collections, enum, functools, math, os, sys

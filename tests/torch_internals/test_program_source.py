@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import custom_ops, program_ops, program_source
+from precompiled.torch_internals.user_code import custom_ops, program_ops, program_source
 
 START = """\
 import collections, functools, importlib, math, os, sys

@@ -16,7 +16,7 @@ from support_graphs import captured
 from precompiled.core.errors import Bypass
 from precompiled.packages import requirements
 from precompiled.packages.describe.errors import Mismatch
-from precompiled.torch_internals import replaced_functions
+from precompiled.torch_internals.graph import replaced_functions
 
 X = torch.ones(4, 4)
 RELU, LAYER_NORM, CROSS_ENTROPY = torch.relu, torch.layer_norm, torch._C._nn.cross_entropy_loss

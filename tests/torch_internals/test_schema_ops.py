@@ -10,7 +10,8 @@ import torch
 from torch.fx import node as fx_node
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import custom_ops, schema_ops, targets
+from precompiled.torch_internals.graph import call_targets
+from precompiled.torch_internals.user_code import custom_ops, schema_ops
 
 OPS = torch.ops.pc_schema
 SCHEMA = "filled(Tensor! out, Tensor x, *, int by=2, Tensor[]? more=None) -> ()"
@@ -26,18 +27,18 @@ def library() -> Iterator[torch.library.Library]:
 
 
 def test_an_operator_that_only_writes_is_told_by_its_schema(library: torch.library.Library) -> None:
-    encoded = targets.encode(OPS.filled.default)
+    encoded = call_targets.encode(OPS.filled.default)
     modules, digest, kernels, units = encoded[4:]
     assert (modules, digest, kernels) == ("", "", "CPU")
-    assert targets.decode(encoded) is OPS.filled.default
-    assert targets.modules_of(encoded) == custom_ops.digests(units)
-    custom_ops.compare(targets.modules_of(encoded))
+    assert call_targets.decode(encoded) is OPS.filled.default
+    assert call_targets.modules_of(encoded) == custom_ops.digests(units)
+    custom_ops.compare(call_targets.modules_of(encoded))
     library._destroy()
     with pytest.raises(ValueError, match="is another one here"):
-        custom_ops.compare(targets.modules_of(encoded))
+        custom_ops.compare(call_targets.modules_of(encoded))
     try:  # as in a worker, where nobody has defined it
-        made = targets.decode(encoded)
-        assert targets.encode(made) == encoded
+        made = call_targets.decode(encoded)
+        assert call_targets.encode(made) == encoded
         with pytest.raises(RuntimeError, match="has no kernel in a worker"):
             made(torch.zeros(2), torch.ones(2))
     finally:
@@ -55,7 +56,7 @@ def test_the_class_of_an_object_does_not_matter(library: torch.library.Library) 
 
 
 def test_another_operator_of_the_name_is_noticed(library: torch.library.Library) -> None:
-    units = targets.encode(OPS.filled.default)[7]
+    units = call_targets.encode(OPS.filled.default)[7]
     other = json.loads(units)
     other[0]["schema"] = other[0]["schema"].replace("by=2", "by=3")
     with pytest.raises(ValueError, match="is another one here"):
@@ -86,7 +87,7 @@ def test_an_operator_with_more_than_a_schema_is_not_told_by_it(library: torch.li
 def test_an_operator_that_must_not_be_removed_is_not_told_by_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fx_node, "_side_effectful_functions", {OPS.filled.default})
     with pytest.raises(Bypass):
-        targets.encode(OPS.filled.default)
+        call_targets.encode(OPS.filled.default)
 
 
 @pytest.mark.parametrize("schema", ["given(Tensor x) -> Tensor", "given(Tensor! x) -> Tensor", "given(Tensor x) -> ()"])

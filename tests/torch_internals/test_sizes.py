@@ -1,4 +1,4 @@
-"""Size inputs and the guards on them: what a worker says of its result must be what a client can ask (sizes.py)."""
+"""Symbolic sizes as the key knows them, and as a worker makes them again (symbolic_sizes.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
-from precompiled.torch_internals import metadata
-from precompiled.torch_internals.sizes import (
+from precompiled.torch_internals.graph import input_metadata
+from precompiled.torch_internals.graph.symbolic_sizes import (
     SizeMaker,
     guard_check,
     install_guards,
@@ -40,8 +40,8 @@ def test_an_input_that_dynamo_knows_to_have_one_value_is_a_size_input() -> None:
 def test_a_size_of_one_value_is_a_symint_of_that_value() -> None:
     """A plain integer would become one that may change, with guards on a symbol of AOTAutograd's."""
     inputs = {"args": [{"size": 5}, {"size": {"s": 0}}, {"size": 5}], "ranges": [[2, None]]}
-    mode = metadata.new_fake_mode()
-    made = metadata.make_inputs(inputs, metadata.size_maker(inputs, [7], [], mode), mode)
+    mode = input_metadata.new_fake_mode()
+    made = input_metadata.make_inputs(inputs, input_metadata.size_maker(inputs, [7], [], mode), mode)
     assert [type(size) for size in made] == [torch.SymInt] * 3
     assert [size.node.maybe_as_int() for size in made] == [5, None, 5]
     guards = produced_guards(made, [5, 7, 5])
@@ -68,9 +68,9 @@ def test_an_unbacked_size_is_no_size_input_and_has_no_hint() -> None:
 
 def test_what_is_asserted_of_an_unbacked_size_is_learned_from_the_graph() -> None:
     """A worker that knew it before would take the assertion for true, and leave it out."""
-    mode = metadata.new_fake_mode()
+    mode = input_metadata.new_fake_mode()
     inputs = {"args": [{"size": {"u": 0}}, {"size": {"Mul": [2, {"u": 0}]}}], "ranges": [], "unbacked": [[True, None]]}
-    size, twice = metadata.make_inputs(inputs, metadata.size_maker(inputs, [], [], mode), mode)
+    size, twice = input_metadata.make_inputs(inputs, input_metadata.size_maker(inputs, [], [], mode), mode)
     assert twice.node.expr == 2 * size.node.expr and not size.node.has_hint()
     assert mode.shape_env is not None and not mode.shape_env.deferred_runtime_asserts
     torch._check(size == 4)

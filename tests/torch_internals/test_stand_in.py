@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from precompiled.client import submit
-from precompiled.torch_internals import autograd_edges
+from precompiled.torch_internals.eager import autograd_edges
 from tests.fuzz import contenders
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from precompiled.torch_internals.stand_in import StandIn
+from precompiled.torch_internals.eager.stand_in import StandIn
 from tests.fuzz import contenders
 
 Operator = Callable[[torch.Tensor], torch.Tensor]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import subclass_context
+from precompiled.torch_internals.graph import subclass_context
 
 
 class Mapping(enum.Enum):

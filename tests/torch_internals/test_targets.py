@@ -18,7 +18,8 @@ from support_graphs import captured
 from torch._dynamo import utils
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import custom_ops, targets
+from precompiled.torch_internals.graph import call_targets
+from precompiled.torch_internals.user_code import custom_ops
 
 X = torch.randn(4, 6)
 
@@ -49,7 +50,7 @@ TORCHS_OWN = {
 
 @pytest.mark.parametrize("target", TORCHS_OWN.values(), ids=TORCHS_OWN)
 def test_a_name_leads_back_to_the_same_object(target: Any) -> None:
-    assert targets.decode(targets.encode(target)) is target
+    assert call_targets.decode(call_targets.encode(target)) is target
 
 
 def test_a_function_within_a_function_of_torchs_is_made_again() -> None:
@@ -69,7 +70,7 @@ def test_a_function_within_a_function_of_torchs_is_made_again() -> None:
         torch.compile(assigned, backend=compiled)(torch.nn.Parameter(torch.ones(3)), torch.ones(3))
     assert len(made) > 1
     for target in made:
-        again = targets.decode(targets.encode(target))
+        again = call_targets.decode(call_targets.encode(target))
         assert again is target or again.__code__ == target.__code__
 
 
@@ -83,7 +84,7 @@ def test_a_function_within_a_function_of_the_programs_has_no_name() -> None:
 
 def refusal(target: Any) -> str:
     with pytest.raises(Bypass) as refused:
-        targets.encode(target)
+        call_targets.encode(target)
     return refused.value.code
 
 
@@ -118,7 +119,7 @@ def test_a_patch_that_bears_the_name_of_what_it_replaces_is_not_torchs(
     patch = wrap(F.softsign)
     assert (patch.__module__, patch.__qualname__) == ("torch.nn.functional", "softsign")
     monkeypatch.setattr(F, "softsign", patch)
-    targets._resolve.cache_clear()
+    call_targets._resolve.cache_clear()
     assert refusal(patch) == "user-function"
 
 
@@ -126,12 +127,12 @@ def test_a_patch_that_bears_the_name_of_what_it_replaces_is_not_torchs(
 def test_what_torch_has_deprecated_is_torchs_and_what_a_user_has_is_not(
     monkeypatch: pytest.MonkeyPatch, deprecated: Any
 ) -> None:
-    assert targets.decode(targets.encode(torch._check_is_size)) is torch._check_is_size
+    assert call_targets.decode(call_targets.encode(torch._check_is_size)) is torch._check_is_size
     if deprecated is None:
         pytest.skip("LOUD: this Python has no warnings.deprecated")
     patch = deprecated("use another")(functools.wraps(F.softsign)(lambda x: x * 3))
     monkeypatch.setattr(F, "softsign", patch)
-    targets._resolve.cache_clear()
+    call_targets._resolve.cache_clear()
     assert refusal(patch) == "user-function"
 
 
@@ -142,7 +143,7 @@ def test_what_torch_has_deprecated_is_torchs_and_what_a_user_has_is_not(
     ids=lambda wrapper: wrapper.__name__,
 )  # fmt: skip
 def test_a_call_of_numpys_is_named_by_what_torch_has_for_it(wrapper: Any) -> None:
-    made = targets.decode(targets.encode(wrapper))
+    made = call_targets.decode(call_targets.encode(wrapper))
     assert type(made) is type(wrapper) and vars(made) == vars(wrapper)
 
 
@@ -160,7 +161,7 @@ def _calls_silu(x: torch.Tensor) -> torch.Tensor:
 def test_a_patched_torch_function_in_a_real_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     patch = functools.wraps(F.silu)(lambda x: x * 3)
     monkeypatch.setattr(F, "silu", patch)
-    targets._resolve.cache_clear()
+    call_targets._resolve.cache_clear()
     # Dynamo either keeps the patch as a call, which has no name, or traces through it: then it is a multiplication.
     try:
         found = captured(_calls_silu, X)
@@ -182,14 +183,14 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 def test_a_custom_op_is_named_with_its_module_and_the_digest_of_its_sources() -> None:
     operator = torch.ops.precompiled_tests.doubled.default
-    encoded = targets.encode(operator)
+    encoded = call_targets.encode(operator)
     kind, namespace, name, overload, module, digest, _kernels = encoded
     assert (kind, namespace, name, overload, module) == ("cop", "precompiled_tests", "doubled", "default", __name__)
-    assert targets.encode(torch.ops.precompiled_tests.doubled) == encoded
+    assert call_targets.encode(torch.ops.precompiled_tests.doubled) == encoded
     assert captured(doubled, X).program.modules == {module: digest}
-    assert targets.decode(encoded) is operator
+    assert call_targets.decode(encoded) is operator
     with pytest.raises(ValueError, match="are not those of the capture"):
-        targets.decode([*encoded[:5], "0" * 64, encoded[6]])
+        call_targets.decode([*encoded[:5], "0" * 64, encoded[6]])
 
 
 LIBRARY = torch.library.Library("precompiled_tests_library", "DEF")
@@ -204,15 +205,15 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 def test_an_op_of_a_library_is_named_by_the_module_of_its_fake_and_what_has_a_kernel() -> None:
     operator = torch.ops.precompiled_tests_library.tripled.default
-    before = targets.encode(operator)
+    before = call_targets.encode(operator)
     assert before[4] == __name__ and before[6] == "Meta CPU"
-    assert targets.decode(before) is operator
+    assert call_targets.decode(before) is operator
     # As from a module that a worker does not import: there, the compiled code would have no gradient.
     torch.library.register_autograd("precompiled_tests_library::tripled", lambda ctx, gradient: gradient * 3)
-    assert "Autograd" in targets.encode(operator)[6]
-    targets._decode.cache_clear()
+    assert "Autograd" in call_targets.encode(operator)[6]
+    call_targets._decode.cache_clear()
     with pytest.raises(ValueError, match="and the program has it for Meta CPU"):
-        targets.decode(before)
+        call_targets.decode(before)
 
 
 def test_the_custom_ops_that_torch_itself_defines_are_named() -> None:
@@ -222,7 +223,7 @@ def test_the_custom_ops_that_torch_itself_defines_are_named() -> None:
     found = [op for op in found if op.namespace != "streams"]  # below
     assert len(found) > 100
     for op in found:
-        assert targets.decode(targets.encode(op)) is op
+        assert call_targets.decode(call_targets.encode(op)) is op
 
 
 def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,9 +242,12 @@ def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_functional_collectives_are_served_and_known_as_such_and_others_are_refused() -> None:
-    reduce = targets.encode(torch.ops._c10d_functional.all_reduce.default)
-    assert targets.is_collective(reduce) and targets.decode(reduce) is torch.ops._c10d_functional.all_reduce.default
-    assert not targets.is_collective(targets.encode(torch.ops.aten.mm.default))
+    reduce = call_targets.encode(torch.ops._c10d_functional.all_reduce.default)
+    assert (
+        call_targets.is_collective(reduce)
+        and call_targets.decode(reduce) is torch.ops._c10d_functional.all_reduce.default
+    )
+    assert not call_targets.is_collective(call_targets.encode(torch.ops.aten.mm.default))
     assert refusal(torch.ops.c10d.allreduce_.default) == "collective"
 
 
@@ -266,17 +270,17 @@ def test_events_of_streams_are_refused() -> None:
         pytest.skip("NOT TESTED: this torch has no such operator")
     for name in (torch.ops.streams.record_event, torch.ops.streams.wait_event.default):
         with pytest.raises(Bypass, match="streams::") as refused:
-            targets.encode(name)
+            call_targets.encode(name)
         assert refused.value.code == "marked-node"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_an_operator_that_names_a_group_is_a_collective_whosever_the_group_is(one_rank: None) -> None:
     """As vllm::all_reduce does: its ranks must not mix eager and compiled runs either."""
-    encoded = targets.encode(torch.ops.precompiled_tests.of_a_group.default)
-    assert targets.is_collective(encoded)
-    assert not targets.is_collective(targets.encode(torch.ops.precompiled_tests.doubled.default))
-    assert targets.is_collective(["cop", "precompiled_tests", "nowhere", "default", "a module", "", ""])
+    encoded = call_targets.encode(torch.ops.precompiled_tests.of_a_group.default)
+    assert call_targets.is_collective(encoded)
+    assert not call_targets.is_collective(call_targets.encode(torch.ops.precompiled_tests.doubled.default))
+    assert call_targets.is_collective(["cop", "precompiled_tests", "nowhere", "default", "a module", "", ""])
     theirs = captured(lambda x: torch.ops.precompiled_tests.of_a_group(x, "tp:0"), X).program
     assert "ranks" in theirs.no_stand_in and theirs.modes["groups"] == {}
     ours = torch.distributed.group.WORLD.group_name
@@ -296,7 +300,7 @@ def test_an_operator_with_effects_is_refused() -> None:
 )
 def test_a_name_outside_of_torch_is_not_looked_up(name: list[str]) -> None:
     with pytest.raises(ValueError, match=r"not a module of torch|unknown kind"):
-        targets.decode(name)
+        call_targets.decode(name)
 
 
 def of_mine(a: Any, b: Any = None) -> Any:

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals import targets, user_modules
+from precompiled.torch_internals.graph import call_targets
+from precompiled.torch_internals.user_code import user_modules
 
 SOURCES = {
     "pc_main": "import types\nimport pc_used\nfrom pc_values import FACTOR\nSCALE = 2.0\n"
@@ -129,10 +130,10 @@ def test_an_operators_name_says_what_its_modules_values_are_now(project: Path) -
     write(project / "pc_operators.py", OPERATOR)
     module = importlib.import_module("pc_operators")
     operator = torch.ops.pc_operators.scale.default
-    before = targets.encode(operator)
-    assert targets.encode(operator) == before
+    before = call_targets.encode(operator)
+    assert call_targets.encode(operator) == before
     module.SCALE = 3.0
-    after = targets.encode(operator)
+    after = call_targets.encode(operator)
     assert after[5] != before[5] and [*after[:5], after[6]] == [*before[:5], before[6]]
 
 
@@ -204,13 +205,17 @@ def test_what_a_program_chooses_among_counts(project: Path, what: str) -> None:
 
 def test_another_process_finds_the_same(project: Path) -> None:
     """A worker has another place in memory for each object, and another seed of hashes."""
-    write(project / "pc_chosen.py", CHOSEN + """
+    write(
+        project / "pc_chosen.py",
+        CHOSEN
+        + """
 class Tagged(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 held, names = Tagged.as_subclass, {plain, tenfold}
 method, lock = torch.nn.ReLU().forward, __import__("threading").Lock()
-""")
-    text = "import importlib; from precompiled.torch_internals import user_values; "
+""",
+    )
+    text = "import importlib; from precompiled.torch_internals.user_code import user_values; "
     text += "importlib.import_module('pc_chosen'); print(user_values.values('pc_chosen'))"
     found = {
         subprocess.run(

@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import sys
 from torch._inductor import config, cpu_vec_isa
-from precompiled.torch_internals import vector_units
+from precompiled.torch_internals.worker import vector_units
 if sys.argv[1] == "ours":
     with vector_units.beside(False):
         assert vector_units._found is None
@@ -30,7 +30,8 @@ REMOVED = """
 import pathlib, shutil, sys
 from torch._inductor import cpu_vec_isa
 from precompiled import compiler
-from precompiled.torch_internals import cpp_builds, vector_units
+from precompiled.torch_internals.worker import cpp_builds
+from precompiled.torch_internals.worker import vector_units
 removed = []
 def before(module, name, **instead):
     original = getattr(module, name)

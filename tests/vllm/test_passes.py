@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from precompiled.core.errors import Bypass, CompileFailed
-from precompiled.torch_internals import configs
+from precompiled.torch_internals.graph import compiler_config
 from precompiled.vllm import passes
 
 
@@ -37,8 +37,8 @@ def of_vllm(device: str = "cuda", dump: str | None = None, model: Any = None) ->
 
 def sent(config: Any) -> Any:
     """As it arrives in a worker."""
-    plain = configs._plain_value("a pass", passes._sent(config))
-    return passes._Config("vllm_config", configs._value(plain))
+    plain = compiler_config._plain_value("a pass", passes._sent(config))
+    return passes._Config("vllm_config", compiler_config._value(plain))
 
 
 def test_a_worker_has_what_passes_read() -> None:

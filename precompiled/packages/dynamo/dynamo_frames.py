@@ -33,7 +33,7 @@ from torch._dynamo.types import ConvertFrameReturn, FrameAction
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import dynamo_state, installing, trace_recording
 from precompiled.packages.dynamo.frame_entry import Frame, Traced
-from precompiled.torch_internals import inductor
+from precompiled.torch_internals.client import inductor_backend
 from precompiled.torch_internals.patches import Patches
 
 log = logging.getLogger("precompiled.package")
@@ -197,7 +197,7 @@ def _options(backend: Any) -> dict[str, Any] | None:
     if type(backend) is torch._TorchCompileInductorWrapper:
         return dict(backend.config)
     if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":
-        return inductor.options_of(backend.kwargs.get("mode"), backend.kwargs.get("options"))
+        return inductor_backend.options_of(backend.kwargs.get("mode"), backend.kwargs.get("options"))
     return None
 
 

@@ -28,7 +28,7 @@ from precompiled.packages.describe import difference
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import ranks
-from precompiled.torch_internals import modes
+from precompiled.torch_internals.graph import ambient_modes
 
 _GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
@@ -139,7 +139,7 @@ def trace_configuration() -> str:
 def modes_of_a_compile(uses_cpu: bool, on_gpu: bool) -> dict[str, Any]:
     """The modes in which a trace would call the backend: Dynamo makes no_grad of inference mode."""
     with maybe_disable_inference_mode():
-        return modes.read(uses_cpu, on_gpu)
+        return ambient_modes.read(uses_cpu, on_gpu)
 
 
 def passing() -> bool:

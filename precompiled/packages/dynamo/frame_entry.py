@@ -35,7 +35,7 @@ from precompiled.store.package_format import About
 
 # The attribute of the callables that backend.py gives to Dynamo which holds the graph's Graph (below).
 MARK = "_precompiled_graph"
-# And the one that holds the tensors which it adds to its arguments (torch_internals/attributes.py).
+# And the one that holds the tensors which it adds to its arguments (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 
 

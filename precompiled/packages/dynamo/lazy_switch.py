@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from precompiled.torch_internals import collection
+from precompiled.torch_internals.client import garbage_collection
 from precompiled.torch_internals.patches import Patches
 
 log = logging.getLogger("precompiled.package")
@@ -49,7 +49,9 @@ def _first(switch_on: Callable[[], None], original: Callable[..., Any]) -> Calla
 def _switch(switch_on: Callable[[], None]) -> None:
     global problem  # noqa: PLW0603
     try:
-        with collection.seldom():  # what this import brings would make the first call's a collection of everything
+        with (
+            garbage_collection.seldom()
+        ):  # what this import brings would make the first call's a collection of everything
             switch_on()
         problem = None
     except Exception as error:  # noqa: BLE001 - a private name that this torch lacks: packages are off, the rest works

@@ -3,7 +3,7 @@
 Dynamo does not trace how an optimizer makes its state (torch/_dynamo/variables/optimizer.py). While it traces, it calls
 ``_init_group`` on the program's own optimizer, once for each group: then the state is there, and guards are made on it.
 Parameters and state are marked as static by that, which makes them attributes of the graph, each with a guard on which
-object it is (torch_internals/attributes.py makes inputs of them).
+object it is (torch_internals/client/graph_attributes.py makes inputs of them).
 
 In a later process there is no state yet at the first step. So what Dynamo has called is noted, and called on the
 optimizer that is there before its state is compared. All of it is taken back where the entry is not for this call.

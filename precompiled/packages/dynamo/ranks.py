@@ -21,7 +21,7 @@ import torch._dynamo.config
 from precompiled.core.errors import Bypass
 from precompiled.packages.describe import descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.torch_internals import dtensor_state, dtensors
+from precompiled.torch_internals.ranks import dtensor_state, dtensors
 
 # Kinds of guards that are on such objects alone.
 KINDS = frozenset({"FAKE_SCRIPT_TYPE_MATCH", "OPAQUE_OBJ_GUARD_FN_MATCH", "DTENSOR_SPEC_MATCH"})

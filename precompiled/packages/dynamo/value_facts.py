@@ -30,7 +30,7 @@ from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import optimizers, ranks
-from precompiled.torch_internals import subclass_context
+from precompiled.torch_internals.graph import subclass_context
 
 _DIMENSION_MARKS = (
     "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",

@@ -1,0 +1,1 @@
+"""What only a client does: route ``torch.compile`` to us, prepare graphs, load artifacts, retrace."""

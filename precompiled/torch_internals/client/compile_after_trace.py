@@ -1,0 +1,124 @@
+"""A graph that is compiled in process after Dynamo's trace has ended: torch's own error, where it is torch's.
+
+What is compiled then is the captured program, in the client as in a worker (compile.compile_here). If that fails, the
+fault may be our capture's. So the graph is compiled as Dynamo gave it, too (docs/decisions/0018); and what that raises
+is raised in the form that Dynamo gives to a backend's errors (torch/_dynamo/output_graph.py, call_user_compiler).
+
+Private names: torch._guards.{TracingContext, tracing}, torch._dynamo.exc.{BackendCompilerFailed, ShortenTraceback,
+SkipFrame, TensorifyScalarRestartAnalysis, exceptions_allowed_to_be_fallback}, torch._dynamo.config.suppress_errors,
+torch.utils._python_dispatch._disable_current_modes,
+torch._inductor.config.compile_threads, torch.fx.Node._dynamo_source, torch.fx.GraphModule._param_name_to_source,
+torch.fx.Node.meta["example_value"], torch._subclasses.fake_tensor.FakeTensor.fake_mode.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.fx
+from torch._dynamo import exc
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from precompiled.torch_internals import version_tuple
+from precompiled.torch_internals.client import inductor_backend
+from precompiled.torch_internals.graph import ambient_modes, compiler_config, input_metadata
+
+# Where plain torch.compile says it.
+_dynamos_log = logging.getLogger("torch._dynamo.convert_frame")
+
+# After these Dynamo goes on in another way (a graph break, another trace, the frame as it is), and raises nothing.
+_GOES_ON = (exc.TensorifyScalarRestartAnalysis, exc.SkipFrame, *exc.exceptions_allowed_to_be_fallback)
+# 2.11 wraps an IndexError like any other.
+_AS_THEY_ARE = (exc.ShortenTraceback, *((IndexError,) if version_tuple(torch.__version__) > (2, 11) else ()))
+
+
+_Made = TypeVar("_Made")
+
+
+def apart(compile: Callable[..., _Made], device: str) -> Callable[..., _Made]:
+    """``compile``, apart from the program's random numbers, as in Dynamo: it measures kernels on random tensors, and
+    what the program draws next must not depend on that. Nor does a mode of the program's (``FlopCounterMode``) see it.
+    """
+
+    @functools.wraps(compile)
+    def compiled(*args: Any, **options: Any) -> _Made:
+        state, devices = random.getstate(), [] if device == "cpu" else [torch.device(device)]
+        try:
+            with torch.random.fork_rng(devices=devices), _disable_current_modes():
+                return compile(*args, **options)
+        finally:
+            random.setstate(state)
+
+    return compiled
+
+
+@dataclass(frozen=True)
+class Given:
+    """A graph as Dynamo gave it. ``options``: of its torch.compile()."""
+
+    name: str
+    module: torch.fx.GraphModule
+    options: Mapping[str, Any]
+
+    def compile(self, program: dict[str, Any]) -> Callable[..., Any] | None:
+        """As plain torch.compile does it; raises what it raises. None where it holds for some inputs only."""
+        module = copied(self.module)
+        values = [node.meta["example_value"] for node in module.graph.nodes if node.op == "placeholder"]
+        mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
+        context = TracingContext(mode or input_metadata.new_fake_mode())
+        threads = torch._inductor.config.compile_threads or 1
+        with (
+            ambient_modes.thread_local(program["modes"]),
+            compiler_config.applied(program["configs"], threads),
+            tracing(context),
+        ):
+            compiled = inductor_backend.compile_in_process(module, values, self.options)
+        symbolic = any(isinstance(value, torch.SymInt) for value in values)
+        return None if symbolic or context.guards_context.aotautograd_guards else compiled
+
+
+def copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A copy, since a compile may change its graph, and the program may run the graph eager. Tensors and other modules
+    are shared.
+    """
+    held = {
+        node.target: copied(value) if isinstance(value, torch.fx.GraphModule) else value
+        for node in module.graph.nodes
+        if node.op == "get_attr" and (value := getattr(module, node.target, None)) is not None
+    }
+    graph = torch.fx.Graph()
+    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, nodes))
+    copy = torch.fx.GraphModule(held, graph)
+    copy.meta = dict(module.meta)
+    if hasattr(module, "_param_name_to_source"):
+        copy._param_name_to_source = module._param_name_to_source
+    for before, after in nodes.items():
+        if hasattr(before, "_dynamo_source"):
+            after._dynamo_source = before._dynamo_source
+    return copy
+
+
+class _Inductor:
+    __name__ = "inductor"  # what plain torch.compile says, whichever way it came to us
+
+
+def raised_by_dynamo(name: str, error: Exception) -> Exception | None:
+    """What a call of a compiled function raises when its backend raised ``error``; None where it runs eager."""
+    if isinstance(error, _GOES_ON):
+        return None
+    if torch._dynamo.config.suppress_errors:
+        _dynamos_log.warning("WON'T CONVERT %s", name, exc_info=error)
+        return None
+    if isinstance(error, _AS_THEY_ARE):
+        return error
+    return exc.BackendCompilerFailed(_Inductor(), error, None).with_traceback(error.__traceback__)

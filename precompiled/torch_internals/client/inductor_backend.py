@@ -1,0 +1,30 @@
+"""Plain torch.compile's own backend "inductor": what it makes of a graph, and of mode= and options=.
+
+Private names: torch._TorchCompileInductorWrapper.config, torch._inductor.compile_fx.compile_fx.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from precompiled.torch_internals.client import garbage_collection
+from precompiled.torch_internals.inductor import direct_inductor_calls
+
+
+def options_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What torch.compile makes of mode= and options=; raises as torch.compile does for unknown ones."""
+    return dict(torch._TorchCompileInductorWrapper(mode, options, None).config)
+
+
+def compile_in_process(
+    module: torch.fx.GraphModule, inputs: list[Any], options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Exactly what plain torch.compile does with a graph."""
+    from torch._inductor.compile_fx import compile_fx
+
+    with garbage_collection.as_usual(), direct_inductor_calls.ours():
+        return compile_fx(module, inputs, config_patches=dict(options))  # type: ignore[no-any-return, unused-ignore]

@@ -1,0 +1,119 @@
+"""Routes torch.compile's backend "inductor" to ours, and calls the real one.
+
+``torch.compile(..., backend="inductor")``, which is the default, makes a ``torch._TorchCompileInductorWrapper`` that
+holds mode= and options= as ``config``; its ``__call__`` is Dynamo's backend. Replacing that one method on the class
+routes every compiled function of the process, also those made before, and taking it back restores them all. The
+wrapper itself (its equality, ``get_compiler_config``, ``reset``) stays torch's own.
+
+Private names: torch._TorchCompileInductorWrapper.{__init__, __call__, config}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from precompiled.core.errors import PrecompiledError
+from precompiled.torch_internals import NEWEST, OLDEST, supported
+from precompiled.torch_internals.client import first_trace, garbage_collection
+from precompiled.torch_internals.inductor import direct_inductor_calls
+from precompiled.torch_internals.patches import Patches
+
+log = logging.getLogger("precompiled.route")
+
+_patches = Patches()
+
+Serve = Callable[[torch.fx.GraphModule, dict[str, Any], Callable[[], Any]], Any]
+WentAround = Callable[[Any, bool], Callable[[], None]]
+
+
+def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], None]) -> None:
+    """Route from now on; idempotent. Raises PrecompiledError on a torch that this was not checked on.
+
+    ``serve``: gets a graph, the options of its torch.compile(), and what compiles it in process; gives its callable.
+    ``went_around``: called if code calls Inductor directly (direct_inductor_calls.py). ``at_first_trace``: called once.
+    """
+    if _patches:
+        return
+    wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if not supported(torch.__version__) or wrapper is None:
+        oldest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
+        raise PrecompiledError(
+            f"torch {torch.__version__} is not supported",
+            f"Install a torch between {oldest} and {newest}; until then torch.compile works as without precompiled",
+            code="unsupported-torch",
+        )
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            # torch.compile makes it, and imports Dynamo next. Before the first trace, so not with the first graph.
+            try:
+                garbage_collection.install()
+                first_trace.install(at_first_trace)
+            except Exception as error:  # noqa: BLE001 - torch.compile traces as ever
+                log.info("Dynamo's traces are not seen: %s", error)
+
+        return made
+
+    _patches.replace(wrapper, "__call__", functools.partial(_routed, wrapper, serve))
+    _patches.replace(wrapper, "__init__", make)
+    direct_inductor_calls.install(went_around)
+
+
+def install_refusal(refuse: Callable[[Any], None]) -> None:
+    """Have Inductor's compiles raise what ``refuse`` raises for a graph, where routing is not possible."""
+    wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if _patches or wrapper is None:
+        return
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def refused(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+            if type(self) is wrapper and isinstance(model_, torch.fx.GraphModule):
+                refuse(model_)
+            return original(self, model_, inputs_, **kwargs)
+
+        return refused
+
+    _patches.replace(wrapper, "__call__", make)
+
+
+def remove() -> None:
+    """Give torch.compile back its own backend; idempotent."""
+    if _patches:
+        _patches.undo()
+        direct_inductor_calls.remove()
+        if "torch._dynamo.callback" in sys.modules:
+            first_trace.remove()
+
+
+def _routed(wrapper: Any, serve: Serve, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def routed(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+        def in_process() -> Any:
+            with garbage_collection.as_usual():
+                return original(self, model_, inputs_, **kwargs)
+
+        def reported() -> Any:
+            with direct_inductor_calls.ours():
+                return in_process()
+
+        # Only torch's own wrapper, not what derives from it (AOTInductor's); and only calls of the plain form.
+        patches = kwargs.get("config_patches") or {}
+        if (
+            type(self) is not wrapper
+            or set(kwargs) - {"config_patches"}
+            or not isinstance(model_, torch.fx.GraphModule)
+        ):
+            return in_process()
+        return serve(model_, {**self.config, **patches}, reported)
+
+    return routed

@@ -1,0 +1,106 @@
+"""In a client: from an artifact's files to the callable that plain ``torch.compile`` would have made.
+
+AOTAutograd's own ``wrap_post_compile`` makes the runtime wrappers; only the two steps that would start a compiler or
+write to Inductor's cache are replaced: the generated module is executed from memory and its kernels are mapped from the
+artifact (cpp_kernels.py).
+
+Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
+sanitized_aot_config, runtime_metadata, wrap_post_compile},
+torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.bw_donated_idxs,
+torch._inductor.output_code.CompiledFxGraph.{after_deserialization, current_callable, recursively_apply_fns,
+compiled_fn_runner, source_code, cache_key}, torch._inductor.utils.BoxedBool,
+torch._inductor.cudagraph_utils.BoxedDeviceIndex, torch._guards.{TracingContext, tracing}, torch._dynamo.disable.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import linecache
+import types
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._guards import TracingContext, tracing
+
+from precompiled.torch_internals.client import autotune_results, relocate, triton_futures
+from precompiled.torch_internals.graph import ambient_modes, input_metadata
+from precompiled.torch_internals.inductor import cpp_kernels, cudagraph_parts, frozen_weights, retained_graphs
+from precompiled.torch_internals.user_code import program_classes
+
+
+def load_bundle(
+    pickled: bytes, native: Mapping[str, tuple[Path, str]], program_modes: Mapping[str, Any], *,
+    cudagraphs: bool, name: str, classes: program_classes.Classes, frozen: Sequence[torch.Tensor] = (),
+    device: str = "cpu", groups: Sequence[str] = (),
+) -> Callable[..., Any]:  # fmt: skip
+    """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
+
+    ``native``: name of a kernel -> the file that holds it, and that file's SHA-256.
+    ``pickled`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
+    ``classes``: tensor subclasses of the program, which it needs.
+    ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
+    ``frozen``: those of the graph's last inputs that are constants of the code (frozen_weights.py).
+    ``device``: what the graph runs on; ``groups``: the names of its process groups. Raises Bypass where the artifact
+    cannot be moved to them (relocate.py).
+    """
+    from torch._inductor.cudagraph_utils import BoxedDeviceIndex
+    from torch._inductor.utils import BoxedBool
+
+    index = torch.device(device).index or 0
+    bundle = program_classes.loads(pickled, classes)
+    relocate.move(bundle, device, groups)
+    # The worker compiled the backward ahead of its first call (retained_graphs.py).
+    donated = bundle.runtime_metadata.bw_donated_idxs or []
+    bundle.runtime_metadata.bw_donated_idxs = []
+    for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
+        if part is not None:
+            code = frozen_weights.code_of(part)
+            autotune_results.keep_here(code)
+            code.after_deserialization = types.MethodType(
+                _executes_in_memory(f"<precompiled {name} {label}>", overwritten), code
+            )
+    # A context of its own: the load must not depend on the frame that Dynamo is compiling just now.
+    context = TracingContext(input_metadata.new_fake_mode())
+    taken: Callable[[tuple[Any, ...]], list[Any]] = list
+    # This may be a thread in which another GPU is current.
+    there = torch.cuda.device(index) if index else nullcontext()
+    ahead = cudagraph_parts.made_ahead() if cudagraphs else nullcontext()
+    alone = triton_futures.of_this_thread()
+    with there, ambient_modes.thread_local(program_modes), tracing(context), cpp_kernels.mapped(native), alone, ahead:
+        if isinstance(bundle.compiled_fw.result, frozen_weights.Frozen):
+            bundle.compiled_fw.result.bind(frozen)
+            taken = bundle.compiled_fw.result.reordered
+        boxed = bundle.wrap_post_compile(
+            [],
+            bundle.sanitized_aot_config,
+            {
+                "cudagraphs": BoxedBool(cudagraphs),
+                "boxed_forward_device_index": BoxedDeviceIndex(None),
+                "compile_region_name": None,
+            },
+        )
+
+    def forward(*args: Any) -> Any:
+        return boxed(taken(args))
+
+    return torch._dynamo.disable(forward, reason="a compiled graph")
+
+
+def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., str]:
+    def after_deserialization(graph: Any, constants: Any) -> str:
+        """Instead of CompiledFxGraph's own method, which writes to Inductor's cache and imports from it."""
+        module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
+        module.__file__ = filename
+        # So that tracebacks and profilers show lines of the code.
+        linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
+        exec(compile(graph.source_code, filename, "exec"), vars(module))
+        vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does
+        graph.current_callable = retained_graphs.on_copies(module.call, overwritten) if overwritten else module.call
+        graph.recursively_apply_fns = getattr(module, "recursively_apply_fns", None)
+        graph.compiled_fn_runner = getattr(module, "runner", None)
+        return filename
+
+    return after_deserialization

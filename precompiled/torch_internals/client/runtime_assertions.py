@@ -1,0 +1,188 @@
+"""Runtime assertions on values that only a run knows, put back into a graph that has lost them.
+
+``torch._check(x.item() == y.size(0) * 2)`` is noted in Dynamo's shape environment, and written into the graph as well.
+But where the value was found to be equal to an expression of sizes, the graph names both by one node, so that what it
+asserts there is that a node equals itself. Plain torch.compile does not mind: Inductor takes its assertions from the
+shape environment. A worker has the graph only, and so has the eager run until the artifact is there. So what the graph
+compares with itself is written out again, right behind the node that gives the value: it is part of what is captured
+(and of the key) and of what runs eager, and raises the RuntimeError that torch's own assertion raises.
+
+So are those on sizes of inputs of which nothing may be assumed (``mark_unbacked``): Dynamo writes none of them into the
+graph (two that broadcasting takes for equal, the bounds that the program gives).
+
+Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["unbacked_bindings"],
+torch.fx.experimental.symbolic_shapes.{CallMethodKey, ShapeEnv.{deferred_runtime_asserts, replacements,
+is_unbacked_symint}}, torch._subclasses.fake_tensor.FakeTensor.fake_mode, torch.SymInt.node.{expr, shape_env},
+torch.utils._sympy.interp.sympy_interp, torch.utils._sympy.reference.PythonReferenceAnalysis,
+torch.utils._pytree.SequenceKey, torch.fx.proxy.GraphAppendingTracer, torch.ops.aten._assert_scalar.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import CallMethodKey, ShapeEnv
+from torch.fx.proxy import GraphAppendingTracer
+from torch.utils._pytree import SequenceKey
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.graph.symbolic_sizes import without_assertions
+
+_SIZES = {
+    "size": torch.ops.aten.sym_size.int,
+    "stride": torch.ops.aten.sym_stride.int,
+    "storage_offset": torch.ops.aten.sym_storage_offset.default,
+}
+
+
+def restored(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph itself where it has all its assertions; else a copy that has. Raises Bypass where there is no such."""
+    env = _shape_env(module)
+    if env is None or not env.deferred_runtime_asserts:
+        return module
+    return _restored(module, env, _unbacked_inputs(module, env))
+
+
+def _restored(
+    module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol] = frozenset()
+) -> torch.fx.GraphModule:
+    """``inputs``: unbacked symbols that the graph's inputs give it; none for graphs within it."""
+    inner = {
+        str(node.target): held
+        for node in module.graph.nodes
+        if node.op == "get_attr" and isinstance(held := getattr(module, str(node.target), None), torch.fx.GraphModule)
+    }
+    made = {name: _restored(held, env) for name, held in inner.items()}
+    lost = _lost(module, env, inputs)
+    if not lost and all(made[name] is inner[name] for name in inner):
+        return module
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    if lost:
+        _add(graph, lost)
+    root: dict[str, Any] = {
+        node.target: made.get(node.target, getattr(module, node.target))
+        for node in module.graph.nodes
+        if node.op == "get_attr"
+    }
+    copy = torch.fx.GraphModule(root, graph)
+    copy.meta = module.meta
+    return copy
+
+
+def _shape_env(module: torch.fx.GraphModule) -> ShapeEnv | None:
+    for node in module.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, FakeTensor):
+            return value.fake_mode.shape_env
+        if isinstance(value, torch.SymInt):
+            env: ShapeEnv = value.node.shape_env
+            return env
+    return None
+
+
+def _unbacked_inputs(module: torch.fx.GraphModule, env: ShapeEnv) -> frozenset[sympy.Symbol]:
+    found: set[sympy.Symbol] = set()
+    for node in module.graph.find_nodes(op="placeholder"):
+        for size, _ in _sizes(node):
+            found |= without_assertions(size).free_symbols
+    return frozenset(symbol for symbol in found if env.is_unbacked_symint(symbol))
+
+
+def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
+    """The symbolic sizes of an input, with their dimensions; of an input that is a size, that one."""
+    value = node.meta.get("example_value")
+    if isinstance(value, torch.SymInt):
+        return [(value, None)]
+    if not isinstance(value, torch.Tensor):
+        return []
+    return [(size, dimension) for dimension, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
+
+
+def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol]) -> list[Any]:
+    """The assertions on these inputs, or on a value of this graph that stands for another expression as well."""
+    replaced = inputs | {
+        symbol
+        for node in module.graph.nodes
+        for symbol in node.meta.get("unbacked_bindings") or {}
+        if symbol in env.replacements
+    }
+    return [
+        noted.expr
+        for all_noted in env.deferred_runtime_asserts.values()
+        for noted in all_noted
+        if replaced & noted.expr.free_symbols
+    ]
+
+
+def _add(graph: torch.fx.Graph, expressions: list[Any]) -> None:
+    """Assert each expression as soon as the graph has all values that it is of."""
+    tracer = GraphAppendingTracer(graph)
+    values: dict[sympy.Symbol, Any] = {}
+    left = list(dict.fromkeys(expressions))
+    needed = {symbol for expression in left for symbol in expression.free_symbols}
+    nodes = list(graph.nodes)
+    of_tensors: list[tuple[sympy.Symbol, torch.fx.Node, int]] = []
+    for node, following in itertools.pairwise(nodes):
+        found = node.meta.get("unbacked_bindings") or {}
+        if node.op == "placeholder":
+            for value, dimension in _sizes(node):
+                if not (symbol := without_assertions(value)).is_Symbol:
+                    continue
+                if dimension is None:
+                    values.setdefault(symbol, torch.fx.Proxy(node, tracer))
+                else:
+                    of_tensors.append((symbol, node, dimension))
+        if following.op == "placeholder":
+            continue
+        with graph.inserting_before(following):
+            for symbol, tensor, dimension in of_tensors:
+                if symbol in needed - values.keys():
+                    size = graph.call_function(_SIZES["size"], (tensor, dimension))
+                    values[symbol] = torch.fx.Proxy(size, tracer)
+            of_tensors = []
+            for symbol, path in found.items():
+                values[symbol] = torch.fx.Proxy(_at(graph, node, tuple(path)), tracer)
+            for expression in [item for item in left if item.free_symbols <= values.keys()]:
+                left.remove(expression)
+                _assert(graph, expression, values)
+    if left:
+        raise Bypass(f"it asserts {left[0]}, of what is none of its values", code="runtime-assertion")
+
+
+def _assert(graph: torch.fx.Graph, expression: Any, values: dict[sympy.Symbol, Any]) -> None:
+    try:
+        condition = sympy_interp(PythonReferenceAnalysis, values, expression)
+    except Exception as error:
+        raise Bypass(f"it asserts {expression}, which has no form in a graph", code="runtime-assertion") from error
+    if isinstance(condition, torch.fx.Proxy):
+        message = f"Runtime assertion failed for expression {_named(expression, values)}"
+        graph.call_function(torch.ops.aten._assert_scalar.default, (condition.node, message))
+
+
+def _named(expression: Any, values: dict[sympy.Symbol, Any]) -> str:
+    """The expression over names that are the same in each process: symbols have numbers of this one's."""
+    names = {symbol: sympy.Symbol(f"v{position}") for position, symbol in enumerate(values)}
+    return str(expression.xreplace(names))
+
+
+def _at(graph: torch.fx.Graph, node: torch.fx.Node, path: tuple[Any, ...]) -> torch.fx.Node:
+    """What is at this place of a node's value, as torch.fx.experimental.symbolic_shapes says places."""
+    if not path:
+        return node
+    if isinstance(path[0], CallMethodKey) and path[0].name in _SIZES:
+        numbers = [key.idx for key in path[1:] if isinstance(key, SequenceKey)]
+        if len(numbers) == len(path) - 1 <= 1:
+            return graph.call_function(_SIZES[path[0].name], (node, *numbers))
+    if isinstance(path[0], SequenceKey):
+        return _at(graph, graph.call_function(operator.getitem, (node, path[0].idx)), path[1:])
+    raise Bypass(f"the value of {node} is at {path}", code="runtime-assertion")

@@ -1,0 +1,296 @@
+"""The stand-in: the eager run of a graph until its artifact exists. The program cannot tell it from compiled code.
+
+docs/explanation/stand-in.md is the contract: what may differ from the compiled run. autograd_edges.py has autograd's
+view of the stand-in; enclosing_regions.py decides when it may run at all. Some operators need help to run eager:
+
+- Activation checkpointing inside a graph does not restore the random state when it recomputes
+  (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is expected to handle it). It runs as
+  ``torch.utils.checkpoint.checkpoint`` instead.
+- Nested compile regions cannot be differentiated. They run as a plain call.
+- A batch norm in training saves its running statistics, although its backward does not read their values. If a compiled
+  call before that backward changes them, autograd raises an error that plain torch does not raise.
+- Some operators save their input although their backward needs only a mask of it. Compiled code saves the mask, so the
+  caller may change the input meanwhile. These operators get a copy.
+
+Private names: torch.ops.higher_order.{tag_activation_checkpoint, wrap_activation_checkpoint, invoke_subgraph},
+torch._ops.HigherOrderOperator._name, torch.fx.GraphModule.meta["_checkpoint_context_fn"],
+torch.fx._lazy_graph_module._LazyGraphModule.real_recompile, torch.fx.Node.meta["example_value"],
+torch.fx.experimental.symbolic_shapes.is_concrete_int, torch._dynamo.compiled_autograd,
+torch._functorch._aot_autograd.runtime_wrappers.mark_dynamo_propagated_dynamic_indices (2.13, 2.15),
+torch._functorch._aot_autograd.runtime_wrappers.maybe_mark_dynamic_helper (2.11). Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo.compiled_autograd  # or torch cannot import runtime_wrappers: the two import each other
+import torch.fx
+from torch._functorch._aot_autograd import runtime_wrappers
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
+from torch.utils.checkpoint import checkpoint
+
+from precompiled.torch_internals.eager import autograd_edges, enclosing_regions, undo_effects
+from precompiled.torch_internals.graph import ambient_modes, operation_effects
+from precompiled.torch_internals.graph.selective_checkpointing import CONTEXT
+
+log = logging.getLogger("precompiled.stand_in")
+
+
+# By 2.11 another attribute, and so another name.
+_mark = (
+    runtime_wrappers.mark_dynamo_propagated_dynamic_indices
+    if hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
+    else runtime_wrappers.maybe_mark_dynamic_helper
+)
+
+
+class StandIn:
+    """Runs a graph eagerly. Thread-safe."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        run = eager(module)
+        # Dynamo's modules write their code at the first call, through Module.__call__, which prints an error that the
+        # program may well catch, and would be in the way of each call (torch/fx/_lazy_graph_module.py).
+        getattr(run, "real_recompile", lambda: None)()
+        self._run: Callable[..., Any] = run.forward
+        self._sets_modes = any(operation_effects.name(node) in operation_effects.SET_MODES for node in _calls(module))
+        self._plain = not _changes_an_input(module)
+        self._writes = any(operation_effects.writes(node) for node in _calls(module))
+        self._last = _last(module)
+        self._symbolic = _symbolic_sizes(module)
+        self._draws: bool | None = None
+        self._module = module
+        self._effects: undo_effects.Effects | None = None  # made at the first run: most stand-ins have none
+        self._apart: dict[tuple[int, ...], frozenset[int]] = {}  # by the inputs that have a history
+
+    def __call__(self, *args: Any) -> Any:
+        """The graph's outputs."""
+        # Compiled code casts a weight at each call. Autocast's cache lives on after it, and sees no change in place.
+        caches = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            if not self._sets_modes:
+                outputs = self._called(args)
+            else:
+                # Compiled code sets none of them. What the graph has set, it would have set back at its end.
+                with ambient_modes.set_back_after_an_error():
+                    outputs = self._called(args)
+        finally:
+            torch.set_autocast_cache_enabled(caches)
+        for at, dimensions in self._symbolic:
+            _mark(outputs[at], dimensions)
+        return outputs
+
+    def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
+        """To be called before a run: what undoes the run after it has raised that exception. It returns false where it
+        cannot undo the run, and where compiled code raises the same exception.
+        """
+        try:
+            if self._effects is None:
+                self._effects = undo_effects.Effects(self._module, _chain)
+            before = self._effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
+        except Exception:  # a fault of ours: the run may go well
+            log.warning("an eager run that fails will not be undone", exc_info=True)
+            return lambda error: False
+
+        def undone(error: Exception) -> bool:
+            try:
+                return before.undo(error, self._run.__code__)
+            except Exception:
+                log.warning("an eager run that failed is not undone", exc_info=True)
+                return False
+
+        return undone
+
+    @staticmethod
+    def looks_for_nan(args: Sequence[Any]) -> bool:
+        """Whether autograd will look for NaN in the gradients of each operator, where compiled code is one operator."""
+        return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn._is_recorded(args)
+
+    def _called(self, args: Sequence[Any]) -> Any:
+        positions = self._differentiable(args)
+        if not positions:
+            return autograd_edges.run_alone(self._run, args)
+        apart = self._without_gradient(args, positions)
+        return autograd_edges.run_between(self._run, args, positions, self._last, apart)
+
+    def _without_gradient(self, args: Sequence[Any], positions: list[int]) -> frozenset[int]:
+        asked = tuple(at for at in positions if not args[at].is_leaf)
+        if not asked:
+            return frozenset()
+        if asked not in self._apart:
+            self._apart[asked] = autograd_edges.without_gradient(self._run, args, positions)
+        return self._apart[asked]
+
+    def _differentiable(self, args: Sequence[Any]) -> list[int]:
+        if not self._plain or not autograd_edges.records():
+            return []
+        positions = autograd_edges.differentiable(args)
+        if self._writes and autograd_edges.share_memory(args, positions):
+            return []  # what changes one of them has to change the history of the other
+        return positions
+
+    def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
+        """The checkpoint that takes this run and another one for the same, if there is one; whether it is the other."""
+        return enclosing_regions.checkpoint_around() if self._is_recorded(args) else (None, False)
+
+    @staticmethod
+    def _is_recorded(args: Sequence[Any]) -> bool:
+        return torch.is_grad_enabled() and bool(autograd_edges.differentiable(args))
+
+    def must_not_mix(self, args: Sequence[Any]) -> bool:
+        """Whether it is one of two runs that must draw the same random numbers, which eager and compiled code do not.
+
+        Such pairs are: a run in a custom autograd Function's forward and one in a backward (a reentrant checkpoint's);
+        and two runs without gradients in another checkpoint. (With gradients, its second run is as its first one was:
+        safe_points.py.)
+        """
+        if self._draws is False:
+            return False
+        checkpointed = enclosing_regions.in_a_checkpoint()
+        if checkpointed and self._is_recorded(args):
+            return False
+        if not (checkpointed or enclosing_regions.in_a_backward() or enclosing_regions.in_a_function()):
+            return False
+        if self._draws is None:
+            self._draws = enclosing_regions.draws(self._run, args)
+        return self._draws
+
+
+def _calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """The operations of a graph and of those in it."""
+    for held in module.modules():
+        if isinstance(held, torch.fx.GraphModule):
+            yield from (node for node in held.graph.nodes if node.op.startswith("call_"))
+
+
+def _changes_an_input(module: torch.fx.GraphModule) -> bool:
+    """Whether the metadata of an input, or of what may be a view of one, is changed in place."""
+    changing = (node for node in _calls(module) if operation_effects.name(node) in operation_effects.CHANGE_THE_TENSOR)
+    return any(_chain(node)[-1].op == "placeholder" or not node.all_input_nodes for node in changing)
+
+
+def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The node, and what it is a view of, and what that is one of, up to what is none or an input."""
+    chain = [node]
+    while chain[-1].op.startswith("call_") and chain[-1].all_input_nodes:
+        if (
+            not operation_effects.gives_a_view(chain[-1])
+            and operation_effects.name(chain[-1]) not in operation_effects.CHANGE_THE_TENSOR
+        ):
+            break
+        chain.append(chain[-1].all_input_nodes[0])
+    return chain
+
+
+def _last(module: torch.fx.GraphModule) -> frozenset[int]:
+    """Which outputs of the graph none of its operators takes."""
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
+    nodes = [(at, value) for at, value in enumerate(values) if isinstance(value, torch.fx.Node)]
+    return frozenset(at for at, node in nodes if len(node.users) == 1)
+
+
+def _symbolic_sizes(module: torch.fx.GraphModule) -> list[tuple[int, set[int]]]:
+    """Of each output that is a tensor its dimensions whose sizes are symbols, where there are any; else nothing.
+
+    Compiled code marks its outputs so. Dynamo takes these dimensions for dynamic ones in the next graph.
+    """
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    if not isinstance(output.args[0], (tuple, list)):
+        return []
+    values = [value.meta.get("example_value") if isinstance(value, torch.fx.Node) else None for value in output.args[0]]
+    found = [
+        (at, {number for number, size in enumerate(value.shape) if not is_concrete_int(size)})
+        for at, value in enumerate(values)
+        if isinstance(value, torch.Tensor)
+    ]
+    return found if any(dimensions for _, dimensions in found) else []
+
+
+def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph itself where it can run as it is; else a copy that can."""
+    inner = {
+        node.target: held
+        for node in module.graph.nodes
+        if node.op == "get_attr" and isinstance(held := getattr(module, node.target, None), torch.fx.GraphModule)
+    }
+    made = {name: eager(held) for name, held in inner.items()}
+    replaced = [node for node in module.graph.nodes if node.op == "call_function" and _runner(node.target) is not None]
+    copied = _inputs_to_copy(module.graph)
+    if not replaced and not copied and all(made[name] is inner[name] for name in inner):
+        return module
+    root: dict[str, Any] = {
+        node.target: made.get(node.target, getattr(module, node.target))
+        for node in module.graph.nodes
+        if node.op == "get_attr"
+    }
+    graph = torch.fx.Graph()
+    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+    graph.output(graph.graph_copy(module.graph, nodes))
+    for node, argument, owners in copied:
+        with graph.inserting_before(nodes[node]):
+            copy_of = graph.call_function(_copy, (nodes[argument], *(nodes[owner] for owner in owners)))
+            nodes[node].replace_input_with(nodes[argument], copy_of)
+    for node in graph.nodes:
+        if node.op == "call_function":
+            node.target = _runner(node.target) or node.target
+    copy = torch.fx.GraphModule(root, graph)
+    copy.meta = module.meta
+    return copy
+
+
+def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node, list[torch.fx.Node]]]:
+    """Operations that keep an input which the caller may change before the backward; that input; and the caller's
+    tensors in whose memory it may lie.
+    """
+    output = next(node for node in graph.nodes if node.op == "output")
+    callers = {node for value in output.all_input_nodes for node in _chain(value)}
+    found = []
+    for node in graph.nodes:
+        if not node.op.startswith("call_") or operation_effects.writes(node):
+            continue
+        if operation_effects.name(node).removeprefix("_") in operation_effects.KEEP_THEIR_INPUT:
+            for value in node.all_input_nodes:
+                owners = [made for made in _chain(value) if made in callers or made.op == "placeholder"]
+                if owners:
+                    found.append((node, value, owners))
+    return found
+
+
+def _copy(value: Any, *owners: Any) -> Any:
+    """A copy where it lies in the memory of one of these: ``to`` and ``contiguous`` may give back their argument."""
+    if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
+        return value
+    storage = autograd_edges.storage(value)
+    is_the_callers = any(isinstance(one, torch.Tensor) and autograd_edges.storage(one) == storage for one in owners)
+    return value.clone() if is_the_callers else value
+
+
+def _runner(target: Any) -> Callable[..., Any] | None:
+    operators = torch.ops.higher_order
+    if target is operators.invoke_subgraph:
+        return _call
+    # Not looked up as attributes of torch.ops: versions differ in which of the two they have.
+    if isinstance(target, torch._ops.HigherOrderOperator) and target._name in (
+        "tag_activation_checkpoint",
+        "wrap_activation_checkpoint",
+    ):
+        return _checkpoint
+    return operation_effects.with_unversioned_statistics(target)
+
+
+def _call(graph: torch.fx.GraphModule, identifier: str, *arguments: Any) -> Any:
+    del identifier
+    return graph(*arguments)
+
+
+def _checkpoint(graph: torch.fx.GraphModule, *arguments: Any, **options: Any) -> Any:
+    context = graph.meta.get(CONTEXT)
+    if context is not None:
+        options["context_fn"] = context
+    return checkpoint(graph, *arguments, **{**options, "use_reentrant": False, "preserve_rng_state": True})

@@ -1,0 +1,265 @@
+"""Inductor's and functorch's configuration: what a compile depends on, as plain data, and back.
+
+Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
+torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
+torch._inductor.config_comms.{patch, _config}, torch.fx.experimental._config.{patch, _config}.
+Checked on 2.11.0, 2.13.0, 2.15.0. They are in torch/utils/_config_module.py; an entry of _config has a user_override.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch._functorch.config
+import torch._inductor.config
+import torch._inductor.config_comms
+import torch.fx.experimental._config
+
+from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.torch_internals.user_code import code_settings
+
+_inductor = torch._inductor.config
+_functorch = torch._functorch.config
+_comms = torch._inductor.config_comms
+_shapes = torch.fx.experimental._config
+
+# Left out of save_config_portable.
+_LEFT_OUT = ("pre_grad_pass_timing",)
+# They say where and how much is compiled, not what.
+_IRRELEVANT = (
+    "compile_threads",
+    "worker_start_method",
+    "verbose_progress",
+    "disable_progress",
+    "debug",
+    "quiesce_async_compile_pool",
+)
+# Not "aot_inductor.": some of these change what is compiled here, too (debug_compile, debug_symbols).
+_IRRELEVANT_PREFIXES = ("trace.", "quiesce_")
+# Where these are on, an artifact would not be what plain torch.compile gives, or could not hold its code.
+_REFUSED = {
+    "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
+    "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
+}
+# Where one of these is on, Inductor lets ranks agree on what each has measured, asks for the rank among all, or takes
+# collectives apart by what this process has set up. A worker is of no rank, and one artifact is for all.
+_COMMS = "config_comms"  # what else Inductor reads where _REORDERS is on
+_REORDERS = "reorder_for_compute_comm_overlap"
+_SHAPES = "shapes"  # what compilers read of symbolic sizes (backed_size_oblivious), where it is not as torch has it
+_MODULES = {
+    "inductor": "torch._inductor.config",
+    "functorch": "torch._functorch.config",
+    _COMMS: "torch._inductor.config_comms",
+    _SHAPES: "torch.fx.experimental._config",
+}
+_OF_RANKS = {
+    "inductor": (
+        "distributed_max_autotune_gemm",
+        "_fuse_ddp_communication",
+        "_micro_pipeline_tp",
+        "_collective.auto_select",
+        "aten_distributed_optimizations.enable_overlap_scheduling",
+        "aten_distributed_optimizations.enable_low_contention_collectives",
+        "aten_distributed_optimizations.spmd_check",
+    ),
+    "functorch": ("_sync_decision_cross_ranks",),
+    _COMMS: (
+        "runtime_estimations_align_across_all_distributed_ranks",
+        "runtime_estimations_use_nccl_lib_estimations",
+        "reorder_for_compute_comm_overlap_broadcast_runtime_estimations",
+    ),
+}
+# Where one of these is on, Inductor asks for the rank in a collective's group: its own share of a bucket lies there.
+_OF_RANKS_IN_GROUPS = ("bucket_all_gathers_fx", "aten_distributed_optimizations.allow_comms_decompositions")
+_OFF = (None, False, "none")
+# Its ranks agree on each graph, whether it has collectives or not: all of them must be asked.
+_OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
+
+
+def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """For a graph with collectives: raises Bypass where these settings (of ``snapshot``) compile it together with other
+    ranks, or name its groups in machine code.
+    """
+    if settings["inductor"].get("cpp_wrapper"):
+        raise Bypass("cpp_wrapper code of collectives names their groups", code="cpp-wrapper")
+    for module, names in _OF_RANKS.items():
+        for name in names:
+            if settings.get(module, {}).get(name) not in _OFF:
+                raise Bypass(f"{_MODULES[module]}.{name} is on, which asks for the rank", code="rank-dependent")
+
+
+def ask_for_ranks(settings: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a graph with collectives is compiled by this rank's place in their groups."""
+    return any(settings["inductor"].get(name) not in _OFF for name in _OF_RANKS_IN_GROUPS)
+
+
+def refuse_device(settings: Mapping[str, Mapping[str, Any]], device: str) -> None:
+    """Raises Bypass where code for this device ("cpu" or "cuda:0") could not be kept under these settings."""
+    if settings["inductor"].get("cpp_wrapper") and device != "cpu":
+        # It names files of Triton's cache, where its kernels lie.
+        raise Bypass(f"cpp_wrapper code for {device} is more than an artifact holds", code="cpp-wrapper")
+    if freezes(settings) and device != "cpu":
+        raise Bypass(f"freezing on {device}", code="freezing")
+
+
+def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, Any]], annotation: Any) -> None:
+    """For a graph on a GPU: raises Bypass where ``torch._dynamo.override_cudagraphs`` asks for others than settings do.
+
+    ``annotation``: of its module (``meta["cudagraph_annotation"]``); None where there is none. As in
+    torch/_inductor/compile_fx.py (create_compiler_config_extra).
+    """
+    if annotation is None:
+        return
+    cudagraphs = bool(settings["inductor"].get("triton.cudagraphs"))
+    if annotation.fwd not in (None, cudagraphs) or (cudagraphs and annotation.bwd is False):
+        raise Bypass(f"override_cudagraphs asks for {annotation}, and the settings do not", code="marked-node")
+
+
+def freezes(settings: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a compile of now would make constants of the weights that a graph's module holds (frozen_weights.py)."""
+    if not settings["inductor"].get("freezing") or torch.is_grad_enabled():
+        return False
+    if settings["inductor"].get("freezing_discard_parameters"):
+        raise Bypass("freezing_discard_parameters takes the weights away", code="freezing")
+    return True
+
+
+def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the next compile would see: the configuration now, with torch.compile's ``mode=`` and ``options=`` on top.
+
+    Raises Bypass when a setting is code that has no name, or turns off what an artifact needs.
+    """
+    inductor = _inductor.save_config_portable(ignore_private_configs=False)
+    inductor.update({name: getattr(_inductor, name) for name in _LEFT_OUT if hasattr(_inductor, name)})
+    inductor.update({name: getattr(_inductor, name) for name in code_settings.NAMES if hasattr(_inductor, name)})
+    inductor.update(_set(_inductor))
+    inductor.update(options)
+    for name, refused in _REFUSED.items():
+        # Asked for by name: save_config_portable leaves out aliases, such as force_disable_caches.
+        if inductor.get(name, getattr(_inductor, name, None)):
+            raise Bypass(refused[1], code=refused[0])
+    functorch = _functorch.save_config_portable(ignore_private_configs=False) | _set(_functorch)
+    if functorch.get(_OF_ALL_RANKS):
+        raise Bypass(f"torch._functorch.config.{_OF_ALL_RANKS} is on", code="rank-dependent")
+    comms = {}
+    if inductor.get(_REORDERS) not in _OFF:
+        values = {name: getattr(_comms, name) for name in _comms._config if not name.startswith("env_")}
+        comms[_COMMS] = _plain(_MODULES[_COMMS], values)
+    shapes = {name: getattr(_shapes, name) for name in _shapes._config}
+    return {
+        "inductor": _plain(_MODULES["inductor"], inductor),
+        "functorch": _plain(_MODULES["functorch"], functorch),
+        **comms,
+        _SHAPES: _plain(_MODULES[_SHAPES], _other_than_torchs(_shapes, shapes)),
+        # What users change to make torch's caches miss makes this one miss.
+        "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
+    }
+
+
+# Since 2.13 (torch/utils/_config_module.py); in 2.11 a setting is one for all threads, and patched for all of them.
+_OF_A_CONTEXT = frozenset(
+    found for module in (_inductor, _functorch, _comms, _shapes) for entry in module._config.values()
+    if isinstance(found := getattr(entry, "user_override", None), contextvars.ContextVar)
+)  # fmt: skip
+
+
+def context(options: Mapping[str, Any]) -> contextvars.Context:
+    """This thread's settings of now, with torch.compile's ``mode=`` and ``options=`` on top, and nothing else of its
+    context: torch reads them when it loads a compiled graph, too (``cudagraph_policy``, ``graph_partition``), and each
+    thread begins with its own.
+    """
+    with _inductor.patch(dict(options)) if options and _OF_A_CONTEXT else nullcontext():
+        settings = [(known, value) for known, value in contextvars.copy_context().items() if known in _OF_A_CONTEXT]
+    made = contextvars.Context()
+    for known, value in settings:
+        made.run(known.set, value)
+    return made
+
+
+def changed() -> list[str]:
+    """The settings that this process has changed since torch was imported, as ``inductor.NAME``. For people."""
+    modules = {"inductor": _inductor, "functorch": _functorch}
+    return [f"{name}.{setting}" for name, module in modules.items() for setting in module._config
+            if not module._is_default(setting)]  # fmt: skip
+
+
+def _set(module: Any) -> dict[str, Any]:
+    """Settings that torch leaves out of what it saves, since they may be code, and that are not as torch has them."""
+    values = {name: getattr(module, name) for name in module._save_config_ignore if hasattr(module, name)}
+    return _other_than_torchs(module, values)
+
+
+def _other_than_torchs(module: Any, values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value != module._config[name].default}
+
+
+def _plain(module: str, values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _plain_value(f"{module}.{name}", value)
+        for name, value in sorted(values.items())
+        if name not in _IRRELEVANT and not name.startswith(_IRRELEVANT_PREFIXES)
+    }
+
+
+def _plain_value(name: str, value: Any) -> Any:
+    """JSON for a setting; tuples and sets are tagged, so that they come back as what they were."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) is list:
+        return [_plain_value(name, item) for item in value]
+    if type(value) is tuple:
+        return {"tuple": [_plain_value(name, item) for item in value]}
+    if isinstance(value, (set, frozenset)):
+        return {"set": sorted((_plain_value(name, item) for item in value), key=repr)}
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {"dict": {key: _plain_value(name, item) for key, item in value.items()}}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    found = code_settings.encode(value, lambda held: _plain_value(name, held))
+    if found is not None:
+        return found
+    raise Bypass(f"{name} is a {type(value).__name__}, which cannot be sent", code="unpicklable-option")
+
+
+def _value(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return [_value(item) for item in plain]
+    if isinstance(plain, dict):
+        if code_settings.is_encoded(plain):
+            return code_settings.decode(plain, _value)
+        ((kind, content),) = plain.items()
+        if kind == "dict":
+            return {key: _value(item) for key, item in content.items()}
+        if kind == "dtype":
+            return getattr(torch, content)
+        return {"tuple": tuple, "set": set}[kind](_value(item) for item in content)
+    return plain
+
+
+def modules(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The modules of the user's that a worker must import for these settings, with the digests of their sources."""
+    return dict(code_settings.modules([value for values in settings.values() for value in values.values()]))
+
+
+def _setting(name: str, encoded: Any) -> Any:
+    try:
+        return code_settings.with_uuid(name, _value(encoded), encoded)
+    except Exception as error:  # the module of a pass raises anything when it is imported
+        said = f"the setting {name} does not decode: {type(error).__name__}: {error}"
+        raise CompileFailed(said, code="undecodable-graph") from error
+
+
+@contextmanager
+def applied(configs: Mapping[str, Mapping[str, Any]], compile_threads: int) -> Iterator[None]:
+    """The captured configuration, for one compile; what was there before comes back afterwards."""
+    with ExitStack() as stack:
+        for module, name in ((_inductor, "inductor"), (_functorch, "functorch"), (_comms, _COMMS), (_shapes, _SHAPES)):
+            values = {key: _setting(key, value) for key, value in configs.get(name, {}).items()}
+            changed = {key: value for key, value in values.items() if getattr(module, key, None) != value}
+            stack.enter_context(module.patch(changed))
+        stack.enter_context(_inductor.patch(compile_threads=compile_threads))
+        yield

@@ -1,0 +1,53 @@
+"""Opaque objects among a graph's inputs, of which the class alone counts (torch._library.opaque_object).
+
+A program may pass an object of its own to its operators: vLLM passes the name of a layer. Where the class is registered
+to be hoisted, Dynamo makes an input of it and guards on nothing of it, so that what is compiled must hold for every
+object. The key has the class, as the key of torch's own cache has, and a worker an object without a value: a compile
+that asks for one fails there, as what torch passes refuses to tell it.
+
+Private names: torch._library.opaque_object.{is_opaque_type, should_hoist, has_members, _OPAQUE_TYPES,
+get_opaque_obj_info}, torch._library.fake_class_registry.{FakeScriptObject, maybe_to_fake_obj},
+torch._subclasses.fake_tensor.FakeTensorMode. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from torch._library import fake_class_registry, opaque_object
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.user_code import user_modules
+from precompiled.torch_internals.user_code.user_modules import Name
+
+
+def is_opaque(value: Any) -> bool:
+    return isinstance(value, fake_class_registry.FakeScriptObject)
+
+
+def encode(value: Any, position: int, modules: dict[str, str]) -> Name:
+    """The class of an opaque object. Raises Bypass where more than the class may count.
+
+    Its module is added to those that a worker must import, with the digest.
+    """
+    kind = type(value.real_obj)
+    if (
+        not opaque_object.is_opaque_type(kind)
+        or not opaque_object.should_hoist(kind)
+        or opaque_object.has_members(kind)
+    ):
+        raise Bypass(f"input {position} is a {kind.__name__}, of which a compile may ask more than its class",
+                     code="unsupported-input")  # fmt: skip
+    return user_modules.name_with_module(kind, modules, code="unsupported-input")
+
+
+def make(name: Name, mode: FakeTensorMode) -> Any:
+    """An object of this class for a compile: without a value, and equal to no other."""
+    kind = user_modules.find(name)
+    ours = {"__eq__": object.__eq__, "__ne__": object.__ne__, "__hash__": object.__hash__}
+    blank = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(ours))
+    # 2.11 does not take a derived class for an opaque one.
+    opaque_object._OPAQUE_TYPES[blank] = opaque_object.get_opaque_obj_info(kind)
+    return fake_class_registry.maybe_to_fake_obj(mode, object.__new__(blank))

@@ -1,0 +1,216 @@
+"""What the operations of a graph do with their arguments: which they change, of which they give views, which they keep.
+
+An operator that is called by its overload (``aten.mul_.Tensor``: in graphs of ``make_fx`` and ``torch.export``, and of
+custom operators) says so in its schema. All others are known by the names that Python and torch give to what they do.
+
+Private names: torch._ops.{HigherOrderOperator, OpOverload, OpOverloadPacket}, torch._ops.OpOverload._schema.
+Checked on 2.11.0, 2.13.0, 2.15.0. Of a schema's arguments and returns, alias_info and is_out are asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.fx
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
+
+# What changes a tensor's metadata or history in place: an input of the eager run is not the caller's tensor then.
+CHANGE_THE_TENSOR = frozenset(
+    {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "set_data",
+     "shallow_copy_data_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
+)  # fmt: skip
+
+# What gives a view of its first argument, or that argument itself where there is nothing to do.
+_VIEWS = frozenset(
+    {"H", "T", "_get_data_attr", "adjoint", "alias", "alpha_dropout", "as_strided", "as_tensor", "asarray",
+     "atleast_1d", "atleast_2d", "atleast_3d", "bfloat16", "broadcast_tensors", "broadcast_to", "chunk", "conj",
+     "contiguous", "cpu", "cuda", "detach", "diagonal", "double", "dropout", "dropout1d", "dropout2d", "dropout3d",
+     "dsplit", "einsum", "expand", "expand_as", "feature_alpha_dropout", "feature_dropout", "flatten", "float",
+     "getitem", "half", "hsplit", "imag", "mH", "mT", "meshgrid", "moveaxis", "movedim", "narrow", "permute",
+     "positive", "ravel", "real", "requires_grad_", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "select",
+     "slice", "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose",
+     "type", "type_as", "unbind", "unflatten", "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "view",
+     "view_as", "view_as_complex", "view_as_real", "vsplit"}
+)  # fmt: skip
+
+# What changes its first argument, and has another name than torch's rule for that (a trailing "_").
+_WRITE = frozenset(
+    {"setitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub",
+     "itruediv", "ixor"}
+)  # fmt: skip
+
+# What keeps its input, and compiled code for it only a mask or indices: by the backwards of torch's derivatives.yaml
+# and Inductor's decompositions, compared with each other in tests/torch_internals/test_stand_in_operators.py.
+KEEP_THEIR_INPUT = frozenset(
+    {"amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "fmax", "fmin", "gather",
+     "hardshrink", "hardsigmoid", "hardtanh", "leaky_relu", "max", "max_pool1d", "max_pool2d",
+     "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "maximum", "median", "min", "minimum",
+     "nan_to_num", "nanmedian", "nansum", "prelu", "prelu_kernel", "relu6", "rrelu", "sgn", "softshrink", "threshold"}
+)  # fmt: skip
+
+# What sets a mode of autograd's, of attention's or of autocast, or begins a transform, in the midst of a graph.
+SET_MODES = frozenset(
+    {"_enter_autocast", "_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic",
+     "_enter_dual_level", "_set_fwd_grad_enabled", "_grad_increment_nesting", "_jvp_increment_nesting",
+     "_vmap_increment_nesting"}
+)  # fmt: skip
+
+_STATISTICS = ("running_mean", "running_var")
+_TRAINS = ("training", "train", "use_input_stats")  # the arguments that say whether the statistics are updated
+
+
+def name(node: torch.fx.Node) -> str:
+    """Of what an operation calls; of an attribute that it reads, as of ``x.T``, that one's."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        return str(target._schema.name.rpartition("::")[2])
+    if target is getattr and len(node.args) > 1:
+        return str(node.args[1])
+    return str(getattr(target, "__name__", target))
+
+
+def writes(node: torch.fx.Node) -> bool:
+    """Whether it changes one of its arguments in place."""
+    if node.kwargs.get("out") is not None or any(_changes(schema) for schema in _schemas(node.target)):
+        return True
+    called = name(node)
+    return (called.endswith("_") and not called.endswith("__")) or called in _WRITE or _is_inplace(node)
+
+
+def written(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The arguments that it may change in place; all of them where nothing tells which."""
+    if node.op not in ("call_function", "call_method"):
+        return []
+    names = _arguments(node.target, name(node))
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    changed = [node.kwargs.get("out")]
+    if any(given.get(one) is not None for one in _STATISTICS) and not any(given.get(one) is False for one in _TRAINS):
+        changed += [given.get(one) for one in _STATISTICS]
+    if writes(node) or name(node) in CHANGE_THE_TENSOR:
+        schemas = _schemas(node.target) or _schemas_of(name(node))
+        places = {at for schema in schemas for at, item in enumerate(schema.arguments) if _is_written(item)}
+        if places:
+            called = {schema.arguments[at].name for schema in schemas for at in places if at < len(schema.arguments)}
+            changed += [*(node.args[at] for at in places if at < len(node.args)), *(given.get(one) for one in called)]
+        elif name(node) in _WRITE or _is_inplace(node):
+            changed += node.args[:1] or node.all_input_nodes
+        elif node.kwargs.get("out") is None:
+            changed += node.all_input_nodes
+    found: list[torch.fx.Node] = []
+    torch.fx.node.map_arg(changed, found.append)
+    return found
+
+
+def may_draw(node: torch.fx.Node) -> bool:
+    """Whether it may draw random numbers. What is not torch's may."""
+    if not node.op.startswith("call_"):
+        return False
+    schemas = _schemas(node.target)
+    if isinstance(node.target, HigherOrderOperator):
+        return "rng" in name(node) or "mutation" in name(node)  # the nodes of its graphs tell the rest
+    if any(schema.name.partition("::")[0] not in BUILTIN_OP_NAMESPACES for schema in schemas):
+        return True
+    return "drop" in name(node) or "rand" in name(node) or _is_random(name(node).rstrip("_"))
+
+
+@lru_cache(4096)
+def _is_random(called: str) -> bool:
+    packet = getattr(torch.ops.aten, called, None)
+    overloads = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
+    return any(torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags for overload in overloads)
+
+
+@lru_cache(4096)
+def _schemas_of(called: str) -> list[Any]:
+    """Of the operators of ATen that have this name."""
+    return _schemas(getattr(torch.ops.aten, called, None))
+
+
+def _arguments(target: Any, called: str) -> list[str]:
+    """The names of its arguments, in order; none where they cannot be told, or do not matter."""
+    if "_norm" not in called:
+        return []
+    if isinstance(target, FunctionType):
+        return list(inspect.signature(target).parameters)
+    schemas = _schemas(target) or _schemas_of(called)
+    return [item.name for item in schemas[0].arguments] if schemas else []
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out
+
+
+def gives_a_view(node: torch.fx.Node) -> bool:
+    """Whether it may give a view of its first argument, or that one itself."""
+    given = (item.alias_info for schema in _schemas(node.target) for item in schema.returns)
+    if any(alias is not None and not alias.is_write for alias in given):
+        return True
+    return name(node) in _VIEWS
+
+
+def _changes(schema: Any) -> bool:
+    """Whether an operator of this schema changes an argument that is not there to be written to (``out``)."""
+    return any(_is_written(item) for item in schema.arguments)
+
+
+def _schemas(target: Any) -> list[Any]:
+    """Of the overloads that may be called."""
+    if isinstance(target, OpOverload):
+        return [target._schema]
+    if isinstance(target, OpOverloadPacket):
+        return [getattr(target, overload)._schema for overload in target.overloads()]
+    return []
+
+
+def _is_inplace(node: torch.fx.Node) -> bool:
+    """Whether it is told to work in place; modules tell functions so by position (``LeakyReLU``)."""
+    if node.kwargs.get("inplace"):
+        return True
+    place = _place_of_inplace(node.target) if node.op == "call_function" else None
+    return place is not None and len(node.args) > place and bool(node.args[place])
+
+
+@lru_cache(256)  # a program may make ever new functions
+def _place_of_inplace(target: Any) -> int | None:
+    try:
+        names = list(inspect.signature(target).parameters)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return None
+    return names.index("inplace") if "inplace" in names else None
+
+
+def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
+    """A batch norm whose backward takes no change of its running statistics for an error; None for what is none.
+
+    In training it saves them, though its backward does not read their values.
+    """
+    if target is torch.nn.functional.batch_norm:
+        names = list(inspect.signature(target).parameters)
+    elif target is torch.batch_norm or "batch_norm" in getattr(target, "__name__", ""):
+        schemas = _schemas(torch.ops.aten.batch_norm.default if target is torch.batch_norm else target)
+        # Of torch's own: what an operator of the program's does with its statistics, nobody knows.
+        found = [[argument.name for argument in schema.arguments] for schema in schemas
+                 if schema.name.startswith("aten::")]  # fmt: skip
+        names = next((names for names in found if set(_STATISTICS) <= set(names)), [])
+    else:
+        return None
+    if not names:
+        return None
+    trains = "with_update" in getattr(target, "__name__", "")  # it has no argument that says so
+
+    def normalized(*args: Any, **options: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **options}
+        if not given.get("training", trains):
+            return target(*args, **options)
+        apart = {one: value.data for one in _STATISTICS if isinstance(value := given.get(one), torch.Tensor)}
+        taken = [apart.get(one, value) for one, value in zip(names, args, strict=False)]
+        return target(*taken, **{**options, **{one: value for one, value in apart.items() if one in options}})
+
+    return normalized

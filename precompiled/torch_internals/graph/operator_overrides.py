@@ -1,0 +1,31 @@
+"""Graphs whose operators the program has given other meanings than a worker knows.
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.graph import call_targets
+from precompiled.torch_internals.user_code import dispatcher_overrides, inductor_overrides
+
+# Any graph may come to use these, whatever it calls itself: torch's operators are made of them.
+_ANYWHERE = frozenset({"aten", "prims", "prim"})
+
+
+def refuse(graphs: list[list[list[Any]]]) -> None:
+    """Raises Bypass where an operator that these graphs (codec.encode) may come to use is not torch's own here."""
+    overrides = {
+        **dispatcher_overrides.found(call_targets.BUILTIN_OP_NAMESPACES),
+        **inductor_overrides.found(call_targets.BUILTIN_OP_NAMESPACES),
+    }
+    if not overrides:
+        return
+    called = {"::".join(node[1][1:3]) for graph in graphs for node in graph if node[0] == "f" and node[1][0] == "op"}
+    for operator, what in overrides.items():
+        namespace, separator, _ = operator.partition("::")
+        if not separator or namespace in _ANYWHERE or operator in called:
+            raise Bypass(f"the program has changed what {operator} means to a compile: {what}",
+                         code="operator-override")  # fmt: skip

@@ -1,0 +1,203 @@
+"""Functions of torch that the program has replaced: ``torch.relu = mine``, ``torch.Tensor.__matmul__ = mine``.
+
+Dynamo inlines a replacement that it meets itself. But a graph also calls torch's Python functions (``F.layer_norm``)
+and methods of tensors (``x.relu()``, ``operator.matmul``), and AOTAutograd runs what these lead to in its own process.
+A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. An entry of a package
+requires the same replacements.
+
+Private names: torch._C.{_nn, _special, _linalg, _fft, TensorBase}. Checked on 2.11.0, 2.13.0, 2.15.0. A public function
+of torch's is called what its namespace calls it, but for underscores and for a prefix (``torch.special.psi`` is
+``special_psi``); _ALIASES has the exceptions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import sys
+import types
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+
+from precompiled.core.definitions import codes_within
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.graph import call_targets
+
+_MODULES = ("torch", "torch.nn.functional", "torch.functional", "torch.special", "torch.linalg", "torch.fft")
+_OF_C = ("_nn", "_special", "_linalg", "_fft")
+_TENSOR = "torch.Tensor"
+_C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+                types.ClassMethodDescriptorType, types.GetSetDescriptorType)  # fmt: skip
+_ALIASES = {
+    "__rtruediv__": "__rdiv__", "__itruediv__": "__idiv__", "__ipow__": "pow_", "__pos__": "positive",
+    "__torch_dispatch__": "_disabled_torch_dispatch_impl",
+}  # fmt: skip
+_INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}  # not its mocks
+_OPERATORS = ("_operator", "operator", "builtins")
+# What Python calls for these; < has the other side's > for its reflected form.
+_OTHERS = {
+    "lt": ("gt",), "gt": ("lt",), "le": ("ge",), "ge": ("le",), "not": ("bool",), "truth": ("bool",),
+    "inv": ("invert",), "concat": ("add", "radd"), "iconcat": ("iadd", "add", "radd"),
+}  # fmt: skip
+
+
+def replaced_functions() -> dict[str, Any]:
+    """Dotted name in torch -> the program's function, for each function of torch that the program has replaced.
+
+    Looks at about 2,500 names: a fraction of a millisecond.
+    """
+    return {
+        f"{space.place}.{name}": value
+        for space in _spaces()
+        for name, value in list(space.names.items())
+        if name not in space.others and value is not space.own.get(name) and space.is_replaced(name, value)
+    }
+
+
+def refuse_target(target: Any, replaced: dict[str, Any]) -> None:
+    """Raise Bypass if a ``call_function`` target leads to one of these functions that the program has replaced."""
+    if not replaced:
+        return
+    if getattr(target, "__module__", None) in _OPERATORS:
+        for method in _methods(target.__name__):
+            refuse_method(method, replaced)
+    elif isinstance(target, types.FunctionType):
+        _refuse_reached(target, replaced, target.__qualname__)
+
+
+def refuse_method(name: str, replaced: dict[str, Any]) -> None:
+    """Raise Bypass if a ``call_method`` target leads to one of these functions that the program has replaced."""
+    if f"{_TENSOR}.{name}" in replaced:
+        raise Bypass(f"the program has replaced {_TENSOR}.{name}, and the graph uses it", code="user-function")
+    found = vars(torch.Tensor).get(name)
+    if replaced and isinstance(found, types.FunctionType):
+        _refuse_reached(found, replaced, f"Tensor.{name}")
+
+
+# ---------------------------------------------------------------------- which functions are torch's own
+
+
+@dataclass(frozen=True)
+class _Space:
+    """A namespace of torch's, and what was looked at in it already."""
+
+    place: str
+    names: Mapping[str, Any]
+    own: dict[str, Any] = field(default_factory=dict)  # torch's functions
+    others: set[str] = field(default_factory=set)  # names under which torch has no public function
+
+    def is_replaced(self, name: str, value: Any) -> bool:
+        if not _is_public_function(self.place, name):
+            self.others.add(name)
+            return False
+        if not _is_own(name, value):
+            return True
+        self.own[name] = value
+        return False
+
+
+@cache
+def _spaces() -> tuple[_Space, ...]:
+    modules = [(name, importlib.import_module(name)) for name in _MODULES]
+    modules += [(f"torch._C.{name}", getattr(torch._C, name)) for name in _OF_C]
+    return (*(_Space(name, vars(module)) for name, module in modules), _Space(_TENSOR, vars(torch.Tensor)))
+
+
+def _is_own(name: str, value: Any) -> bool:
+    """Whether a value is torch's own function, or a class."""
+    kind = type(value)
+    if isinstance(value, type):
+        return value.__module__.partition(".")[0] in _INSTALLED
+    if kind is staticmethod or kind is classmethod:
+        return _is_own(name, value.__func__)
+    if kind is property:
+        return _is_own(name, value.fget)
+    if kind is types.FunctionType:
+        return call_targets.is_torchs_code(value) and _is_called(name, value.__name__)
+    if kind in _C_FUNCTIONS:
+        return _is_called(name, value.__name__)
+    return kind.__module__.partition(".")[0] in _INSTALLED
+
+
+def _is_public_function(place: str, name: str) -> bool:
+    if place == _TENSOR:  # a method that the program has added is not torch's
+        return hasattr(torch._C.TensorBase, name) or name.startswith("__")
+    if name.startswith("_"):
+        return False
+    return place != "torch" or name in _exported()
+
+
+@cache
+def _exported() -> frozenset[str]:
+    return frozenset(torch.__all__) | frozenset(vars(torch.functional))
+
+
+def _is_called(name: str, itself: str) -> bool:
+    return itself.replace("_", "").endswith(name.replace("_", "")) or _ALIASES.get(name) == itself
+
+
+# ---------------------------------------------------------------------- what a graph reaches
+
+
+def _refuse_reached(function: types.FunctionType, replaced: dict[str, Any], shown: str) -> None:
+    names = _names_within(function)
+    for place in sorted(replaced):
+        if place.rpartition(".")[2] in names:
+            raise Bypass(
+                f"the program has replaced {place}, and the graph calls {shown}, which uses it", code="user-function"
+            )
+
+
+def _names_within(function: types.FunctionType) -> Set[str]:
+    """The names that a function of torch and the functions of torch that it calls use, attributes included.
+
+    Not cached: what is called depends on what is replaced now.
+    """
+    names: set[str] = set()
+    seen = {function}
+    waiting = [function]
+    while waiting:
+        current = waiting.pop()
+        found = {name for code in codes_within(current.__code__) for name in code.co_names}
+        names |= found
+        for called in _called(current, found):
+            if called not in seen:
+                seen.add(called)
+                waiting.append(called)
+    return names
+
+
+def _called(function: types.FunctionType, names: Set[str]) -> Iterator[types.FunctionType]:
+    held = [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
+    places = [function.__globals__, *(space.names for space in _spaces())]
+    found = [*held, *(place[name] for place in places for name in names if name in place)]
+    for value in found:
+        called = value.__func__ if type(value) is staticmethod else value
+        if type(called) is types.FunctionType and call_targets.is_torchs_code(called):
+            yield called
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is cell
+    except ValueError:
+        return True
+
+
+# ---------------------------------------------------------------------- operators
+
+
+@cache
+def _methods(function: str) -> tuple[str, ...]:
+    """The methods of a tensor that Python may call for a function of the operator module (``and_``, ``iadd``)."""
+    return tuple(f"__{name}__" for name in dict.fromkeys(_stems(function.strip("_"))))
+
+
+def _stems(name: str) -> Iterator[str]:
+    yield from (name, f"r{name}", f"i{name}", *_OTHERS.get(name, ()))
+    if name.startswith("i") and hasattr(operator, f"__{name[1:]}__"):  # in place, as far as there is such a method
+        yield from (name[1:], f"r{name[1:]}")

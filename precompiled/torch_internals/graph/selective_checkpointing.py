@@ -1,0 +1,62 @@
+"""Selective activation checkpointing: which results are kept, in a form that a worker can rebuild.
+
+``torch.utils.checkpoint.checkpoint(..., context_fn=...)`` names a function that makes two context managers; AOTAutograd
+runs it while it traces, to mark what the backward recomputes. Known forms, as plain data:
+
+    ["ops", [target, ...], mutation]       partial(create_selective_checkpoint_contexts, [operators to keep])
+    ["policy", [name], mutation]           partial(create_selective_checkpoint_contexts, policy)
+    ["function", [name], false]            any function of a module
+
+``name`` is user_modules.name_of; ``mutation``: allow_cache_entry_mutation. A function in the program itself, or inside
+of another function, cannot be imported: such a graph is bypassed.
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.graph import call_targets
+from precompiled.torch_internals.user_code import user_modules
+
+# The key of a graph's ``meta`` under which Dynamo keeps the context function (torch/_higher_order_ops/wrap.py).
+CONTEXT = "_checkpoint_context_fn"
+_MUTATION = "allow_cache_entry_mutation"
+
+
+def encode(context: Callable[..., Any]) -> list[Any]:
+    """Raises Bypass for what is none of the known forms."""
+    if not isinstance(context, functools.partial):
+        return ["function", user_modules.name_of(context, code="checkpoint-context"), False]
+    arguments = dict(zip(("policy_fn_or_list", _MUTATION), context.args, strict=False)) | context.keywords
+    policy, mutation = arguments.pop("policy_fn_or_list", None), arguments.pop(_MUTATION, False)
+    if context.func is not create_selective_checkpoint_contexts or arguments or policy is None:
+        raise Bypass("selective checkpointing has a context function of an unknown form", code="checkpoint-context")
+    if isinstance(policy, list):
+        return ["ops", [call_targets.encode(operator) for operator in policy], bool(mutation)]
+    return ["policy", user_modules.name_of(policy, code="checkpoint-context"), bool(mutation)]
+
+
+def decode(encoded: list[Any]) -> Callable[..., Any]:
+    """Raises ValueError, ImportError or AttributeError for what ``encode`` never gives."""
+    kind, content, mutation = encoded
+    if kind == "function":
+        return user_modules.find(content)
+    if kind not in ("ops", "policy"):
+        raise ValueError(f"unknown kind of checkpointing {kind!r}")
+    policy = [call_targets.decode(name) for name in content] if kind == "ops" else user_modules.find(content)
+    return functools.partial(create_selective_checkpoint_contexts, policy, allow_cache_entry_mutation=mutation)
+
+
+def modules_of(encoded: list[Any]) -> dict[str, str]:
+    """The modules that a worker must import for it, with their sources' digest."""
+    kind, content, _ = encoded
+    if kind == "ops":
+        return {module: digest for name in content for module, digest in call_targets.modules_of(name).items()}
+    return {content[0]: content[2]} if content[2] else {}

@@ -1,0 +1,67 @@
+"""What a tensor subclass says of itself (the context of ``__tensor_flatten__``), as plain data and back.
+
+Lists, tuples, dictionaries and constants; of importable modules also members of enums, and objects of dataclasses with
+just their fields (torchao's settings of a quantization). A class is told by name, with a digest of its sources.
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+import torch
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.graph import graph_codec
+from precompiled.torch_internals.user_code import user_modules
+
+
+def encode(value: Any, modules: dict[str, str]) -> Any:
+    """Plain data; modules that a worker has to import are added, with their digests. Raises Bypass."""
+    kind = type(value)
+    if kind in (list, tuple):
+        return {kind.__name__: [encode(item, modules) for item in value]}
+    if kind is dict:
+        return {"dict": [[encode(key, modules), encode(item, modules)] for key, item in value.items()]}
+    if isinstance(value, enum.Enum):
+        if kind.__members__.get(value.name) is not value:  # a combination of flags
+            _refuse(value)
+        return {"member": [_class(kind, modules), value.name]}
+    if dataclasses.is_dataclass(value):
+        state = getattr(value, "__dict__", {})
+        names = [field.name for field in dataclasses.fields(value)]
+        if set(state) != set(names):
+            _refuse(value)
+        return {"object": [_class(kind, modules), [[name, encode(state[name], modules)] for name in names]]}
+    if isinstance(value, (list, tuple, dict)) and kind is not torch.Size:  # a subclass would come back as a plain one
+        _refuse(value)
+    return {"constant": graph_codec.encode_constant(value)}
+
+
+def decode(encoded: Any) -> Any:
+    """The value; raises ValueError, ImportError or AttributeError where a class has changed."""
+    ((kind, content),) = encoded.items()
+    if kind == "constant":
+        return graph_codec.decode_constant(content)
+    if kind == "dict":
+        return {decode(key): decode(item) for key, item in content}
+    if kind == "member":
+        return user_modules.find(content[0])[content[1]]
+    if kind == "object":
+        made = object.__new__(user_modules.find(content[0]))
+        # As it was, and not by __init__ and __post_init__, which may make of the fields what they are not.
+        vars(made).update({name: decode(item) for name, item in content[1]})
+        return made
+    items = [decode(item) for item in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _class(kind: type, modules: dict[str, str]) -> user_modules.Name:
+    return user_modules.name_with_module(kind, modules, code="unsupported-input")
+
+
+def _refuse(value: Any) -> None:
+    raise Bypass(f"a tensor subclass is described by a {type(value).__name__}", code="unsupported-input")

@@ -1,0 +1,242 @@
+"""``freezing``: a worker compiles with the weights as constants, and a client gets the constants back.
+
+With freezing, Inductor takes the weights for constants, folds what is computed from them alone, and gives a function
+that drops them from its arguments. torch keeps no such result. Here it is one more kind of OutputCode, so that it goes
+into AOTAutograd's bundle as any other: ``Frozen``, with the code, the arguments that are left, and each constant.
+
+A constant is what it is in plain torch.compile (docs/decisions/0025). Where that is a weight, or a view of one, it is
+one of the process that loads it: a change in place of a weight shows there, or does not, as without us. What was folded
+is in the artifact; but for what oneDNN has packed in a form of its own, which is packed anew from what it was made of.
+
+Private names: torch._inductor.compile_fx.fw_compiler_freezing, torch._inductor.freezing.freeze,
+torch._inductor.constant_folding.ConstantFolder.{add_node_replacement, fetch_args_kwargs_from_env},
+torch._inductor.output_code.{OutputCode, CompiledFxGraph.{constants, frozen_param_names, prepare_for_serialization}},
+torch._functorch._aot_autograd.aot_autograd_result.BundledCompiledForward, torch._guards.TracingContext.{get,
+params_flat}, torch.fx.GraphModule._param_name_to_source, torch._dynamo.source.LocalSource,
+torch.utils._pytree.tree_map_only, torch._ops.{OpOverload.{_schema, _overloadname},
+OpOverloadPacket._qualified_op_name}.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+from torch._dynamo.source import LocalSource
+from torch._functorch._aot_autograd.aot_autograd_result import BundledCompiledForward
+from torch._guards import TracingContext
+from torch._inductor import compile_fx, constant_folding
+from torch._inductor import freezing as torchs
+from torch._inductor.output_code import OutputCode
+
+from precompiled.core.errors import CompileFailed
+
+
+@dataclass(frozen=True)
+class View:
+    """A constant that is a weight of the process, or a view of one. ``weight``: its place among the weights."""
+
+    weight: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int  # from the weight's own
+
+    def made(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        weight = weights[self.weight]
+        if (self.size, self.stride, self.offset) == (tuple(weight.size()), weight.stride(), 0):
+            return weight
+        with torch.no_grad():
+            return weight.as_strided(self.size, self.stride, weight.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A constant that was computed from weights."""
+
+    value: torch.Tensor
+
+    def made(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A constant in a form of oneDNN's, which has no bytes that could be kept: the operator that makes it."""
+
+    operator: tuple[str, ...]  # namespace, name, and overload where one was called
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def made(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        operator = attrgetter(".".join(self.operator))(torch.ops)
+        args, kwargs = pytree.tree_map_only(
+            (View, Folded, Packed), lambda constant: constant.made(weights), (self.args, self.kwargs)
+        )
+        with torch.no_grad():
+            packed: torch.Tensor = operator(*args, **kwargs)
+        return packed
+
+
+Constant = View | Folded | Packed
+
+
+class Frozen(OutputCode):
+    """The compiled code of a graph with freezing. A pickle of it lies in users' stores, with its names.
+
+    ``kept``: which of AOTAutograd's arguments the code takes. ``order``: of these arguments, the places among the
+    graph's inputs; None for one that nobody reads.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, graph: Any, kept: list[int], constants: dict[str, Constant], weights: list[int | None]) -> None:
+        """``weights``: of AOTAutograd's first arguments, which come from the module, the places among the weights."""
+        super().__init__()
+        self.graph = graph
+        self.kept = kept
+        self.constants = constants
+        self.weights = weights
+        self.order: list[int | None] = []
+
+    def __call__(self, inputs: Any) -> Any:
+        taken = [inputs[position] for position in self.kept]
+        inputs.clear()
+        return self.graph(taken)
+
+    def prepare_for_serialization(self) -> None:
+        self.graph = copy.copy(self.graph)
+        self.graph.prepare_for_serialization()
+
+    def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
+        loadable = BundledCompiledForward(self.graph)
+        loadable.load(example_inputs)
+        self.graph = loadable.post_compile(self.graph, graph_kwargs)
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        self.graph.set_triton_bundle(triton_bundle)
+
+    def bind(self, weights: Sequence[torch.Tensor]) -> None:
+        """In the process that loads it: give the code its constants."""
+        made = {name: constant.made(weights) for name, constant in self.constants.items()}
+        self.graph.constants = {**(self.graph.constants or {}), **made}
+
+    def reordered(self, args: Sequence[Any]) -> list[Any]:
+        """AOTAutograd's arguments, of the graph's inputs."""
+        return [None if position is None else args[position] for position in self.order]
+
+    def settle(self, inputs: int) -> None:
+        """In the worker. ``inputs``: how many of the graph's inputs come before the weights."""
+        self.order = [*(None if number is None else inputs + number for number in self.weights), *range(inputs)]
+        if any(self.order[position] is None for position in self.kept):
+            raise CompileFailed("an argument of the frozen code is no input", code="not-serializable")
+
+
+def code_of(part: Any) -> Any:
+    """The CompiledFxGraph of a bundle's forward or backward."""
+    return part.result.graph if isinstance(part.result, Frozen) else part.result
+
+
+class _Freezing:
+    """What is frozen while ``collected`` is open."""
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self._weights = list(weights)
+        # Of tensors in a form of oneDNN's, how they were made; the tensors live on, so that their ids stay theirs.
+        self._packed: dict[int, tuple[torch.Tensor, Any, tuple[Any, ...], dict[str, Any]]] = {}
+
+    def noted(self, folder: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:
+        """A tensor that replaces a node's value."""
+        if tensor.layout is not torch.strided:
+            args, kwargs = folder.fetch_args_kwargs_from_env(node)
+            self._packed[id(tensor)] = (tensor, node.target, args, kwargs)
+
+    def place(self, tensor: torch.Tensor) -> int | None:
+        return next((number for number, weight in enumerate(self._weights) if weight is tensor), None)
+
+    def constant(self, value: torch.Tensor) -> Constant:
+        if value.layout is torch.strided:
+            return self._view(value) or Folded(value)
+        _, target, args, kwargs = self._packed.get(id(value), (None, None, (), {}))
+        if isinstance(target, torch._ops.OpOverload):
+            operator = (*target._schema.name.split("::"), target._overloadname)
+        elif isinstance(target, torch._ops.OpOverloadPacket):
+            operator = tuple(target._qualified_op_name.split("::"))
+        else:
+            said = f"a constant has the layout {value.layout}, and was made by {target}"
+            raise CompileFailed(said, code="not-serializable")
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self.constant, (args, kwargs))
+        return Packed(operator, tuple(args), dict(kwargs))
+
+    def _view(self, value: torch.Tensor) -> View | None:
+        memory = value.untyped_storage().data_ptr()
+        for number, weight in enumerate(self._weights):
+            if memory and weight.untyped_storage().data_ptr() == memory and weight.dtype == value.dtype:
+                offset = value.storage_offset() - weight.storage_offset()
+                return View(number, tuple(value.size()), value.stride(), offset)
+        return None
+
+
+@contextmanager
+def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
+    """In here, what Inductor compiles with freezing can be serialized. ``weights``: those of the program."""
+    found = _Freezing(weights)
+    compiler, freeze = compile_fx.fw_compiler_freezing, torchs.freeze
+    add = constant_folding.ConstantFolder.add_node_replacement
+    of_graph: list[tuple[torch.fx.GraphModule, list[int]]] = []
+
+    def noting(self: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:
+        found.noted(self, node, tensor)
+        add(self, node, tensor)
+
+    def freezing(*args: Any, **options: Any) -> tuple[torch.fx.GraphModule, list[int]]:
+        of_graph.append(freeze(*args, **options))
+        return of_graph[-1]
+
+    def compiled(*args: Any, inner_compile: Any, **options: Any) -> Frozen:
+        flat = [found.place(tensor) for tensor in TracingContext.get().params_flat or []]
+        graphs = []
+
+        def inner(*given: Any, **named: Any) -> Any:
+            graphs.append(inner_compile(*given, **named))
+            return graphs[-1]
+
+        of_graph.clear()
+        compiler(*args, inner_compile=inner, **options)
+        ((model, kept), (graph,)) = of_graph[-1], graphs
+        names = graph.frozen_param_names
+        constants = {name: found.constant(getattr(model, held)) for name, held in names.items()}
+        return Frozen(graph, list(kept), constants, flat)
+
+    compile_fx.fw_compiler_freezing, torchs.freeze = compiled, freezing
+    constant_folding.ConstantFolder.add_node_replacement = noting
+    try:
+        yield
+    finally:
+        compile_fx.fw_compiler_freezing, torchs.freeze = compiler, freeze
+        constant_folding.ConstantFolder.add_node_replacement = add
+
+
+def hold(module: torch.fx.GraphModule, weights: Sequence[torch.Tensor]) -> None:
+    """Put a graph's last inputs, which are dressed as Dynamo's, back onto its module, where Dynamo leaves them."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, weight in zip(placeholders[len(placeholders) - len(weights) :], weights, strict=True):
+        name = f"held_{node.name}"
+        if isinstance(weight, torch.nn.Parameter):
+            module.register_parameter(name, weight)
+        else:
+            module.register_buffer(name, weight)
+        with module.graph.inserting_before(node):
+            made = module.graph.get_attr(name)
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        module.graph.erase_node(node)
+        module._param_name_to_source[name] = LocalSource(name)
+    module.recompile()

@@ -1,0 +1,134 @@
+"""Settings of Inductor's and functorch's that are code (passes, solvers, policies), by name, and back.
+
+A function or class is named by its module and the digest of what that is made of (user_modules.py), and the worker
+imports it; where no import leads to it, it is told by its source (program_units.py), which the worker runs anew for
+each compile. A module is named alone. An object is named by its class and its attributes, as far as these are plain,
+or code themselves. So a pass may have no ``uuid()``; where it has one, it must be the same in the worker. Inductor's
+caches, which are on in a worker, take passes with a ``uuid()`` only: a function gets one.
+
+Private names: torch._inductor.custom_graph_pass.{CustomPassBase (2.13, 2.15), CustomGraphPass, CustomSchedulerPass
+(2.13, 2.15)}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from torch._inductor import custom_graph_pass
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.user_code import program_source, program_units, user_modules
+
+# What a pass of ours derives from, for Inductor's caches to take it.
+GraphPass = custom_graph_pass.CustomGraphPass
+# The settings that Inductor calls with a graph, and those that it calls with a scheduler's nodes.
+_GRAPH_PASSES = (
+    "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
+    "pre_grad_custom_pass",
+)  # fmt: skip
+_SCHEDULER_PASSES = ("_pre_fusion_custom_pass", "_post_fusion_custom_pass")
+# Left out of save_config_portable, but they do change what is compiled.
+NAMES = (*_GRAPH_PASSES, *_SCHEDULER_PASSES, "cudagraph_policy")
+
+# The classes that Inductor's caches take, by setting.
+_BASES = {
+    **dict.fromkeys(_GRAPH_PASSES, GraphPass),
+    **dict.fromkeys(_SCHEDULER_PASSES, getattr(custom_graph_pass, "CustomSchedulerPass", None)),
+}
+_KINDS = ("function", "partial", "object", "module")
+_CODE = "custom-pass"
+
+
+def encode(value: Any, plain: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """JSON for a function or an object; None for other values. ``plain``: JSON of what it holds. Raises Bypass."""
+    if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
+        return {"function": _name(value)}
+    if isinstance(value, ModuleType):
+        return {"module": user_modules.name_of_module(value, code=_CODE)}
+    if isinstance(value, functools.partial):
+        return {"partial": [plain(value.func), plain(value.args), plain(value.keywords)]}
+    if callable(value):
+        kind = type(value)
+        if getattr(kind, "__slots__", ()) or not hasattr(value, "__dict__"):
+            raise Bypass(f"a {kind.__qualname__} keeps what cannot be read", code="custom-pass")
+        uuid = value.uuid() if hasattr(value, "uuid") else None
+        return {"object": [_name(kind), plain(dict(vars(value))), repr(uuid)]}
+    return None
+
+
+def _name(thing: Any) -> list[Any]:
+    """``user_modules.name_of``, or in its place "", the name and a unit."""
+    if not program_source.is_nowhere(thing):
+        return user_modules.name_of(thing, code=_CODE)
+    subject = f"the setting {thing.__qualname__}"
+    source = program_source.Source(subject, _CODE, thing.__module__, anew=True)
+    unit = program_units.told(subject, _CODE, source, lambda source: source.refer(thing.__name__, thing))
+    return ["", thing.__name__, unit]
+
+
+def _find(name: list[Any]) -> Any:
+    module, short, unit = name
+    return user_modules.find(name) if module else program_units.run(unit, short)[short]
+
+
+def is_encoded(plain: dict[str, Any]) -> bool:
+    return next(iter(plain)) in _KINDS
+
+
+def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
+    """The inverse of ``encode``. Raises what the user's module raises, and ValueError where it is another here."""
+    ((kind, content),) = encoded.items()
+    if kind == "function":
+        return _find(content)
+    if kind == "module":
+        return user_modules.find_module(content)
+    if kind == "partial":
+        function, arguments, named = map(value, content)
+        return functools.partial(function, *arguments, **named)
+    name, state, uuid = content
+    found = _find(name)
+    made = object.__new__(found)
+    vars(made).update(value(state))
+    here = repr(made.uuid() if hasattr(made, "uuid") else None)
+    if here != uuid:
+        raise ValueError(f"the uuid() of {name[1]} is {here} here, and {uuid} in the program")
+    return made
+
+
+def with_uuid(name: str, value: Any, encoded: Any) -> Any:
+    """A setting of Inductor's as its caches take it. ``encoded``: its JSON."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(with_uuid(name, item, encoded) for item in value)
+    base = _BASES.get(name)
+    if base is None or not callable(value) or hasattr(value, "uuid"):
+        return value
+    methods = {"__call__": lambda _self, *arguments: value(*arguments), "uuid": lambda _self: repr(encoded)}
+    return type("Named", (base,), methods)()
+
+
+def modules(encoded: Any) -> Iterator[tuple[str, str]]:
+    """The user's modules that a worker imports for an encoded setting, with the digests of their sources."""
+    if isinstance(encoded, list):
+        for item in encoded:
+            yield from modules(item)
+    elif isinstance(encoded, dict):
+        ((kind, content),) = encoded.items()
+        if kind == "dict":
+            yield from modules(list(content.values()))
+        elif kind in ("function", "object"):
+            module, _qualname, digest = content if kind == "function" else content[0]
+            if not module:
+                yield from program_units.needed(digest).items()
+            elif digest:
+                yield module, digest
+            if kind == "object":
+                yield from modules(content[1])
+        elif kind == "module":
+            module, digest = content
+            if digest:
+                yield module, digest
+        else:
+            yield from modules(content)

@@ -1,0 +1,226 @@
+"""Custom operators of modules and libraries: what a worker must load for one, and a digest of it.
+
+A worker imports the modules that define an operator, and loads the libraries. Compiled code depends on its fake kernel
+and its backward, which can change under an unchanged graph (pytorch#144344, #160472): the digest of the sources and of
+the libraries is in the key, and in the worker's wire.Interpreter, so that a worker which has loaded an older one never
+gets the graph.
+
+Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
+_setup_context_fn, _backward_fn, _backend_fns}, torch._library.simple_registry.singleton.find,
+torch._ops.OpOverload.{_schema, _overloadname, py_kernels}, torch._C._dispatch_has_kernel_for_dispatch_key,
+torch._library.utils.Kernel.source, torch._inductor.lowering.{lowerings, user_lowerings (2.13, 2.15)},
+torch._inductor.decomposition.decompositions. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
+from typing import Any, NoReturn
+
+import torch
+from torch._library import custom_ops, simple_registry
+
+from precompiled.core.errors import Bypass
+from precompiled.core.files import is_really_torchs
+from precompiled.torch_internals.user_code import (
+    dispatcher_registrations,
+    program_classes,
+    program_kernels,
+    program_ops,
+    program_source,
+    schema_ops,
+    shared_libraries,
+    source_units,
+)
+from precompiled.torch_internals.user_code.user_modules import import_modules, modules_digest, name_of_library
+
+# Where a compile looks for what an operator does. One of them may be registered by a module of which nobody knows.
+_DISPATCH_KEYS = (
+    "CompositeImplicitAutograd", "CompositeExplicitAutograd", "Autograd", "AutogradCPU", "AutogradCUDA",
+    "ADInplaceOrView", "AutocastCPU", "AutocastCUDA", "FuncTorchBatched", "Functionalize", "Meta", "CPU", "CUDA",
+)  # fmt: skip
+
+
+# Kernels that only compiled code calls, in the client.
+_ONLY_RUN = ("CPU", "CUDA")
+
+
+def kernels(op: torch._ops.OpOverload) -> str:
+    """The dispatch keys that have a kernel of this operator. A worker refuses an operator that has others there."""
+    name = _qualified(op)
+    return " ".join(key for key in _DISPATCH_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def _qualified(op: torch._ops.OpOverload) -> str:
+    return f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
+
+
+def defining_modules(op: torch._ops.OpOverload) -> list[str]:
+    """The modules and libraries that define an operator (a,b), with their digest. Raises Bypass where nobody knows.
+
+    Of an operator that the program itself defines: what it imports, the digest of that, and the operator as JSON
+    (``define``). Of one that its schema says whole: the JSON alone.
+    """
+    name = op._schema.name
+    if op in getattr(sys.modules.get("torch._inductor.lowering"), "user_lowerings", {}):
+        raise Bypass(f"{name} is autotuned here (register_custom_op_autotuning)", code="custom-op")
+    # torch wraps some functions; the wrapped ones are among them, too.
+    # A method in C has no module (``register_fake(torch.Tensor.clone)``): it defines nothing.
+    named = {module for f in _functions(op) if (module := getattr(f, "__module__", None)) is not None}
+    modules = sorted({module for module in named if not module.startswith("torch.")} | _by_fake(op))
+    own = _definition(op)
+    if not modules and own is None and (unit := schema_ops.describe(op)) is not None:
+        return ["", "", unit]
+    modules = sorted({*modules, *_by_registrations(op)})
+    if not modules and own is not None:  # one of torch's own, such as torch_nn::_linear_cross_entropy_batch_chunked
+        modules = [own._init_fn.__module__]
+    if not modules:
+        raise Bypass(f"the custom op {name} has no Python definition that a worker could import", code="custom-op")
+    of_the_program = [module in program_source.PROGRAMS for module in modules]
+    if any(of_the_program):
+        if own is None or not all(of_the_program):
+            program_ops.refuse(name, "not all of it by torch.library.custom_op")
+        source, imported = program_ops.describe(own)
+        return [",".join(imported), modules_digest(imported) if imported else "", source]
+    return [",".join(modules), modules_digest(modules)]
+
+
+def _by_fake(op: torch._ops.OpOverload) -> set[str]:
+    """The module that has registered the fake kernel, which may be another one's function, or one in C."""
+    kernel = simple_registry.singleton.find(_qualified(op)).fake_impl.kernel
+    if kernel is None or _definition(op) is not None:  # whose fake kernel torch itself registers
+        return set()
+    module = _module_of(kernel.source.rpartition(":")[0])
+    return {module} if module is not None else set()
+
+
+def _by_registrations(op: torch._ops.OpOverload) -> set[str]:
+    """The libraries that register an operator, and the modules that register something for one of a library's.
+
+    Raises Bypass where a registration may be anybody's.
+    """
+    places = dispatcher_registrations.of(_qualified(op))
+    in_python = [place for place in places if place.file.endswith(".py") or place.file.startswith("<")]
+    found: set[str] = set()
+    for file in {place.file for place in places if place not in in_python}:
+        owners = shared_libraries.registering(file) if file else []
+        if not owners:
+            _refuse(op, f"nobody can tell which library has registered it at {file or 'an unknown place'}")
+        found |= {name_of_library(path) for path in owners}
+    for place in in_python if found else ():
+        if place.key not in _ONLY_RUN and not _is_known(op, place):
+            module = _module_of(place.file)
+            if module is None:
+                _refuse(op, f"nobody can tell what registers {place.key} for it at {place.file}")
+            found.add(module)
+    return found
+
+
+def _is_known(op: torch._ops.OpOverload, place: dispatcher_registrations.Registration) -> bool:
+    """Whether ``_functions`` has the function behind a registration in Python."""
+    if _definition(op) is not None and is_really_torchs(place.file):
+        return True
+    if place.key.startswith("Autograd"):
+        return any(True for _ in dispatcher_registrations.backwards(op))
+    return place.key == "Meta" and simple_registry.singleton.find(_qualified(op)).fake_impl.kernel is not None
+
+
+def _module_of(file: str) -> str | None:
+    """The module of a source file, but for torch's own."""
+    if not is_really_torchs(file):
+        for name, module in list(sys.modules.items()):
+            if getattr(module, "__file__", None) == file:
+                return name
+    return None
+
+
+def _refuse(op: torch._ops.OpOverload, why: str) -> NoReturn:
+    raise Bypass(f"the custom op {_qualified(op)} is in a library, and {why}", code="custom-op")
+
+
+def define(units: str) -> None:
+    """Define in a worker the operators that ``defining_modules`` told as JSON; in a program, compare them with its own.
+
+    Raises ValueError where an operator of the name is another one.
+    """
+    for unit in json.loads(units):
+        _kind(unit).define(unit)
+
+
+def digests(units: str) -> dict[str, str]:
+    """The digest of each operator of such JSON, by its name."""
+    return {unit["op"]: source_units.digest(unit) for unit in json.loads(units)}
+
+
+def _kind(unit: dict[str, Any]) -> Any:
+    return schema_ops if schema_ops.is_unit(unit) else program_ops
+
+
+def is_made_of_source(name: str) -> bool:
+    """Whether it names what a worker makes of its source, which travels with the graph: a class or a kernel."""
+    return name.startswith((program_classes.PREFIX, program_kernels.PREFIX))
+
+
+def load(modules: Mapping[str, str]) -> None:
+    """In a worker: import modules, and load libraries, of these digests by name.
+
+    All of a graph's, before any of its operators is defined: one of these modules may define it itself. Raises
+    ValueError, or what an import raises.
+    """
+    for name, digest in modules.items():
+        if "::" not in name and not is_made_of_source(name):
+            import_modules(name, digest)
+
+
+def compare(modules: Mapping[str, str]) -> None:
+    """In the program: raises ValueError, or what an import raises, where modules or operators are others than those.
+
+    ``modules``: digests by modules (a,b), and by operators that were told as JSON (lib::name).
+    """
+    load(modules)
+    for name, digest in modules.items():
+        if name.startswith(program_classes.PREFIX):
+            continue  # its caller asks for the class itself: program_classes.find
+        if name.startswith(program_kernels.PREFIX):
+            program_kernels.compare(name, digest)
+        elif "::" in name:
+            (program_ops if name in custom_ops.OPDEFS else schema_ops).compare(name, digest)
+
+
+def _definition(op: torch._ops.OpOverload) -> custom_ops.CustomOpDef | None:
+    name = op._schema.name
+    return custom_ops.OPDEFS.get(name) or custom_ops.OPDEFS.get(f"{name}.{op._overloadname}")
+
+
+def _functions(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
+    """The Python functions that are registered for an operator, as far as they can be found."""
+    definition = _definition(op)
+    if definition is not None:
+        yield definition._init_fn
+        for found in (definition._abstract_fn, definition._setup_context_fn, definition._backward_fn):
+            if found is not None:
+                yield found
+        yield from definition._backend_fns.values()
+    for qualified in {op._schema.name, f"{op._schema.name}.{op._overloadname}"}:
+        kernel = simple_registry.singleton.find(qualified).fake_impl.kernel  # 2.11 has no get
+        if kernel is not None:
+            yield from _with_what_it_wraps(kernel.func)
+    yield from dispatcher_registrations.backwards(op)
+    yield from op.py_kernels.values()
+    for module, table in (("lowering", "lowerings"), ("decomposition", "decompositions")):
+        # Nothing is in it before its module was imported.
+        rule = getattr(sys.modules.get(f"torch._inductor.{module}"), table, {}).get(op)
+        if rule is not None:
+            yield rule
+
+
+def _with_what_it_wraps(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """A fake of torch.library.register_fake lies in the closure of torch's (``_check_pystubs_once``)."""
+    yield function
+    if getattr(function, "__module__", None) == "torch.library":
+        for cell in getattr(function, "__closure__", None) or ():
+            if isinstance(cell.cell_contents, FunctionType):
+                yield cell.cell_contents

@@ -1,0 +1,78 @@
+"""Kernels of the program's own for torch's operators: ``torch.library.Library("aten", "IMPL").impl("silu", f, ...)``.
+
+AOTAutograd traces through them, but for those of a device, which only run. A worker has torch's own.
+
+torch has no list of them with their functions. But each Library knows what it has registered, and the dispatcher where
+each Library was made: one look per Library says whose it is. Libraries of ``torch.library.impl``, ``register_fake`` and
+so on are made in torch/library.py, and torch itself uses none of these for its own operators.
+
+Private names: torch.library.{_impls, _del_library}. Checked on 2.11.0, 2.13.0, 2.15.0. The names that a Library has
+registered (namespace/operator/key) are only with its finalizer (torch/library.py: Library.__init__).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterator
+from functools import cache
+from typing import Any
+
+import torch.library
+
+from precompiled.core.files import is_really_torchs
+from precompiled.torch_internals.user_code import dispatcher_registrations
+
+# Kernels that only run: of compiled code they are run here as well.
+_ONLY_RUN = frozenset({"CPU", "CUDA", "XPU", "MPS", "HPU", "MTIA", "XLA", "PrivateUse1"})
+
+_known: tuple[list[int], dict[str, str]] | None = None
+
+
+def found(namespaces: Collection[str]) -> dict[str, str]:
+    """Operator (aten::silu) -> where the program registers a kernel for it that is traced, and for which key."""
+    global _known  # noqa: PLW0603
+    libraries = list(_libraries())
+    # What a Library registers makes it larger; one that is destroyed takes its own out of all that are registered.
+    sizes = [len(torch.library._impls), *map(len, libraries)]
+    if _known is None or _known[0] != sizes:
+        overrides: dict[str, str] = {}
+        for names in libraries:
+            overrides.update(_of(names, namespaces))
+        _known = sizes, overrides
+    return _known[1]
+
+
+def _libraries() -> Iterator[set[str]]:
+    """What each Library has registered, also the destroyed ones."""
+    registry: dict[Any, Any] = weakref.finalize._registry  # type: ignore[attr-defined, unused-ignore]
+    for info in list(registry.values()):
+        if info.func is torch.library._del_library and info.args[0] is torch.library._impls:
+            yield info.args[1]
+
+
+def _of(names: set[str], namespaces: Collection[str]) -> dict[str, str]:
+    traced = (name.split("/") for name in names if name in torch.library._impls)
+    operators = (f"{namespace}::{operator}" for namespace, operator, key in traced
+                 if namespace in namespaces and key not in _ONLY_RUN)  # fmt: skip
+    first = next(operators, None)
+    if first is None or (place := _foreign(first)) is None:
+        return {}
+    return dict.fromkeys([first, *operators], place)
+
+
+def _foreign(operator: str) -> str | None:
+    """Where somebody else than torch has registered a kernel of this operator that is traced."""
+    for place in dispatcher_registrations.of(operator):
+        in_python = place.file.endswith(".py") or place.file.startswith("<")
+        if in_python and place.key not in _ONLY_RUN and not _is_torchs(place.file):
+            return f"a kernel for {place.key} is registered at {_shown(place.file)}"
+    return None
+
+
+def _shown(file: str) -> str:
+    return "a place that torch.library does not tell" if file == torch.library.__file__ else file
+
+
+@cache
+def _is_torchs(file: str) -> bool:
+    return file != torch.library.__file__ and is_really_torchs(file)

@@ -1,0 +1,133 @@
+"""Decompositions and lowerings of the program's own for torch's operators, in Inductor's tables.
+
+``torch._inductor.decomposition.register_decomposition``, ``lowering.register_lowering``, ``register_pointwise``,
+``make_fallback``, ``kernel.custom_op.register_custom_op_autotuning``. A worker has torch's own tables.
+
+Whose a function is, its file says, and those of the functions that it wraps or holds. An entry that is gone, or a
+lowering that became a call of eager code (``make_fallback``), is known by how the tables were at the first look: what a
+program has done before is not seen (docs/reference/limits.md). Torch itself adds to its tables, and takes nothing away.
+
+Private names: torch._inductor.lowering.{lowerings, user_lowerings (2.13, 2.15)},
+torch._inductor.decomposition.{decompositions, extra_random_decomps}, torch._ops.OpOverload._schema,
+torch._ops.OpOverloadPacket._qualified_op_name, torch._ops.HigherOrderOperator. Checked on 2.11.0, 2.13.0, 2.15.0. What
+make_fallback registers has the attribute "_is_fallback_handler" (torch/_inductor/lowering.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Collection, Iterator
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from precompiled.core.files import is_really_torchs
+
+_TABLES = (("lowering", "lowerings"), ("lowering", "user_lowerings"), ("decomposition", "decompositions"),
+           ("decomposition", "extra_random_decomps"))  # fmt: skip
+
+_Table = dict[Any, Callable[..., Any]]
+
+
+class _Look:
+    """One table at the last look. ``first``: its operators when first seen, and whether each called eager code."""
+
+    def __init__(self, first: dict[Any, bool]) -> None:
+        self.first = first
+        self.values: list[Any] = []
+        self.overrides: dict[str, str] = {}
+
+
+_looks: dict[str, _Look] = {}
+
+
+def found(namespaces: Collection[str]) -> dict[str, str]:
+    """Operator (aten::silu) -> what the program has done to its entry in which table."""
+    overrides: dict[str, str] = {}
+    for module, name in _TABLES:
+        # Nothing is in a table before its module was imported.
+        table: _Table | None = getattr(sys.modules.get(f"torch._inductor.{module}"), name, None)
+        if table is not None:
+            overrides.update(_of(f"torch._inductor.{module}.{name}", table, namespaces))
+    return overrides
+
+
+def _of(name: str, table: _Table, namespaces: Collection[str]) -> dict[str, str]:
+    look = _looks.get(name)
+    if look is None:
+        look = _looks[name] = _Look({op: _is_fallback(rule) for op, rule in list(table.items())})
+    values = list(table.values())
+    if look.values != values:
+        look.values = values
+        look.overrides = {shown: f"{what} {name}" for op, what in _changes(name, table, look.first)
+                          if (shown := _torchs(op, namespaces)) is not None}  # fmt: skip
+    return look.overrides
+
+
+def _changes(name: str, table: _Table, first: dict[Any, bool]) -> Iterator[tuple[Any, str]]:
+    known: dict[int, bool] = {}
+    for op, rule in list(table.items()):
+        if name.endswith("user_lowerings") or not _is_torchs(rule, known):
+            yield op, "a function that is not torch's is in"
+        elif first.get(op) is False and _is_fallback(rule):
+            yield op, "make_fallback has replaced torch's own in"
+    for op in first.keys() - table.keys():
+        yield op, "torch's own was taken out of"
+
+
+def _torchs(op: Any, namespaces: Collection[str]) -> str | None:
+    """The name of an operator of torch's own (also of Python's, such as operator.add); None for others."""
+    if isinstance(op, torch._ops.OpOverload):
+        name = op._schema.name
+    elif isinstance(op, torch._ops.OpOverloadPacket):
+        name = op._qualified_op_name
+    elif isinstance(op, torch._ops.HigherOrderOperator):
+        # A library's own is not in any graph that is sent.
+        return op.name() if type(op).__module__.startswith("torch.") else None
+    else:
+        return str(getattr(op, "__name__", op))
+    return name if name.partition("::")[0] in namespaces else None
+
+
+def _is_fallback(rule: Any) -> bool:
+    return getattr(rule, "_is_fallback_handler", False) is True
+
+
+def _is_torchs(rule: Any, known: dict[int, bool]) -> bool:
+    """Whether a rule, and all functions that it wraps or holds, are torch's own. ``known``: those looked at, by id."""
+    found = known.get(id(rule))
+    if found is None:
+        known[id(rule)] = True  # for what holds itself
+        found = known[id(rule)] = _is_torchs_own(rule, known)
+    return found
+
+
+def _is_torchs_own(rule: Any, known: dict[int, bool]) -> bool:
+    if isinstance(rule, FunctionType):
+        return is_really_torchs(rule.__code__.co_filename) and all(_is_torchs(held, known) for held in _held(rule))
+    if isinstance(rule, MethodType):
+        return _is_torchs(rule.__func__, known)
+    if isinstance(rule, functools.partial):
+        return all(_is_torchs(part, known) for part in (rule.func, *rule.args, *rule.keywords.values()))
+    return not _is_of_a_program(rule)
+
+
+def _held(function: FunctionType) -> Iterator[Any]:
+    if "__wrapped__" in vars(function):
+        yield vars(function)["__wrapped__"]
+    for cell in function.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if callable(content):
+            yield content
+
+
+def _is_of_a_program(rule: Any) -> bool:
+    """Whether an object that can be called is of a class that is not torch's or Python's."""
+    kind = rule if isinstance(rule, type) else type(rule)
+    module = kind.__module__
+    return callable(rule) and module.partition(".")[0] not in ("torch", "builtins", "functools", "sympy")

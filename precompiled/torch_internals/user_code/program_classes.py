@@ -1,0 +1,152 @@
+"""Tensor subclasses that no worker can import, of ``__main__`` or in a function: as source that it runs.
+
+A compile asks of a subclass how it is taken apart and put together again, and what its operators do, all of which are
+its methods: they travel, and are in the key, with all that they read (program_units.py). What torch keeps about a class
+elsewhere (rules of operators for it, its entry in pytree) is refused.
+
+A worker makes the class for one compile and forgets it: a method may change what it reads. What the compile gives names
+the class by the digest of its unit, where a pickle would name its module, and whoever loads it has the class.
+
+Private names: torch._library.simple_registry.{singleton._data, GenericTorchDispatchRuleHolder.find},
+torch._ops._higher_order_ops, torch._ops.HigherOrderOperator.python_key_table, torch.utils._pytree.{SUPPORTED_NODES,
+CONSTANT_NODES}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import torch
+from torch._library import simple_registry
+from torch.utils import _pytree as pytree
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.user_code import program_units, source_units
+from precompiled.torch_internals.user_code.program_source import Source, is_nowhere, refuse
+from precompiled.torch_internals.user_code.source_units import Unit
+
+CODE = "unsupported-input"
+PREFIX = "class "  # of its name, where the modules and operators that a graph needs are listed
+Classes = Mapping[str, type]  # by the digest of its unit
+NONE: Classes = MappingProxyType({})
+
+
+class Described:
+    """The classes of one graph's inputs."""
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self.classes: dict[str, type] = {}
+
+    def name(self, kind: type, modules: dict[str, str]) -> list[str]:
+        """How an input names its class. What a worker must have for it is added to ``modules``. Raises Bypass."""
+        unit = _unit(kind)
+        known = source_units.digest(unit)
+        if known not in self.classes:
+            self.units.append(unit)
+        if self.classes.setdefault(known, kind) is not kind:
+            _refuse(kind, "there are two of it")
+        modules.update(program_units.needed(unit))
+        modules[f"{PREFIX}{kind.__qualname__}"] = known
+        return ["", kind.__qualname__, known]
+
+
+def made(units: Iterable[Unit]) -> dict[str, type]:
+    """The classes of ``Described.units``, made anew."""
+    return {source_units.digest(unit): _made(unit) for unit in units}
+
+
+def find(modules: Mapping[str, str]) -> dict[str, type]:
+    """In the program: its classes that ``Described.name`` has told. Raises ValueError where it has others."""
+    wanted = {name.removeprefix(PREFIX): digest for name, digest in modules.items() if name.startswith(PREFIX)}
+    return {digest: _found(name, digest) for name, digest in wanted.items()}
+
+
+def dumps(value: Any, classes: Classes) -> bytes:
+    """The value, pickled, with these classes by their digests."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, classes).dump(value)
+    return buffer.getvalue()
+
+
+def loads(data: bytes, classes: Classes) -> Any:
+    """The inverse; what it runs is code: the caller has verified it. Raises UnpicklingError for a class not given."""
+    return _Unpickler(data, classes).load()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, classes: Classes) -> None:
+        super().__init__(buffer)
+        self._digests = {id(kind): digest for digest, kind in classes.items()}
+
+    def persistent_id(self, value: Any) -> str | None:
+        return self._digests.get(id(value))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, classes: Classes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._classes = classes
+
+    def persistent_load(self, digest: str) -> type:
+        if digest not in self._classes:
+            raise pickle.UnpicklingError("it needs a class that the program has not defined")
+        return self._classes[digest]
+
+
+def _made(unit: Unit) -> type:
+    name = unit["class"].rpartition(".")[2]
+    found: type = program_units.run(unit, name)[name]
+    return found
+
+
+def _unit(kind: type) -> Unit:
+    def read(source: Source) -> None:
+        _refuse_what_is_elsewhere(kind)
+        source.refer(kind.__name__, kind)
+
+    subject = _subject(kind)
+    unit = program_units.told(subject, CODE, Source(subject, CODE, kind.__module__, anew=True), read)
+    return {"class": kind.__qualname__, **unit}
+
+
+def _refuse_what_is_elsewhere(kind: type) -> None:
+    if sys.flags.optimize:
+        _refuse(kind, "Python runs with -O")
+    if any(entry.torch_dispatch_rules.find(kind) for entry in list(simple_registry.singleton._data.values())):
+        _refuse(kind, "operators have rules for it")
+    if any(kind in operator.python_key_table for operator in list(torch._ops._higher_order_ops.values())):
+        _refuse(kind, "higher-order operators have rules for it")
+    if kind in pytree.SUPPORTED_NODES or kind in pytree.CONSTANT_NODES:
+        _refuse(kind, "pytree takes it apart")
+
+
+def _found(name: str, digest: str) -> type:
+    alike = [kind for kind in set(_subclasses(torch.Tensor)) if is_nowhere(kind) and kind.__qualname__ == name]
+    try:
+        found = [kind for kind in alike if source_units.digest(_unit(kind)) == digest]
+    except Bypass as refused:
+        raise ValueError(str(refused)) from refused
+    if len(found) != 1:
+        raise ValueError(f"the program has {len(found) or 'no'} tensor subclasses {name} that are as the graph's was")
+    return found[0]
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    inner: type
+    for inner in type.__subclasses__(kind):
+        yield inner
+        yield from _subclasses(inner)
+
+
+def _subject(kind: type) -> str:
+    return f"the tensor subclass {kind.__qualname__}"
+
+
+def _refuse(kind: type, why: str) -> NoReturn:
+    refuse(_subject(kind), why, CODE)

@@ -1,0 +1,220 @@
+"""User Triton kernels that no import leads to (of ``__main__``, in a function): as source that a worker runs.
+
+Of a kernel Triton compiles the text of its function, and Inductor puts that text into its own, with what it reads:
+other kernels, numbers, texts and constants by their global names. All of that is written out, as a unit
+(program_units.py) with more in it::
+
+    {"kernel": "added", "source": "@_precompiled_triton.jit()\\ndef added(x, ...): ...", ...,
+     "given": {"scaled": Triton's cache key}}
+
+``given``: kernels that are imported. Globals that they read are a program's to set, so Triton's own key of them counts.
+A kernel with a closure is refused: Inductor would not write down what is in it.
+
+Private names: triton.runtime.jit.JITFunction.{fn, src, noinline, do_not_specialize, do_not_specialize_on_alignment,
+version, debug, launch_metadata, cache_key}, triton.language.core.{constexpr.value, dtype.name}. Checked on 2.11.0,
+2.15.0 with the Triton that they require, and on 2.13.0 with Triton 3.7.0.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import json
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import Any
+
+from precompiled.core import definitions
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.user_code import program_source, program_units
+from precompiled.torch_internals.user_code.program_source import OURS, PROGRAMS, Source
+
+CODE = "user-kernel"
+PREFIX = "kernel "  # of its name, where the modules and operators that a graph needs are listed
+_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
+_NEEDLESS = ("version", "debug", "launch_metadata")  # options of triton.jit that say how a kernel is run, or deprecated
+
+
+def describe(function: Any) -> str:
+    """JSON of the unit of a kernel (a JITFunction). Raises Bypass where a worker could not have the same."""
+    name, source = function.__name__, _Source(function)
+    unit = program_units.told(_subject(function), CODE, source, lambda source: source.refer(name, function))
+    return json.dumps({"kernel": name, **unit, "given": source.given}, sort_keys=True)
+
+
+@cache
+def made(told: str) -> Any:
+    """The kernel of a unit, in a worker. Raises ValueError, or what an import raises, where it would be another."""
+    unit = json.loads(told)
+    import triton
+
+    # Triton reads a kernel's text as inspect does: by the name of its file.
+    file, text = f"<the program's kernel {_digest(told)}>", unit["source"]
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    space = program_units.run(unit, unit["kernel"], file, triton=triton)
+    for imported, key in unit["given"].items():
+        if space[imported].cache_key != key:
+            raise ValueError(f"the kernel {imported} is another one here than where the graph was captured")
+    return space[unit["kernel"]]
+
+
+def modules_of(told: str) -> dict[str, str]:
+    """What a worker must have for the kernel, with digests: modules to import; and the kernel itself, by its name."""
+    unit = json.loads(told)
+    return {**program_units.needed(unit), f"{PREFIX}{unit['kernel']}": _digest(told)}
+
+
+def innermost(kernel: Any) -> Any:
+    """The kernel itself, within whatever Triton's decorators have put around it."""
+    while hasattr(kernel, "fn") and not isinstance(kernel.fn, FunctionType):
+        kernel = kernel.fn
+    return kernel
+
+
+def compare(name: str, digest: str) -> None:
+    """In the program: raises ValueError where ``__main__`` has no kernel of the name, or another than that."""
+    found = innermost(getattr(sys.modules[PROGRAMS[0]], name.removeprefix(PREFIX), None))
+    try:
+        here = _digest(describe(found)) if found is not None else None
+    except Bypass as refused:
+        raise ValueError(str(refused)) from refused
+    if here != digest:
+        raise ValueError(f"the program's {name} is another one here than where the graph was captured")
+
+
+class _Source(Source):
+    """The text of kernels, and of what they read."""
+
+    def __init__(self, kernel: Any) -> None:
+        super().__init__(_subject(kernel), CODE, kernel.__module__)
+        self.given: dict[str, str] = {}  # imported kernels, by their names here -> Triton's key of them
+        self._kernels: set[str] = set()
+
+    def text(self) -> str:
+        """Kernels last: their annotations are evaluated where they are defined. Imports come before values."""
+
+        def order(name: str) -> tuple[bool, bool, str]:
+            return name in self._kernels, "import " not in self._texts[name].partition("\n")[0], name
+
+        return "\n".join(self._texts[name] for name in sorted(self._texts, key=order))
+
+    def refer(self, name: str, value: Any, read: Sequence[str] = ()) -> None:
+        from triton.language.core import constexpr, dtype
+        from triton.runtime.jit import JITFunction
+
+        known = name in self._texts
+        if isinstance(value, JITFunction):
+            if not isinstance(value.fn, FunctionType) or value.fn.__globals__ is not self._globals:
+                super().refer(name, value, read)
+                self.given[name] = value.cache_key
+            elif not known:
+                self._texts[name] = ""  # so that kernels may call each other
+                self._kernels.add(name)
+                self._texts[name] = self._kernel(name, value)
+        elif known:
+            super().refer(name, value, read)
+        elif isinstance(value, constexpr) and (text := program_source.as_source(value.value)) is not None:
+            self._texts[name] = f"{self._annotated(name)} = {OURS}triton.language.constexpr({text})"
+        elif type(value) is dtype:
+            self._texts[name] = f"{name} = {OURS}triton.language.core.dtype({value.name!r})"
+        elif (text := program_source.as_source(value)) is not None:
+            self._texts[name] = f"{self._annotated(name)} = {text}"
+        else:
+            super().refer(name, value, read)
+
+    def _annotated(self, name: str) -> str:
+        """A global's name with its annotation, by which Triton takes its value for a constant."""
+        from triton.language.core import constexpr
+
+        annotation = self._globals.get("__annotations__", {}).get(name)
+        if annotation is None:
+            return name
+        if annotation is constexpr:
+            return f"{name}: {OURS}triton.language.core.constexpr"
+        if isinstance(annotation, str):
+            return f"{name}: {annotation!r}"
+        self._refuse(f"{name} is annotated by {annotation!r}")
+
+    def _kernel(self, name: str, kernel: Any) -> str:
+        function = kernel.fn
+        if name != kernel.__name__:
+            self._refuse(f"{kernel.__name__} is called by another name")
+        node = definitions.written(function)
+        if node is None or function.__closure__:
+            self._refuse(f"the source of {name} is not to be had (or it has a closure)")
+        bare = copy.deepcopy(node)
+        bare.decorator_list = []
+        if ast.dump(ast.parse(kernel.src).body[0]) != ast.dump(bare):
+            self._refuse(f"{name} has another text than its function")
+        unusual = [option for option in _NEEDLESS if getattr(kernel, option, None)]
+        if unusual:
+            self._refuse(f"{name} has the option {unusual[0]}")
+        self._defaults(function, node)
+        for read in sorted(_named_in(node)):
+            self._read(function, "LOAD_GLOBAL", read, [])
+        self._read_all(function)
+        self.flags |= function.__code__.co_flags & definitions.FUTURES
+        options = [(option, getattr(kernel, option, None)) for option in _OPTIONS]
+        shown = ", ".join(f"{option}={self._option(name, value)}" for option, value in options if value)
+        return f"@{OURS}triton.jit({shown})\n{kernel.src}"
+
+    def _option(self, name: str, value: Any) -> str:
+        text = program_source.as_source(tuple(value) if isinstance(value, list) else value)
+        if text is None:
+            self._refuse(f"{name} has options of type {type(value).__qualname__}")
+        return text
+
+    def _defaults(self, function: FunctionType, node: ast.FunctionDef) -> None:
+        """They must be what is written: the text is used as it is."""
+        try:
+            written = [ast.literal_eval(default) for default in node.args.defaults]
+            named = [default if default is None else ast.literal_eval(default) for default in node.args.kw_defaults]
+        except ValueError:
+            self._refuse(f"{function.__qualname__} has a default that is no constant")
+        here = [(function.__kwdefaults__ or {}).get(item.arg) for item in node.args.kwonlyargs]
+        if repr([written, named]) != repr([list(function.__defaults__ or ()), here]):
+            self._refuse(f"{function.__qualname__} has other defaults than are written")
+
+    def _read_of_module(self, module: ModuleType, attributes: Sequence[str]) -> None:
+        found: Any = module
+        if not _is_tritons(module.__name__):
+            return super()._read_of_module(module, attributes)
+        for attribute in attributes:
+            if not isinstance(found, ModuleType):
+                break
+            self._import(found)
+            found = getattr(found, attribute, None)
+        if not _is_tritons(getattr(found, "__module__", None) or getattr(found, "__name__", None) or ""):
+            self._refuse(f"{'.'.join([module.__name__, *attributes])} is not Triton's own")
+        return None
+
+    def _import(self, module: ModuleType) -> None:
+        if _is_tritons(module.__name__) and sys.modules.get(module.__name__) is module:
+            self.imports.add(module.__name__)  # the key has its version
+        else:
+            super()._import(module)
+
+
+def _named_in(node: ast.FunctionDef) -> Iterator[str]:
+    """The names that its annotations read."""
+    given = node.args
+    items = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    for annotation in [node.returns, *(item.annotation for item in items if item is not None)]:
+        if annotation is not None:
+            yield from {part.id for part in ast.walk(annotation) if isinstance(part, ast.Name)}
+
+
+def _is_tritons(module: str) -> bool:
+    return module.partition(".")[0] in ("triton", "builtins")
+
+
+def _subject(kernel: Any) -> str:
+    return f"the Triton kernel {kernel.__name__}"
+
+
+def _digest(told: str) -> str:
+    return hashlib.sha256(told.encode()).hexdigest()

@@ -1,0 +1,179 @@
+"""Custom operators that the program itself defines: as source that a worker runs, since nobody can import ``__main__``.
+
+A compile asks of an operator its schema and what traces run of it: the fake kernel, the backward and what is kept for
+it, the rule for vmap. Its kernels are called by name from the compiled code, in the program: a worker has one that
+raises. So what travels, and is in the key, are these functions with what they read (program_source.py), as a *unit*::
+
+    {"op": "lib::name", "schema": "(Tensor x) -> Tensor", "mutates": [], "devices": [null], "registered": ["Meta", ...],
+     "roles": {"fake": "_precompiled_fake"}, "source": "def _precompiled_fake(x): ...", "flags": 0, "imports": ["math"]}
+
+All else that a compile could ask (registrations of a library's, effects, tags, rules for autocast, lowerings of
+Inductor's) is told in a Bypass, and the graph is compiled in process.
+
+Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _schema, _abstract_fn,
+_setup_context_fn, _backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.13, 2.15),
+_autocast_cpu_dtype (2.11), _autocast_cuda_dtype (2.11), _opoverload}, torch._library.simple_registry.singleton.find,
+torch._ops.OpOverload.{_schema, py_kernels}, torch._C._dispatch_dump, torch._inductor.lowering.{lowerings, fallbacks,
+user_lowerings (2.13, 2.15)}, torch._inductor.decomposition.decompositions. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import Any, NoReturn
+
+import torch
+from torch._library import custom_ops, simple_registry
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.user_code import program_source, source_units
+from precompiled.torch_internals.user_code.program_source import OURS, PROGRAMS, Source
+
+_ROLES = {
+    "fake": "_abstract_fn", "setup_context": "_setup_context_fn", "backward": "_backward_fn", "vmap": "_vmap_fn",
+}  # fmt: skip
+_AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
+_OWN_REGISTRATIONS = "/torch/_library/custom_ops.py:"
+_DEFINED: dict[str, str] = {}  # in a worker: digests of what defined operators, by name
+
+
+def refuse(name: str, why: str) -> NoReturn:
+    """Raise Bypass for an operator of the program's."""
+    program_source.refuse(f"the custom op {name}", why, code="custom-op-in-main")
+
+
+def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
+    """JSON of the operator's unit and of those of the program that it calls, and the modules that these import.
+
+    Raises Bypass where a worker could not have the same.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    modules: set[str] = set()
+    waiting = [definition]
+    while waiting:
+        item = waiting.pop()
+        name = _name(item)
+        if name not in found:
+            found[name], source = _unit(item)
+            waiting += source.operators
+            modules |= source.modules
+    return json.dumps([found[name] for name in sorted(found)], sort_keys=True), sorted(modules)
+
+
+def define(unit: dict[str, Any]) -> None:
+    """Define in a worker an operator that ``describe`` told; in the program itself, compare it with its own.
+
+    Raises ValueError where an operator of the name is another one.
+    """
+    name = unit["op"]
+    own = custom_ops.OPDEFS.get(name)
+    if own is None:
+        _define(unit)
+        _DEFINED[name] = source_units.digest(unit)
+    elif source_units.digest(unit) != (_DEFINED.get(name) or source_units.digest(_described(own))):
+        raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
+
+
+def compare(name: str, digest: str) -> None:
+    """In the program: raises ValueError where it has another operator of the name than that of the digest."""
+    if source_units.digest(_described(custom_ops.OPDEFS[name])) != digest:
+        raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
+
+
+def _described(own: custom_ops.CustomOpDef) -> dict[str, Any]:
+    try:
+        return _unit(own)[0]
+    except Bypass as refused:
+        raise ValueError(str(refused)) from refused
+
+
+def _define(unit: dict[str, Any]) -> None:
+    space = source_units.run(unit, unit["op"])
+    devices = unit["devices"]
+    op = torch.library.custom_op(
+        unit["op"], no_kernel, mutates_args=unit["mutates"], schema=unit["schema"],
+        device_types=None if None in devices else devices,
+    )  # fmt: skip
+    for device in devices if None in devices else ():
+        if device is not None:
+            op.register_kernel(device)(no_kernel)
+    functions = {role: space[name] for role, name in unit["roles"].items()}
+    if "fake" in functions:
+        op.register_fake(functions["fake"])
+    if "backward" in functions:
+        op.register_autograd(functions["backward"], setup_context=functions.get("setup_context"))
+    if "vmap" in functions:
+        op.register_vmap(functions["vmap"])
+
+
+def no_kernel(*arguments: Any, **named: Any) -> NoReturn:
+    raise RuntimeError("a custom op of a program has no kernel in a worker")
+
+
+def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, Any], Source]:
+    name, overload = _name(definition), definition._opoverload
+    try:
+        registered = _registrations(name)
+        _refuse_what_is_more(definition, name, registered)
+        source, roles = Source(f"the custom op {name}", code="custom-op-in-main"), {}
+        for role, attribute in _ROLES.items():
+            if (function := getattr(definition, attribute)) is not None:
+                roles[role] = f"{OURS}{role}"
+                source.refer(roles[role], function)
+        text = source.text()
+    except Bypass:
+        raise
+    except Exception as error:  # noqa: BLE001 - of reading whatever the user wrote
+        refuse(name, f"cannot be described ({type(error).__name__}: {error})")
+    mutates = [item.name for item in overload._schema.arguments if item.alias_info and item.alias_info.is_write]
+    unit = {
+        "op": name, "schema": definition._schema, "mutates": mutates,
+        "devices": sorted(definition._backend_fns, key=str),
+        "registered": [line.partition(":")[0] for line in registered],
+        "roles": roles, "source": text, "flags": source.flags, "imports": sorted(source.imports),
+    }  # fmt: skip
+    return unit, source
+
+
+def _refuse_what_is_more(definition: custom_ops.CustomOpDef, name: str, registered: list[str]) -> None:
+    overload = definition._opoverload
+    entry = simple_registry.singleton.find(name)
+    if definition._init_fn.__module__ not in PROGRAMS:
+        refuse(name, "its rules by another module")
+    if overload._schema.overload_name or sys.flags.optimize:
+        refuse(name, "is an overload" if overload._schema.overload_name else "Python runs with -O")
+    if definition._torch_dispatch_fns or any(getattr(definition, attribute, None) for attribute in _AUTOCAST):
+        refuse(name, "has rules for modes or autocast")
+    if getattr(getattr(entry, "effect", None), "effect", None) is not None:
+        refuse(name, "has effects")
+    if set(overload.tags) - _usual_tags():
+        refuse(name, f"has tags: {overload.tags}")
+    others = [line for line in registered if _OWN_REGISTRATIONS not in line]
+    if others or overload.py_kernels:
+        refuse(name, f"has kernels of a library's: {', '.join(others) or list(overload.py_kernels)}")
+    if overload in _of_inductors("decomposition", "decompositions") or (
+        overload in _of_inductors("lowering", "lowerings") and overload not in _of_inductors("lowering", "fallbacks")
+    ) or overload in _of_inductors("lowering", "user_lowerings"):  # fmt: skip
+        refuse(name, "has a lowering or decomposition for Inductor")
+
+
+def _registrations(name: str) -> list[str]:
+    """A line for each: "Meta: registered at FILE:LINE ..."."""
+    lines: list[str] = torch._C._dispatch_dump(name).splitlines()
+    return [line for line in lines if ": registered at " in line and not line.startswith("debug:")]
+
+
+def _of_inductors(module: str, table: str) -> Any:
+    """A table of Inductor's; nothing is in it before its module was imported."""
+    return getattr(sys.modules.get(f"torch._inductor.{module}"), table, ())
+
+
+def _name(definition: custom_ops.CustomOpDef) -> str:
+    return str(definition._opoverload._schema.name)
+
+
+@cache
+def _usual_tags() -> frozenset[torch.Tag]:
+    return frozenset({torch.Tag.pt2_compliant_tag})

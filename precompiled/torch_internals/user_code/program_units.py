@@ -1,0 +1,65 @@
+"""What program_source.py has read, as plain data (a *unit*), and run in a worker.
+
+    {"source": ..., "flags": 0, "imports": ["math"], "modules": {"lib": digest of its sources}, "ops": [...]}
+
+``imports``: torch's, and the standard library's. ``ops``: custom operators of the program's that it calls
+(program_ops.py).
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from precompiled.core.errors import Bypass
+from precompiled.torch_internals.user_code import program_ops, source_units, user_modules
+from precompiled.torch_internals.user_code.program_source import Source, refuse
+from precompiled.torch_internals.user_code.source_units import Unit
+
+
+def told(subject: str, code: str, source: Source, read: Callable[[Source], None]) -> Unit:
+    """The unit of what ``read`` has ``source`` read; raises Bypass where a worker could not have the same."""
+    try:
+        read(source)
+        text, modules, ops = source.text(), set(source.modules), set()
+        for operator in source.operators:
+            units, imported = program_ops.describe(operator)
+            ops.add(units)
+            modules |= {*imported}
+        digests = {module: user_modules.modules_digest([module], code=code) for module in sorted(modules)}
+    except Bypass:
+        raise
+    except Exception as error:  # noqa: BLE001 - of reading whatever the user wrote
+        refuse(subject, f"cannot be described ({type(error).__name__}: {error})", code)
+    return {
+        "source": text, "flags": source.flags, "imports": sorted(source.imports), "modules": digests,
+        "ops": sorted(ops),
+    }  # fmt: skip
+
+
+def needed(unit: Unit) -> dict[str, str]:
+    """What a worker must have for it, with digests: modules to import, and operators of the program."""
+    found = dict(unit["modules"])
+    for operator in _operators(unit):
+        found[operator["op"]] = source_units.digest(operator)
+    return found
+
+
+def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
+    """The names that its source defines, anew. ``more``: what the source has under OURS, besides torch.
+
+    Raises ValueError, or what an import raises, where a module or an operator is another one here.
+    """
+    for module, digest in unit["modules"].items():
+        user_modules.import_modules(module, digest)
+    for operator in _operators(unit):
+        program_ops.define(operator)
+    return source_units.run(unit, name, file, **more)
+
+
+def _operators(unit: Unit) -> list[dict[str, Any]]:
+    """What program_ops tells of the program's operators that it calls."""
+    return [operator for told in unit["ops"] for operator in json.loads(told)]

@@ -1,0 +1,107 @@
+"""Custom operators of which a compile asks the schema alone, since they write into their arguments and return nothing.
+
+torch makes the fake kernel of such an operator itself: it does nothing (can_generate_trivial_fake_impl in
+torch/_library/utils.py). Where it has kernels for devices only, and no rule of Python's, its schema says all, and its
+kernels are called by name from the compiled code, in the program. So neither its module nor its library is loaded in a
+worker, which has an operator of this schema whose kernels raise. What travels, and is in the key, is a *unit*::
+
+    {"op": "lib::name", "schema": "name(Tensor! out, Tensor x) -> ()", "tags": [], "aliases": "FROM_SCHEMA",
+     "registered": ["CPU"]}
+
+Private names: torch._library.simple_registry.singleton.find, torch._ops.OpOverload._schema,
+torch._C.{_dispatch_dump, _register_opaque_type, parse_schema}, torch.fx.node._side_effectful_functions.
+Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import torch
+from torch._library import simple_registry
+from torch.fx import node as fx_node
+
+from precompiled.torch_internals.user_code import dispatcher_registrations, program_ops, source_units
+
+_DEVICES = ("CPU", "CUDA")
+_ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
+# How torch shows ``Tensor!``, which it does not read.
+_WRITTEN = re.compile(r"\(\$\d+! -> \)")
+# How it shows the class of an opaque object (opaque_inputs.py), which does not matter, and one that it reads.
+_OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"
+_DEFINED: dict[str, torch.library.Library] = {}  # in a worker
+
+
+def describe(op: torch._ops.OpOverload) -> str | None:
+    """JSON of the operator's unit; None where more than its schema counts.
+
+    The caller has looked for functions that Python has registered for it.
+    """
+    schema = op._schema
+    if schema.returns or not schema.is_mutable or schema.overload_name:
+        return None
+    registered = dispatcher_registrations.of(schema.name)
+    keys = sorted({place.key for place in registered} - {dispatcher_registrations.DEFINITION})
+    entry = simple_registry.singleton.find(schema.name)
+    if (
+        set(keys) - set(_DEVICES)
+        or entry.fake_impl.kernel is not None
+        or entry.effect.effect is not None
+        or entry.torch_dispatch_rules._data
+        or (getattr(entry, "symm_mem_args", None) is not None and entry.symm_mem_args.is_registered())
+        or op in fx_node._side_effectful_functions
+    ):
+        return None
+    text = _OPAQUE.sub(_ANY_CLASS, _WRITTEN.sub("!", str(schema)))
+    aliases = _ALIASES.search(torch._C._dispatch_dump(schema.name))
+    if aliases is None or not _reads_back(text, str(schema)):
+        return None
+    unit = {
+        "op": schema.name, "schema": text.partition("::")[2], "tags": sorted(tag.name for tag in op.tags),
+        "aliases": aliases[1], "registered": keys,
+    }  # fmt: skip
+    return json.dumps([unit], sort_keys=True)
+
+
+def is_unit(unit: dict[str, Any]) -> bool:
+    return "aliases" in unit
+
+
+def define(unit: dict[str, Any]) -> None:
+    """Define such an operator in a worker. Raises ValueError where there is another one of its name."""
+    name = unit["op"]
+    namespace, _, operator = name.partition("::")
+    if not hasattr(getattr(torch.ops, namespace), operator):
+        _register_any_class()
+        library = _DEFINED[name] = torch.library.Library(namespace, "FRAGMENT")
+        aliases = "" if unit["aliases"] == "FROM_SCHEMA" else unit["aliases"]
+        library.define(unit["schema"], aliases, tags=[getattr(torch.Tag, tag) for tag in unit["tags"]])
+        for key in unit["registered"]:
+            library.impl(operator, program_ops.no_kernel, key)
+    compare(name, source_units.digest(unit))
+
+
+def compare(name: str, expected: str) -> None:
+    """Raises ValueError where the operator of this name is another one here than that of the digest, or none."""
+    namespace, _, operator = name.partition("::")
+    found = getattr(getattr(torch.ops, namespace), operator, None)
+    described = describe(found.default) if found is not None and "default" in found.overloads() else None
+    if described is None or source_units.digest(json.loads(described)[0]) != expected:
+        raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
+
+
+@cache
+def _register_any_class() -> None:
+    torch._C._register_opaque_type(_ANY_CLASS)
+
+
+@cache
+def _reads_back(text: str, shown: str) -> bool:
+    _register_any_class()
+    try:
+        return str(torch._C.parse_schema(text)) == shown
+    except RuntimeError:
+        return False

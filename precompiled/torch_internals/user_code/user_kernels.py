@@ -1,0 +1,171 @@
+"""User Triton kernels in a graph: the node's numbers in a table of this process, to names and values, and back.
+
+Dynamo puts ``kernel[grid](...)`` into a graph as a call of ``triton_kernel_wrapper_mutation`` (after AOTAutograd, of
+``..._functional``), whose ``kernel_idx`` and ``constant_args_idx`` number entries of a table that each process fills in
+an order of its own (torch/_higher_order_ops/triton_kernel_wrap.py: KernelSideTable). The canonical form of such a call
+has in their place::
+
+    ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [[argument, value], ...]]
+    ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [...], tuning]
+    ["kernel", operator, ["", name, source], "", [...], tuning]
+
+The worker imports the module. The fingerprint covers what a program can change without an edit: globals that the
+kernel's code reads (Triton's own cache key of it) and the autotuner's configurations. Where the worker's is another,
+it refuses the graph, which is then compiled in process. To a kernel that no import leads to there is a source
+(program_kernels.py). ``tuning`` is what an autotuner has that no module has: the program's, and the one that Dynamo
+makes of ``triton.heuristics``, whose results are in its configurations then; null for a kernel without one.
+
+Private names: torch._higher_order_ops.triton_kernel_wrap.kernel_side_table.{add_kernel, get_kernel, add_constant_args,
+get_constant_args}, torch._ops.HigherOrderOperator._name, triton.runtime.jit.JITFunction.cache_key,
+triton.runtime.autotuner.Autotuner.{fn, configs, keys, restore_value, reset_to_zero},
+triton.runtime.autotuner.Config.{kwargs, num_warps, num_stages, num_ctas, maxnreg, pre_hook, ir_override},
+triton.language.core.dtype.name.
+Checked on 2.11.0, 2.15.0 with the Triton that they require (2.13.0 for the CPU comes without).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+import torch.fx
+
+from precompiled.core.errors import Bypass
+from precompiled.core.names import object_at
+from precompiled.torch_internals.user_code import program_kernels, user_modules
+from precompiled.torch_internals.user_code.program_source import PROGRAMS
+
+KIND = "kernel"
+_OPERATORS = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
+_NUMBERS = ("kernel_idx", "constant_args_idx")
+_TUNED_BY = ("keys", "restore_value", "reset_to_zero")
+_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
+
+
+def is_launch(target: Any) -> bool:
+    """Whether a node's target launches a user's Triton kernel."""
+    return isinstance(target, torch._ops.HigherOrderOperator) and target._name in _OPERATORS
+
+
+def encode(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any]]:
+    """The canonical target of a launch, and the keyword arguments that are left. Raises Bypass."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    numbers = [node.kwargs[name] for name in _NUMBERS]
+    kernel = kernel_side_table.get_kernel(numbers[0])
+    constants = kernel_side_table.get_constant_args(numbers[1])
+    rest = {name: value for name, value in node.kwargs.items() if name not in _NUMBERS}
+    values = [[name, _encode_constant(value)] for name, value in constants.items()]
+    try:
+        return [KIND, node.target._name, _name(kernel), _fingerprint(kernel), values], rest
+    except Bypass:
+        function = _function(kernel)
+        tuning = _tuning(kernel) if kernel is not function else None
+        if (name := _name_of_function(function)) is not None:
+            return [KIND, node.target._name, name, function.cache_key, values, tuning], rest
+        name = ["", function.__name__, program_kernels.describe(function)]
+        return [KIND, node.target._name, name, "", values, tuning], rest
+
+
+def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:
+    """The operator, and the two numbers in this process's table.
+
+    Raises ValueError, ImportError or AttributeError for what ``encode`` never gives, or what is another kernel by now.
+    """
+    _kind, operator, found, fingerprint, values, *tuning = name
+    if operator not in _OPERATORS:
+        raise ValueError(f"{operator} launches no kernel")
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    if found[0]:
+        kernel = user_modules.find(found)
+        if tuning:
+            kernel = program_kernels.innermost(kernel)
+        here = kernel.cache_key if tuning else _fingerprint(kernel)
+    else:
+        kernel, here = program_kernels.made(found[2]), ""
+    if tuning and tuning[0] is not None:
+        kernel = _tuned(kernel, tuning[0])
+    if here != fingerprint:
+        raise ValueError(f"{found[0]}.{found[1]} is another kernel here than where the graph was captured")
+    constants = {argument: _decode_constant(value) for argument, value in values}
+    numbers = (kernel_side_table.add_kernel(kernel), kernel_side_table.add_constant_args(constants))
+    return getattr(torch.ops.higher_order, operator), dict(zip(_NUMBERS, numbers, strict=True))
+
+
+def modules_of(name: list[Any]) -> dict[str, str]:
+    """The module that a worker must import for it, with the digest of its sources."""
+    module, _qualname, digest = name[2]
+    return {module: digest} if module else program_kernels.modules_of(digest)
+
+
+def _function(kernel: Any) -> Any:
+    """The JITFunction in an autotuner (which Dynamo allows one of, around nothing else), or the kernel itself."""
+    return getattr(kernel, "fn", kernel) if hasattr(kernel, "configs") else kernel
+
+
+def _name(kernel: Any) -> user_modules.Name:
+    function = _function(kernel)
+    # Neither an autotuner nor what Dynamo makes of heuristics has a name of its own; the latter is in no module.
+    return user_modules.name_of(kernel, function.__module__, function.__name__, code="user-kernel")
+
+
+def _name_of_function(function: Any) -> user_modules.Name | None:
+    """The name of what a module has around a function (heuristics, an autotuner); None where no import leads there."""
+    module, name = function.__module__, function.__name__
+    if module in PROGRAMS or program_kernels.innermost(object_at(module, name)) is not function:
+        return None
+    return [module, name, user_modules.modules_digest([module], code="user-kernel")]
+
+
+def _tuning(tuner: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"configs": [_encode_config(config) for config in tuner.configs]}
+    for name in _TUNED_BY:
+        found[name] = list(getattr(tuner, name, None) or ())
+        if not all(type(item) is str for item in found[name]):
+            raise Bypass(f"a Triton kernel is tuned with a {name} that is no list of names", code="user-kernel")
+    return found
+
+
+def _tuned(function: Any, tuning: dict[str, Any]) -> Any:
+    import triton
+
+    configs = [triton.Config({key: _decode_constant(value) for key, value in config["kwargs"]}, **config["options"])
+               for config in tuning["configs"]]  # fmt: skip
+    lists = {name: tuning[name] for name in _TUNED_BY[1:] if tuning[name]}
+    return triton.autotune(configs=configs, key=tuning[_TUNED_BY[0]], **lists)(function)
+
+
+def _encode_config(config: Any) -> dict[str, Any]:
+    if getattr(config, "pre_hook", None) is not None:
+        raise Bypass("a Triton kernel has a configuration with a hook", code="user-kernel")
+    options = {name: value for name in _OPTIONS if (value := getattr(config, name, None)) is not None}
+    return {
+        "kwargs": [[name, _encode_constant(value)] for name, value in config.kwargs.items()],
+        "options": {name: _encode_constant(value) for name, value in options.items()},
+    }
+
+
+def _fingerprint(kernel: Any) -> str:
+    facts = [_function(kernel).cache_key]
+    if kernel is not _function(kernel):
+        facts += [str(config) for config in kernel.configs]
+        facts += [repr(getattr(kernel, name, None)) for name in ("keys", "restore_value", "reset_to_zero")]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def _encode_constant(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value).__module__.startswith("triton.language") and type(value).__name__ == "dtype":
+        return {"x": ["tl", value.name]}  # tl.float32 and the like, as a tl.constexpr
+    raise Bypass(f"a Triton kernel is called with a constant of type {type(value).__qualname__}", code="user-kernel")
+
+
+def _decode_constant(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    from triton.language.core import dtype
+
+    return dtype(value["x"][1])

@@ -1,0 +1,190 @@
+"""What a module's functions compute with, and its sources do not say: values that a program has set, and registrations.
+
+Numbers and texts at the top level, in its classes, and in the objects that it keeps there (a configuration, an
+``argparse.Namespace``); which functions and classes its names stand for (a program may choose among several), and what
+these hold; which functions are registered for its operators. What is neither (modules, locks, tensors) is left out, and
+so are variables of the environment: a worker has few of the client's.
+
+Private names: torch._ops.{OpOverload, OpOverloadPacket}, torch._library.custom_ops.OPDEFS,
+torch._library.custom_ops.CustomOpDef.{_qualname, _init_fn, _schema, _abstract_fn,
+_setup_context_fn, _backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.13, 2.15),
+_autocast_cpu_dtype (2.11), _autocast_cuda_dtype (2.11)}. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch._library import custom_ops
+from torch._ops import OpOverload, OpOverloadPacket
+
+# Types of values that say all by their repr; the first ones may be keys, and lists of nothing else have no limit.
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
+_BY_REPR = frozenset({
+    range, decimal.Decimal, fractions.Fraction, torch.memory_format, torch.layout,
+    datetime.date, datetime.time, datetime.datetime, datetime.timedelta,
+})  # fmt: skip
+_CACHED: type = type(functools.lru_cache(len))
+_FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
+_OBJECTS = (types.SimpleNamespace, argparse.Namespace)
+_AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
+_LEFT_OUT = Ellipsis  # the same in each process: a list may show it
+MAX_DEPTH = 4
+MAX_LOOKED_AT = 10_000  # values of one module, but for those in lists and dictionaries of nothing but plain ones
+
+
+def values(module: str) -> str:
+    """A module's values, as they are now: a program may have set them to others than its source says.
+
+    A worker has those of the source. Where they differ it refuses the graph, which is then compiled in process.
+    """
+    found = sys.modules.get(module)
+    if found is None:
+        return ""
+    look = _Look(module)
+    named = {name: value for name, value in vars(found).items() if not name.startswith("__")}
+    return repr((look.items(named, 0), [look.registered(*item) for item in _operators(module)]))
+
+
+class _Look:
+    """One look at the values of a module, of a bounded length: the same values are left out in each process."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._left = MAX_LOOKED_AT
+
+    def shown(self, value: Any, depth: int) -> Any:
+        try:
+            return self._shown(value, depth)
+        except Exception:  # noqa: BLE001 - code of the user's is run, which may raise anything: it is no data then
+            return _LEFT_OUT
+
+    def _shown(self, value: Any, depth: int) -> Any:
+        kind = type(value)  # not isinstance(), which asks a proxy for what it stands for
+        self._left -= 1
+        if _is_plain(value):
+            return repr(value)
+        if depth > MAX_DEPTH or self._left < 0:
+            return _LEFT_OUT
+        if issubclass(kind, enum.Enum):
+            return [kind.__qualname__, value.name, self.shown(value.value, depth + 1)]
+        if kind in _BY_REPR or _is_numpys(kind):
+            return repr(value)
+        if kind in _FUNCTIONS:
+            return self._function(value, depth)
+        if kind in (staticmethod, classmethod):
+            return [kind.__qualname__, self._function(value.__func__, depth)]
+        if kind is property:
+            return [kind.__qualname__, self._function(value.fget, depth)]
+        if issubclass(kind, (OpOverload, OpOverloadPacket)):
+            return str(value)
+        if issubclass(kind, custom_ops.CustomOpDef):
+            return value._qualname
+        if issubclass(kind, (tuple, list, collections.deque)):
+            return [kind.__qualname__, *self._some(value, depth)]
+        if issubclass(kind, (set, frozenset)):
+            return [kind.__qualname__, *sorted(map(repr, self._some(value, depth)))]
+        if issubclass(kind, (dict, types.MappingProxyType)):
+            return [kind.__qualname__, *self.items(value, depth)]
+        if issubclass(kind, type):
+            named = [kind.__qualname__, value.__module__, value.__qualname__]
+            if value.__module__ != self._module:
+                return named
+            special = [(name, self._function(vars(value)[name], depth)) for name in sorted(vars(value))
+                       if name.startswith("__") and type(vars(value)[name]) in _FUNCTIONS]  # fmt: skip
+            return [*named, *special, *self.items(vars(value), depth)]
+        if kind in _OBJECTS or issubclass(kind, torch.nn.Module) or _is_of_the_users(kind):
+            slots = {name for base in kind.__mro__ for name in _slots(base)}
+            held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+            plain = [base.__repr__(value) for base in (bool, int, float, complex, str, bytes) if issubclass(kind, base)]
+            return [kind.__qualname__, *plain, *self.items({**getattr(value, "__dict__", {}), **held}, depth)]
+        return _LEFT_OUT
+
+    def items(self, found: Mapping[Any, Any], depth: int) -> list[Any]:
+        named = sorted((str(key), key) for key in found if type(key) in _PLAIN)
+        pairs = [(name, self.shown(found[key], depth + 1)) for name, key in named if not name.startswith("__")]
+        return [pair for pair in pairs if pair[1] is not _LEFT_OUT]
+
+    def _some(self, found: Iterable[Any], depth: int) -> list[Any]:
+        return [item for item in (self.shown(value, depth + 1) for value in found) if item is not _LEFT_OUT]
+
+    def registered(self, name: str, definition: Any) -> Any:
+        """What stands for a custom operator: it may be chosen where the program begins."""
+        single = ("_init_fn", "_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")
+        functions = [getattr(definition, attribute, None) for attribute in single]
+        for table in (getattr(definition, attribute, {}) for attribute in ("_backend_fns", "_torch_dispatch_fns")):
+            functions += [table[key] for key in sorted(table, key=str)]
+        types_ = [getattr(definition, attribute, None) for attribute in _AUTOCAST]
+        return name, definition._schema, [self._function(function, 0) for function in functions], repr(types_)
+
+    def _function(self, function: Any, depth: int) -> Any:
+        """Which function of the sources it is, and what its closure holds; of other callables what they hold."""
+        kind = type(function)
+        if depth > MAX_DEPTH:
+            return kind.__qualname__
+        if kind is types.MethodType:
+            return [self._function(function.__func__, depth + 1), self.shown(function.__self__, depth + 1)]
+        if kind is functools.partial:
+            return [self._function(function.func, depth + 1), self._given(function.args, function.keywords, depth)]
+        if kind is _CACHED:
+            return [kind.__qualname__, self._function(function.__wrapped__, depth + 1)]
+        if kind is types.BuiltinFunctionType:
+            return [function.__module__, function.__qualname__, self.shown(function.__self__, depth + 1)]
+        if kind is not types.FunctionType:
+            shown = self.shown(function, depth)
+            return [kind.__qualname__, shown if shown is not _LEFT_OUT else getattr(function, "__qualname__", "")]
+        code = function.__code__
+        held = []
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # not set yet
+                content = cell.cell_contents
+                held.append(self._function(content, depth + 1) if callable(content) else self.shown(content, depth + 1))
+        held = [item for item in held if item is not _LEFT_OUT]
+        defaults = self._given(function.__defaults__, function.__kwdefaults__, depth)
+        where = [function.__module__, function.__qualname__, code.co_firstlineno]
+        return [*where, defaults, held, self.items(vars(function), depth)]
+
+    def _given(self, values: tuple[Any, ...] | None, named: dict[str, Any] | None, depth: int) -> list[Any]:
+        return self.items({**dict(enumerate(values or ())), **(named or {})}, depth)
+
+
+def _operators(module: str) -> Iterator[tuple[str, Any]]:
+    for name, definition in sorted(custom_ops.OPDEFS.items()):
+        if getattr(definition._init_fn, "__module__", None) == module:
+            yield name, definition
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    kind = type(value)
+    if kind in (tuple, list) and depth <= MAX_DEPTH:
+        return all(_is_plain(item, depth + 1) for item in value)
+    if kind is dict and depth <= MAX_DEPTH:
+        return all(_is_plain(item, depth + 1) for pair in value.items() for item in pair)
+    return kind in _PLAIN
+
+
+def _is_numpys(kind: type) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype))
+
+
+def _slots(base: type) -> tuple[str, ...]:
+    found = vars(base).get("__slots__", ())
+    return (found,) if isinstance(found, str) else tuple(found)
+
+
+def _is_of_the_users(kind: type) -> bool:
+    root = kind.__module__.split(".")[0]
+    return root not in sys.stdlib_module_names and root not in ("torch", "triton", "numpy")

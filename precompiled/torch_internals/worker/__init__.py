@@ -1,0 +1,1 @@
+"""What only a worker does: compile a graph with AOTAutograd and Inductor, and build its kernels."""

@@ -1,0 +1,254 @@
+"""In a worker: from a program's graph and inputs to the pickled result of AOTAutograd and Inductor.
+
+torch's own ``compile_fx`` is run, so the compiled code is that of plain ``torch.compile``. AOTAutograd's *bundle*
+(torch/_functorch/_aot_autograd/aot_autograd_result.py) holds forward, backward and the runtime wrappers.
+
+Private names: torch._inductor.compile_fx.{compile_fx, compile_fx_inner}, torch._inductor.config.compile_threads,
+torch._guards.{TracingContext, tracing}, torch._functorch.config.{patch, bundled_autograd_cache,
+force_non_lazy_backward_lowering, bypass_autograd_cache_key, autograd_cache_allow_custom_autograd_functions,
+enable_autograd_cache, strict_autograd_cache},
+torch._functorch._aot_autograd.autograd_cache.AOTAutogradCache._write_to_local_cache,
+torch._dispatch.python.enable_python_dispatcher, torch._dynamo.source.LocalSource,
+torch._dynamo.symbolic_convert.TensorifyState.force_specializations, torch._dynamo.exc.TensorifyScalarRestartAnalysis,
+torch.fx.GraphModule._param_name_to_source, torch.fx.GraphModule.meta["dynamo_compile_id"],
+torch.fx.Node._dynamo_source, torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"].
+Checked on 2.11.0, 2.13.0, 2.15.0. What compile_fx returns has a ``serialize``, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._functorch.config
+import torch.fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.source import LocalSource
+from torch._dynamo.symbolic_convert import TensorifyState
+from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+from torch._guards import TracingContext, tracing
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+from precompiled.core.errors import CompileFailed
+from precompiled.torch_internals.graph import ambient_modes, compiler_config, graph_codec, input_metadata
+from precompiled.torch_internals.graph.symbolic_sizes import is_size_input, produced_guards, size_values
+from precompiled.torch_internals.inductor import (
+    cudagraph_parts,
+    direct_inductor_calls,
+    frozen_weights,
+    retained_graphs,
+)
+from precompiled.torch_internals.ranks import device_meshes, dtensor_state, rank_dependence
+from precompiled.torch_internals.user_code import program_classes
+from precompiled.torch_internals.worker import (
+    compile_phases,
+    gpu_memory,
+    kernel_units,
+    libdevice,
+    no_measurements,
+    static_launchers,
+    triton_files,
+)
+from precompiled.torch_internals.worker.kernel_units import Native
+
+_ALIASED = "an input that is changed shares its memory with another"
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What ``compile_graph`` gives. ``bundle``: AOTAutograd's, pickled. ``native``: the C++ kernels that it calls."""
+
+    bundle: bytes
+    native: Native
+    has_backward: bool
+    guards: str
+    any_place: bool  # whether it is for each place in the graph's meshes
+    undecided: int  # choices that a time would have made, and nothing could measure
+
+
+class _ExampleValues(torch.fx.Interpreter):
+    """Gives each node the ``example_value`` that Dynamo gave it; Inductor's pre-grad passes read it."""
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        result = super().run_node(node)
+        node.meta["example_value"] = result
+        return result
+
+
+@gpu_memory.given_back()
+def compile_graph(
+    module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
+    weights: Sequence[torch.Tensor] = (), told: Callable[[], None] = lambda: None,
+    progress: compile_phases.Progress | None = None,
+) -> CompileResult:  # fmt: skip
+    """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
+
+    The caller has applied the program's modes and configuration. ``weights``: what the last inputs are, to be frozen.
+    ``told``: called as soon as it is known that the result is for this rank's place in its meshes only. ``progress``:
+    told when nothing is left but to wait for the compilers, and how many kernels they have built.
+    """
+    progress = progress or compile_phases.Untold()
+    context = TracingContext(input_metadata.new_fake_mode())
+    classes = program_classes.made(inputs.get("classes", ()))
+    asked = rank_dependence.Asked(told)
+    found_meshes = device_meshes.made(inputs, asked)
+    with (
+        rank_dependence.answering(asked) if found_meshes else nullcontext(),
+        dtensor_state.applied(inputs.get("dtensors")),
+        tracing(context),
+        _serializable(),
+        kernel_units.collected(progress.kernels) as collector,
+        frozen_weights.collected(weights),
+        no_measurements.choices() as choices,
+        libdevice.taken_back(),
+        static_launchers.kept(),
+        cudagraph_parts.made_ahead(),
+    ):
+        compiled, symints = _compile(module, inputs, hints, floats, context, classes, found_meshes, weights)
+        _refuse_input_guards(context)
+        serialize = getattr(compiled, "serialize", None)
+        if serialize is None:
+            raise CompileFailed("torch gave a result that cannot be kept", code="not-serializable")
+        bundle = serialize()
+        if isinstance(bundle.compiled_fw.result, frozen_weights.Frozen):
+            bundle.compiled_fw.result.settle(len(inputs["args"]) - len(weights))
+        for part in filter(None, (bundle.compiled_fw, bundle.compiled_bw)):
+            triton_files.drop_texts(frozen_weights.code_of(part))
+            device_meshes.refuse_ranks(found_meshes, frozen_weights.code_of(part).source_code)
+        # The client checks the guards itself, against the sizes of its call (torch_internals/graph/symbolic_sizes.py).
+        guards, bundle.guards_expr = produced_guards(symints, size_values(inputs, hints)), None
+    shares = any("shares" in item for item in inputs["args"])
+    if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
+        # AOTAutograd's result depends on which input is a view of which, on which Dynamo does not guard.
+        raise CompileFailed(_ALIASED, code="aliased-mutation")
+    try:
+        pickled = program_classes.dumps(bundle, classes)
+    except Exception as error:
+        raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
+    progress.phase("C++ compilers")
+    return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes,
+                         choices.undecided)  # fmt: skip
+
+
+def _refuse_input_guards(context: TracingContext) -> None:
+    added = context.guards_context.aotautograd_guards
+    if added:
+        raise CompileFailed(f"AOTAutograd added guards on its inputs: {added}", code="aotautograd-guards")
+
+
+def compile_here(
+    program: dict[str, Any], classes: program_classes.Classes, found_meshes: Sequence[Any]
+) -> tuple[Callable[..., Any], str]:
+    """In a client that gets no artifact: compile a program, which has these classes and meshes, for this process alone.
+
+    Returns the callable and the guards on its sizes (sizes.guard_check). Raises what torch raises, or CompileFailed.
+    """
+    context = TracingContext(input_metadata.new_fake_mode())
+    threads = torch._inductor.config.compile_threads or 1
+    with (
+        ambient_modes.thread_local(program["modes"]),
+        compiler_config.applied(program["configs"], threads),
+        tracing(context),
+        direct_inductor_calls.ours(),
+        cudagraph_parts.made_ahead(),
+        # With the backward: the guards that it adds must be known before the first call. It may be called while the
+        # graph is retained, on which AOTAutograd's cache has entries that say otherwise.
+        torch._functorch.config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),
+    ):
+        compiled, symints = _compile(
+            graph_codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context,
+            classes, found_meshes, inner_compile=retained_graphs.inner_compile,
+        )  # fmt: skip
+    _refuse_input_guards(context)
+    return compiled, produced_guards(symints, size_values(program["inputs"], program["hints"]))
+
+
+def _compile(
+    module: torch.fx.GraphModule,
+    inputs: dict[str, Any],
+    hints: list[int],
+    floats: list[float],
+    context: TracingContext,
+    classes: program_classes.Classes,
+    found_meshes: Sequence[Any],
+    weights: Sequence[torch.Tensor] = (),
+    inner_compile: Callable[..., Any] = compile_fx_inner,
+) -> tuple[Any, list[torch.SymInt]]:
+    """The result of compile_fx, and the symbolic sizes among its inputs."""
+    mode = context.fake_mode
+    assert mode is not None
+    sizes = input_metadata.size_maker(inputs, hints, floats, mode)
+    # On other inputs than the compile: a graph may change an input's metadata in place.
+    assert mode.shape_env is not None
+    # Sizes that only a run knows (nonzero, item) get new symbols when AOTAutograd traces. With Python's dispatcher, as
+    # in Dynamo: some operators take symbolic sizes in their Python decomposition only.
+    with mode, enable_python_dispatcher(), mode.shape_env.ignore_fresh_unbacked_symbols():
+        examples = input_metadata.make_inputs(inputs, sizes, mode, classes, found_meshes)
+        before = [_version(value) for value in examples]
+        _ExampleValues(module).run(*examples)
+    # Of a memory whose size is a symbol AOTAutograd cannot always make the one tensor that it wants (set_).
+    aliased = any(
+        "shares" in item and type(item["storage"]) is not int and _version(value) != version
+        for value, item, version in zip(examples, inputs["args"], before, strict=True)
+    )
+    made = input_metadata.make_inputs(inputs, sizes, mode, classes, found_meshes)
+    _dress_as_dynamos(module, made, inputs["args"])
+    if weights:
+        made = made[: len(made) - len(weights)]
+        frozen_weights.hold(module, weights)
+    fixed = set(TensorifyState.force_specializations)
+    try:
+        compiled = compile_fx(module, made, inner_compile=inner_compile)
+    except TensorifyScalarRestartAnalysis as error:
+        # Else the floats of the next graph would be fixed, too; entries of Dynamo's own, in a client, stay.
+        TensorifyState.force_specializations = fixed
+        raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
+    except Exception as error:  # as torch raises it, but for what it raises of no program that runs alone
+        if not aliased:
+            raise
+        raise CompileFailed(_ALIASED, code="aliased-mutation") from error
+    if sizes.fixed_floats():
+        raise CompileFailed("it holds for some values of a float argument only", code="fixed-float")
+    return compiled, [value for value, item in zip(made, inputs["args"], strict=False) if is_size_input(item)]
+
+
+def _version(value: Any) -> int:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+
+
+def _dress_as_dynamos(
+    module: torch.fx.GraphModule, inputs: list[torch.Tensor], described_inputs: list[dict[str, Any]]
+) -> None:
+    """Set the attributes by which AOTAutograd knows a Dynamo graph (frontend_utils._try_get_metadata_from_dynamo)."""
+    module.meta["dynamo_compile_id"] = "precompiled"
+    module._param_name_to_source = {}
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, value, described in zip(placeholders, inputs, described_inputs, strict=True):
+        node.meta["example_value"] = value
+        if "flags" in described:
+            node.meta["tensor_dict"] = dict(described["flags"])
+        node._dynamo_source = LocalSource(node.name)
+
+
+@contextmanager
+def _serializable() -> Iterator[None]:
+    """Have AOTAutograd make one bundle, backward included, also of graphs that its own cache would refuse."""
+    write = AOTAutogradCache._write_to_local_cache
+    with torch._functorch.config.patch(
+        enable_autograd_cache=True,
+        bundled_autograd_cache=True,
+        force_non_lazy_backward_lowering=True,
+        bypass_autograd_cache_key=True,
+        autograd_cache_allow_custom_autograd_functions=True,
+        strict_autograd_cache=False,
+    ):
+        # Its own copy on disk would have a random name (bypass_autograd_cache_key), and never be found.
+        AOTAutogradCache._write_to_local_cache = staticmethod(lambda key, content: None)
+        try:
+            yield
+        finally:
+            AOTAutogradCache._write_to_local_cache = write

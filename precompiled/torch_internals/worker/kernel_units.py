@@ -1,0 +1,268 @@
+"""In a worker: the C++ kernels of a graph, all those of a wrapper built together instead of one by one.
+
+A compiler spends nearly all of its time on the header that Inductor's kernels include, even where that is precompiled.
+So the kernels of a wrapper become one translation unit, or a few, each kernel in a namespace of its own. Header, flags
+and machine code of a kernel are those of torch's own build (docs/decisions/0015). A wrapper in C++ (``cpp_wrapper``),
+which has its kernels in it, is built by itself, as torch builds it.
+
+Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
+entry_function, cache}, torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding_async, _load_library_inner,
+entry_function, cache}, torch._inductor.async_compile.AsyncCompile.submit, torch._inductor.config.compile_threads,
+torch._inductor.cpp_builder.is_gcc. Checked on 2.11.0, 2.13.0, 2.15.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import torch._inductor.config
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import CppPythonBindingsCodeCache, CppWrapperCodeCache
+from torch._inductor.cpp_builder import is_gcc
+
+from precompiled.core.errors import CorruptArtifact
+from precompiled.torch_internals.inductor.cpp_kernels import (
+    handled,
+    kernel_name,
+    load_kernel,
+    module_name,
+    wrapper_name,
+)
+
+# With fewer kernels in a unit, a further compiler costs more than it saves. With more, one takes too much memory.
+MIN_KERNELS, MAX_KERNELS = 8, 64
+# Above a size that no single kernel has, GCC limits inlining to a share of the unit: kernels were three times slower.
+_NO_LIMIT = ("--param large-unit-insns=1000000",)
+# GCC inlines a large function that is called once, and not one that several kernels of a unit call.
+# With the shorter vectors of AVX2 the code of a WelfordHelper (batch norm's) is large in this sense, too.
+_WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
+_LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|WelfordHelper)\b")
+
+
+@dataclass(frozen=True)
+class Native:
+    """Built kernels. ``files``: SHA-256 -> contents of a ``.so``. ``kernels``: name of a kernel -> its ``.so``."""
+
+    files: dict[str, bytes]
+    kernels: dict[str, str]
+
+
+class _Text(CppPythonBindingsCodeCache):
+    """Builds nothing: the "kernel" is the text that torch would compile, with the functions for Python."""
+
+    @classmethod
+    def load_async(cls, main_code: str, *_: Any, **_options: Any) -> Callable[[], ModuleType]:
+        module = ModuleType("text")
+        setattr(module, cls.entry_function, main_code)
+        return lambda: module
+
+
+class _Build(CppPythonBindingsCodeCache):
+    """Builds as torch does, with its flags, its precompiled header and its cache of files. Loads nothing."""
+
+    cache: ClassVar[dict[str, Any]] = {}  # not the one of CppPythonBindingsCodeCache, whose entries are modules
+
+    @classmethod
+    def _load_library_inner(cls, path: str, key: str) -> Any:
+        return SimpleNamespace(path=path)
+
+
+class _WrapperBuild(CppWrapperCodeCache):
+    """Builds a wrapper in C++ as torch does, and gives the path instead of its entry. Loads nothing."""
+
+    cache: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def _load_library_inner(cls, path: str, key: str) -> Any:
+        module = ModuleType("built")
+        setattr(module, cls.entry_function, path)
+        return module
+
+
+class _Native:
+    """The callable that Inductor's code gets for native code that is to be built. Not one of Inductor's futures: the
+    code would wait for it.
+    """
+
+    def __init__(self, collector: KernelCollector, name: str) -> None:
+        self._collector = collector
+        self.name = name
+
+    def __call__(self, *args: Any) -> Any:
+        return self._collector.loaded(self.name)(*args)
+
+
+class _Kernel(_Native):
+    def __init__(self, collector: KernelCollector, argtypes: list[str], source: str) -> None:
+        super().__init__(collector, kernel_name(argtypes, source))
+        self.joins = _joins(source)
+        self.text: str = _Text.load_pybinding(argtypes, source)
+
+
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+def _joins(source: str) -> bool:
+    """Whether a kernel can be in a unit with others: it has no preprocessor directive but that of the common header,
+    and would be compiled to the same code.
+    """
+    if _LARGE.search(source):
+        return False
+    found = [text for text in _DIRECTIVE.findall(source) if not text.startswith("pragma ")]
+    return found == ["include <torch/csrc/inductor/cpp_prefix.h>"] and source.count('extern "C"') == 1
+
+
+def unit_text(kernels: Sequence[_Kernel]) -> str:
+    """One translation unit with ``kernels``, each an extension module of its own (kernels.module_name)."""
+    if len(kernels) == 1:
+        # As torch builds it, whatever it includes or defines.
+        (kernel,) = kernels
+        return f"#define PyInit_kernel PyInit_{module_name(kernel.name)}\n{kernel.text}"
+    includes: dict[str, None] = {}
+    parts = []
+    for kernel in kernels:
+        lines = kernel.text.splitlines()
+        # Within a namespace, an include would declare its names there.
+        includes |= dict.fromkeys(line.strip() for line in lines if line.lstrip().startswith("#include"))
+        own = "\n".join(line for line in lines if not line.lstrip().startswith("#include"))
+        name = module_name(kernel.name)
+        # These two have C linkage, for which namespaces do not count.
+        renamed = [("kernel", name), ("PyInit_kernel", f"PyInit_{name}")]
+        parts += [f"#define {old} {new}" for old, new in renamed]
+        parts += [f"namespace unit_{name} {{", own, "}"]
+        parts += [f"#undef {old}" for old, _ in renamed]
+    return "\n".join([*includes, *parts, ""])
+
+
+class _Unit:
+    """Kernels that are built together; in other threads, where Inductor's configuration allows some."""
+
+    def __init__(self, kernels: Sequence[_Kernel]) -> None:
+        self.kernels = kernels
+        threads = torch._inductor.config.compile_threads or 1
+        submit = AsyncCompile.submit if threads > 1 else None
+        flags = _NO_LIMIT if len(kernels) > 1 and is_gcc() else ()
+        self._built = _Build.load_async(unit_text(kernels), "cpu", submit_fn=submit, extra_flags=flags)
+
+    def path(self) -> Path:
+        """The ``.so``. Waits for the compiler; raises its error."""
+        return Path(self._built().path)
+
+
+class _WrapperUnit:
+    """A wrapper in C++, built by itself; in another thread, as the units of kernels are."""
+
+    def __init__(self, wrapper: _Native, options: dict[str, Any]) -> None:
+        self.kernels = [wrapper]
+        threads = torch._inductor.config.compile_threads or 1
+        init = f"PyInit_{_WrapperBuild.entry_function}"
+        named = f"#define {init} PyInit_{module_name(wrapper.name)}\n{options['main_code']}"
+        self._built = _WrapperBuild.load_pybinding_async(
+            **{**options, "main_code": named}, submit_fn=AsyncCompile.submit if threads > 1 else None
+        )
+
+    def path(self) -> Path:
+        """The ``.so``. Waits for the compiler; raises its error."""
+        return Path(self._built())
+
+
+class KernelCollector:
+    """Collects and builds the kernels of the wrappers that are executed while ``collected`` is open.
+
+    Inductor waits for a graph's kernels where it executes the graph's wrapper. Here the kernels of the forward are
+    built while the backward is being lowered; ``native`` raises the errors of the compiler.
+    """
+
+    def __init__(self, told: Callable[[int, int], None] = lambda built, of: None) -> None:
+        """``told``: how many kernels are built, and of how many, after each unit."""
+        self._told = told
+        for cache in (_Build.cache, _WrapperBuild.cache):
+            cache.clear()  # after a killed compiler, build again; what was built is found on disk
+        self._kernels: dict[str, _Native] = {}
+        self._waiting: list[_Kernel] = []
+        self._units: list[_Unit | _WrapperUnit] = []
+        self._files: dict[str, tuple[Path, str]] = {}  # name of a built kernel -> its .so, and that one's SHA-256
+
+    def kernel(self, argtypes: list[str], source: str) -> _Native:
+        kernel = _Kernel(self, argtypes, source)
+        if kernel.name not in self._kernels:
+            self._kernels[kernel.name] = kernel
+            self._waiting.append(kernel)
+        return self._kernels[kernel.name]
+
+    def wrapper(self, options: dict[str, Any]) -> _Native:
+        wrapper = _Native(self, wrapper_name(options))
+        if wrapper.name not in self._kernels:
+            self._kernels[wrapper.name] = wrapper
+            self._units.append(_WrapperUnit(wrapper, options))
+        return self._kernels[wrapper.name]
+
+    def all_named(self, compiler: AsyncCompile | None = None) -> None:
+        """Start the compilers for the kernels that were named since the last call."""
+        joining = [kernel for kernel in self._waiting if kernel.joins]
+        self._units += [_Unit([kernel]) for kernel in self._waiting if not kernel.joins]
+        self._units += [_Unit(part) for part in divided(joining, torch._inductor.config.compile_threads or 1)]
+        self._waiting = []
+
+    def loaded(self, name: str) -> Callable[..., Any]:
+        """The kernel, callable; waits until it is built."""
+        self._build()
+        path, digest = self._files[name]
+        kernel: Callable[..., Any] = load_kernel(name, path, digest)
+        return kernel
+
+    def native(self) -> Native:
+        """All built kernels. Waits for the compilers; raises their errors, ImportError where a .so does not load."""
+        self._build()
+        for name in self._kernels:
+            try:
+                self.loaded(name)
+            except CorruptArtifact as error:  # there is no artifact yet
+                raise ImportError(str(error)) from error
+        files = {digest: path.read_bytes() for path, digest in self._files.values()}
+        return Native(files, {name: digest for name, (_, digest) in self._files.items()})
+
+    def _build(self) -> None:
+        self.all_named()
+        units, self._units = self._units, []
+        if units:
+            self._told(len(self._files), len(self._kernels))
+        while units:
+            unit = units.pop(0)
+            try:
+                path = unit.path()
+            except Exception as error:
+                if isinstance(unit, _WrapperUnit) or len(unit.kernels) == 1:
+                    raise
+                # Perhaps the kernels conflict, or there was too little memory: build one by one, as torch does.
+                said = f"{type(error).__name__}: ...{str(error)[-2000:]}"  # for the worker's log
+                sys.stderr.write(f"{len(unit.kernels)} kernels are built one by one: {said}\n")
+                units = [*(_Unit([kernel]) for kernel in unit.kernels), *units]
+                continue
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            self._files |= {kernel.name: (path, digest) for kernel in unit.kernels}
+            self._told(len(self._files), len(self._kernels))
+
+
+def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
+    """Divide kernels into units: one for each thread where there are MIN_KERNELS for it; none over MAX_KERNELS."""
+    count = max(min(threads, len(kernels) // MIN_KERNELS), -(-len(kernels) // MAX_KERNELS), 1)
+    for number in range(count):
+        part = kernels[number::count]
+        if part:
+            yield part
+
+
+@contextmanager
+def collected(told: Callable[[int, int], None]) -> Iterator[KernelCollector]:
+    collector = KernelCollector(told)
+    with handled(collector):
+        yield collector
