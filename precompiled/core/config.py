@@ -164,7 +164,7 @@ def required_by_environment() -> bool:
     try:
         return _boolean(os.environ.get(f"{ENV_PREFIX}REQUIRE", ""))
     except ValueError:
-        return True  # somebody wanted it
+        return True  # it is set, if to an invalid value
 
 
 def _switch(value: Any) -> bool:

@@ -26,8 +26,8 @@ class Kind(Enum):
     COMMAND = "Commands and the start of the daemon"
     WATCH = "Watch mode"
     WORKER = "Why a worker ended"
-    REMOTE = "The remote: without it all goes on as on one host"
-    FARM = "The farm: without it all is compiled on this host"
+    REMOTE = "The remote: without it, the host works alone"
+    FARM = "The farm: without it, all is compiled on this host"
     PACKAGE = "Packages: this frame is traced as usual"
     PACKAGE_FILE = "Package files (`save_package`, `load_package`: PackageError)"
 
