@@ -34,8 +34,8 @@ ACCEPT_S = 0.02  # of one turn, for accepting; the kernel keeps the other new co
 MAX_NEW = 4096  # accepted connections of one user that wait to be prepared; further ones are refused
 EVENTS_PER_TURN = 1 << 15  # all of them: no user's many may hide another's one
 CHUNK_BYTES = 1 << 18  # of one read
-TURN_S = 0.02  # for all users together
-USER_TURN_S = 0.002  # for one user at least: one message more than fits into it is handled
+TURN_S = 0.02  # for the messages of all users together
+USER_TURN_S = 0.002  # for one user's messages at least, and for his new connections: one more than fits is handled
 HANDSHAKE_S = 10.0  # a peer that has not introduced itself by then is dropped
 STALLED_S = 30.0  # the same for one that sends no more of a message, or reads no reply
 PAUSED_S = 120.0  # the same for one that is not read, since its user holds too much already
@@ -151,7 +151,7 @@ class Connections:
                 self._flush(connection)
             if events & ~select.EPOLLOUT and connection.fd >= 0:
                 self._queue(connection)
-        for uid, queue in _rotate(self._new):
+        for uid, queue in _rotate(self._new, USER_TURN_S):
             self._prepare(*queue.popleft(), uid, now)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
@@ -159,7 +159,7 @@ class Connections:
 
     def messages(self) -> Iterator[tuple[Connection, list[bytes]]]:
         """Whole messages, the users by turns; the time that the caller takes for one is its user's."""
-        for _uid, queue in _rotate(self._ready):
+        for _uid, queue in _rotate(self._ready, max(USER_TURN_S, TURN_S / max(1, len(self._ready)))):
             connection = queue.popleft()
             self._queued.discard(connection)
             if connection.fd >= 0:
@@ -431,15 +431,13 @@ class Connections:
             self._drop(connection)
 
 
-def _rotate(queues: dict[int, deque[T]]) -> Iterator[tuple[int, deque[T]]]:
-    """Each user's queue, by turns, as long as it has items and its share of the turn lasts. The caller takes an item.
+def _rotate(queues: dict[int, deque[T]], share_s: float) -> Iterator[tuple[int, deque[T]]]:
+    """Each user's queue, until it is empty or ``share_s`` has passed. The caller takes one item each time.
 
-    What is left keeps its place: the users that were not served to the end come last in the next turn.
+    Users with items left come last in the next turn.
     """
-    users = list(queues)
-    share = max(USER_TURN_S, TURN_S / max(1, len(users)))
-    for uid in users:
-        until = time.monotonic() + share
+    for uid in list(queues):
+        until = time.monotonic() + share_s
         queue = queues.pop(uid, None)
         while queue:
             yield uid, queue
