@@ -1,16 +1,20 @@
-"""Check the words of the tree: `PYTHON tools/prose.py [--count]`, where PYTHON has precompiled installed.
+"""Check the words of the tree: `PYTHON tools/prose.py`, where PYTHON has precompiled installed.
 
 - A line of Markdown has at most 200 characters.
 - Markdown, docstrings, comments and messages use none of BANNED.
 - `precompiled --help` shows the whole summary of each command.
 
-``--count`` prints the number of findings of each folder and phrase, instead of each finding.
+``--count`` prints the number of findings of each folder and phrase, instead of each finding. ``--sample docs`` and
+``--sample comments`` print 100 random sentences (the same ones for the same tree), for a reader to judge: at most 5 may
+need a second reading.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import io
+import random
 import re
 import subprocess
 import sys
@@ -91,6 +95,51 @@ def in_help() -> Iterator[Finding]:
             yield Finding("precompiled --help", 0, f"the summary of {name} is longer than {room} characters")
 
 
+def doc_sentences() -> Iterator[tuple[str, str]]:
+    """Sentences and table cells of Markdown, and messages of reasons and help, each with its file."""
+    for path in tracked("*.md"):
+        text = re.sub(
+            r"^(?:```.*?^```|<!-- made by.*?<!-- end -->)", "", path.read_text(), flags=re.DOTALL | re.MULTILINE
+        )
+        for block in re.split(r"\n\s*\n|\n(?=[-*|#] ?)", text):
+            if block.startswith("|"):
+                parts = [cell.strip() for line in block.splitlines() for cell in line.strip("|").split("|")]
+            else:
+                parts = _split(block)
+            yield from ((str(path.relative_to(ROOT)), part) for part in parts)
+
+
+def comment_sentences() -> Iterator[tuple[str, str]]:
+    """Sentences of docstrings and comments of the product and its tests, each with its file."""
+    for path in tracked("precompiled/*.py", "service/*.py", "systemd/*.py", "tests/*.py", "benchmarks/*.py"):
+        name, text = str(path.relative_to(ROOT)), path.read_text()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                for block in (ast.get_docstring(node) or "").split("\n\n"):
+                    yield from ((name, part) for part in _split(block.partition("Private names:")[0]))
+        comments: list[str] = []
+        for line in [*text.splitlines(), ""]:
+            found = re.match(r"\s*# (?!type:|noqa|fmt:|pragma)(.+)", line)
+            if found:
+                comments.append(found[1])
+            elif comments:
+                yield from ((name, part) for part in _split(" ".join(comments)))
+                comments = []
+
+
+def _split(text: str) -> list[str]:
+    return re.split(r"(?<=[.!?:]) +(?=[`\"(]*[A-Z])", " ".join(text.split()))
+
+
+def sample(kind: str, number: int, seed: int) -> list[str]:
+    """``number`` sentences of at least six words, each with its file."""
+    found = doc_sentences() if kind == "docs" else comment_sentences()
+    long = [
+        f"{name}: {text}" for name, text in found if len(re.findall(r"[A-Za-z]{2,}", re.sub(r"`[^`]*`", "", text))) >= 6
+    ]
+    return random.Random(seed).sample(long, number)
+
+
 def findings() -> Iterator[Finding]:
     for path in tracked("*.md"):
         yield from in_markdown(path)
@@ -103,7 +152,13 @@ def findings() -> Iterator[Finding]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", action="store_true", help="count by folder and phrase")
+    parser.add_argument("--sample", choices=["docs", "comments"], help="print random sentences")
+    parser.add_argument("--number", type=int, default=100, help="of these (100)")
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.sample:
+        print("\n".join(sample(arguments.sample, arguments.number, arguments.seed)))
+        return 0
     found = list(findings())
     if arguments.count:
         for (folder, problem), number in Counter((str(Path(at.path).parent), at.problem) for at in found).most_common():
