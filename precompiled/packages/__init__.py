@@ -1,24 +1,32 @@
-"""Packages: Dynamo's own output (guards, bytecode, the keys of its graphs), kept so that a later process skips tracing.
+"""Packages: Dynamo's guards, bytecode and graph keys, kept on disk so that later processes skip tracing.
 
-Called from outside: ``install`` and ``remove`` (by routing.py), ``portable.save`` and ``portable.load`` (by
-precompiled.save_package and load_package). ``automatic``: what happens at each frame that Dynamo would trace;
-``source_files`` and ``requirements``: what must be the same around a frame; ``describe``: objects as data that means
-the same in another process; ``dynamo``: all that needs Dynamo. How packages work: docs/explanation/packages.md,
-docs/decisions/0012-packages.md.
+Entry points:
+
+- ``install`` and ``remove``: called by routing.py.
+- ``portable.save`` and ``portable.load``: called by precompiled.save_package and precompiled.load_package.
+
+Parts:
+
+- ``automatic``: what happens at each frame that Dynamo would trace.
+- ``source_files`` and ``requirements``: what must be equal around a frame.
+- ``describe``: describes objects as data that means the same in another process.
+- ``dynamo``: everything that needs Dynamo.
+
+How packages work: docs/explanation/packages.md, docs/decisions/0012-packages.md.
 """
 
 from __future__ import annotations
 
 
 def install() -> None:
-    """Use and record packages in this process, as soon as Dynamo is imported; idempotent."""
+    """Use and record packages in this process as soon as Dynamo is imported. Idempotent."""
     from precompiled.packages.dynamo import lazy_switch
 
     lazy_switch.install(_switch_on)
 
 
 def remove() -> None:
-    """Stop using and recording packages; idempotent."""
+    """Stop using and recording packages. Idempotent."""
     from precompiled.client.process import PROCESS
     from precompiled.packages.dynamo import lazy_switch
 

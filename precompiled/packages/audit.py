@@ -1,9 +1,10 @@
-"""A sample of hits is traced all the same, and what came of it compared with the package.
+"""Audits: some processes trace even though a package fits, and compare the trace with the package.
 
-A package is used where all that a trace reads is as it was. Whether we know of all that a trace reads is what no check
-on an entry can tell. So in some processes (``package_audit``, a fraction of all) Dynamo traces what a package would
-have spared it. Where that gives another program, the function's packages are taken out of use in this store, and the
-user is told. The process itself runs what it traced, so nothing that an audit finds was wrong there.
+A package is used only if everything that its trace is known to have read is unchanged. No check of an entry can show
+that this list of facts is complete; only a trace can. So in a fraction of all processes (the setting ``package_audit``)
+Dynamo traces frames that a package would have served. If the trace gives a different program, the function's packages
+are refused in this store from then on, and the user gets a warning. The process itself runs what it traced, so a wrong
+package does no harm in an audit.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ SAID = "it has a package, which this process checked by a trace (PRECOMPILED_PAC
 
 
 def is_drawn(fraction: float) -> bool:
-    """Whether a process is one of those that compare. Not by ``random``: its state is the user's."""
+    """Whether this process audits its packages. Does not use ``random``, whose state belongs to the user."""
     return int.from_bytes(os.urandom(4), "little") < fraction * 2**32
 
 
 def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str | None:
-    """What a trace made otherwise than an entry says, in words; None where it is the same program."""
+    """How a fresh trace differs from a stored entry, as a phrase for a message. None if the programs are equal."""
     (before, about), (here, told) = kept, fresh
     if before.kind != here.kind:
         return f"it is {here.kind}, and a package says {before.kind}"
@@ -43,7 +44,7 @@ def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str |
 
 
 def refuse(store: PackageStore, header: Header, differs: str) -> NotPortable:
-    """Take the packages of an entry's function out of use; what is to be raised then."""
+    """Refuse the packages of the entry's function in this store, and warn. Returns the error to raise."""
     name = f"{header.module}.{header.qualname}"
     said = f"a trace of {name} gave something else than its package: {differs}. Its packages are out of use here"
     store.refuse(header, said)

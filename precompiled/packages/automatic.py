@@ -1,7 +1,7 @@
-"""Automatic packages: what Dynamo traces is published, and used by later processes instead of a trace.
+"""Automatic packages: publish what Dynamo traces, and serve later processes from it without a trace.
 
-Dynamo calls ``find`` at each frame that it has no code for, and ``traced`` after it had to trace one. Where a package
-may not be right, Dynamo traces as usual, and the frame's report says why: ``reports`` has one for each frame.
+Dynamo calls ``find`` at each frame for which it has no valid code, and ``traced`` after each trace. If a package may be
+wrong for a frame, Dynamo traces as usual, and the frame's report in ``reports`` says why.
 """
 
 from __future__ import annotations
@@ -48,23 +48,29 @@ from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
 
-# Entries that are compared with a frame in full: where a function is called with ever new values, each trace would be
-# slower than the one before. Dynamo itself gives up after 8 (recompile_limit).
+# How many entries are compared with a frame in full. If a function is called with new values each time, comparing all
+# its entries would make each trace slower than the one before. Dynamo itself stops after 8 (recompile_limit).
 MAX_TRIED = 16
-# Why an audited trace cannot be compared, where the cause is this process or host, not the package.
+# Codes of traces that an audit cannot compare because of this process or host. They do not count against the package.
 _OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
 
 
 @dataclass
 class FunctionReport:
-    """What became of one frame that Dynamo had no code for.
+    """The outcome for one frame for which Dynamo had no code.
 
-    ``state``: "used" (from a package), "skipped" (a package says that Dynamo leaves it as it is), "recorded" (traced,
-    and kept), "traced" (and not kept: ``reason``), "audited" (traced, with the same result as a package's:
-    packages/audit.py). ``reasons``: why each entry of the function was not used.
+    ``state`` is one of:
+
+    - "used": served from a package.
+    - "skipped": a package says that Dynamo leaves the frame uncompiled.
+    - "recorded": traced, and published.
+    - "traced": traced, and not published. ``reason`` has the code, ``message`` the explanation.
+    - "audited": traced, with the same result as a package (packages/audit.py).
+
+    ``reasons`` says why each entry of the function was not used.
     """
 
-    name: str  # module.qualified name; of one of torch's own modules, its class's
+    name: str  # module.qualified name; for a module of torch's own (nn.Sequential), the name of its class
     state: str
     reason: str = ""
     message: str = ""
@@ -74,7 +80,10 @@ class FunctionReport:
 
 
 def switch_on() -> Automatic:
-    """Have Dynamo ask this process's packages before it traces; idempotent. Raises NotPortable on an unfit torch."""
+    """Make Dynamo look up this process's packages before it traces. Idempotent.
+
+    Raises NotPortable if packages do not support this torch.
+    """
     packages = PROCESS.packages
     if packages is None:
         PROCESS.packages = packages = Automatic()
@@ -84,11 +93,11 @@ def switch_on() -> Automatic:
 
 
 class VerifiedEntry(NamedTuple):
-    """An entry that is for a frame. ``install`` gives it to Dynamo; ``discard`` takes back all that was done so far."""
+    """An entry that fits a frame. ``install`` gives it to Dynamo; ``discard`` undoes everything done so far."""
 
     install: Callable[[], Any]
     discard: Callable[[], None]
-    functions: list[str]  # that stand in it: their qualified names
+    functions: list[str]  # qualified names of the functions whose code the entry contains
 
 
 @dataclass
@@ -96,18 +105,18 @@ class _Looked:
     """The result of a search for a frame's entry, for the trace that may follow."""
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
-    began: float = 0.0  # of time.perf_counter()
-    # Both are from before the trace, which may change them.
+    began: float = 0.0  # when the search began, by time.perf_counter()
+    # Both are computed before the trace, which may change them.
     requires: dict[str, str] | None = None
     program: Program = ANY
-    reasons: list[str] = field(default_factory=list)  # why no entry was used
-    others: list[str] = field(default_factory=list)  # names of entries that were made in other programs
-    audited: Entry | None = None  # the entry that would have been used, to be compared with the trace
-    refused: str | None = None  # why no entry of the function may be used
+    reasons: list[str] = field(default_factory=list)  # why each entry was not used
+    others: list[str] = field(default_factory=list)  # names of entries that other programs recorded
+    audited: Entry | None = None  # the entry that would have been used; the trace is compared with it
+    refused: str | None = None  # why no entry of the function may be used (a failed audit)
 
 
 class _Made(NamedTuple):
-    """The parts of an entry that is to be published."""
+    """The parts of an entry, ready to be published."""
 
     header: fmt.Header
     about: fmt.About
@@ -115,9 +124,9 @@ class _Made(NamedTuple):
 
 
 class Automatic:
-    """The packages of this process (process.Packages, dynamo/dynamo_frames.Packages).
+    """The packages of this process (implements process.Packages and dynamo/dynamo_frames.Packages).
 
-    ``reports``: one for each frame with tensors that Dynamo had no code for while packages were on.
+    ``reports`` has one report for each frame with tensors for which Dynamo had no code while packages were on.
     """
 
     def __init__(self) -> None:
@@ -127,16 +136,16 @@ class Automatic:
         self._source_files = SourceFiles()
         self._counter = 0
         self._looked = _Looked()
-        self._audits: bool | None = None  # whether this process traces nevertheless, and compares; None: not drawn yet
+        self._audits: bool | None = None  # whether this process audits its packages; None: not decided yet
         self._read: dict[str, Entry] = {}  # name -> an entry that was read and verified
-        # From load_package(check_source=False): by module, qualified name and fullgraph=, for any code.
+        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. They serve any code.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
 
     def switch_off(self) -> None:
         dynamo_frames.remove()
 
     def files(self) -> dict[str, str]:
-        """The program's own files as this process has them: path -> digest of the text."""
+        """The program's own files as this process loaded them: path -> digest of the text."""
         return self._source_files.digests()
 
     def flush(self, timeout_s: float | None = None) -> bool:
@@ -145,20 +154,23 @@ class Automatic:
     def name_graph(
         self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
     ) -> None:
-        """As the protocol says. Never raises: a graph without a name is kept in no entry."""
+        """Attach the graph's key and description to its function (see the protocol). Never raises.
+
+        An entry cannot be recorded if one of its graphs has no such description.
+        """
         try:
             self._name_graph(function, report, program, held)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - the graph is compiled and runs
+        except BaseException as error:  # noqa: BLE001 - the graph is compiled and must run
             self.failed(error)
 
     def _name_graph(
         self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
     ) -> None:
         if program.cudagraphs or program.frozen:
-            # Cudagraphs need what a trace marks on parameters; what frozen weights hold is in the artifact, and no
-            # entry says what that was.
+            # CUDA graphs need marks that only a trace puts on parameters. With frozen weights, the artifact contains
+            # the values, and an entry does not record which values these are.
             return
         graph = Graph(
             report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules,
@@ -170,7 +182,7 @@ class Automatic:
     # ------------------------------------------------------------------ using
 
     def find(self, frame: Frame) -> Any:
-        """What Dynamo would get from a trace; None: it must trace."""
+        """Serve a frame from a package. Returns what a trace would give Dynamo, or None if Dynamo must trace."""
         started = time.perf_counter()
         session: sessions.Session | None = None
         self._looked = looked = _Looked(weakref.ref(frame), started)
@@ -182,7 +194,7 @@ class Automatic:
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None or session.stays_eager:
-                    return None  # a watch's capture always traces, and so does what must not run compiled
+                    return None  # watch mode's captures must trace; other graphs here must not run compiled
                 awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self._find(session, frame, looked)
                 if found is None and awaited and looked.audited is None and session.came_ahead():
@@ -191,7 +203,7 @@ class Automatic:
                     found = self._find(session, frame, looked)
         except Exception as error:
             code = code_of(error, "package-internal-error")
-            if session is not None and not isinstance(error, NotPortable):  # NotPortable is counted after the trace
+            if session is not None and not isinstance(error, NotPortable):  # traced() counts NotPortable
                 session.ledger.count_reason("not_kept", code)
             log.info("no package for %s.%s (%s)", frame.module, frame.qualname, code, exc_info=True)
             looked.reasons.append(f"{code}: {error}")
@@ -209,9 +221,12 @@ class Automatic:
         return result
 
     def _program(self, session: sessions.Session) -> Program:
-        """The program that an entry is for. Raises NotPortable where it is needed and not known."""
+        """The program that entries must belong to.
+
+        Raises NotPortable with ``packages = "program"`` if the program's source files are unknown.
+        """
         if session.recorder is not None or session.settings.packages == "off":
-            return ANY  # a watch makes packages for any program; so does whoever loads a package file
+            return ANY  # watch mode and load_package make entries for any program
         try:
             return self._source_files.program()
         except NotPortable:
@@ -243,7 +258,7 @@ class Automatic:
                     return None
                 result = verified.install()
                 self._source_files.met(verified.functions)
-            except (Mismatch, NotPortable, StoreError) as reason:  # NotPortable: an object has no description here
+            except (Mismatch, NotPortable, StoreError) as reason:  # NotPortable: an object has no description
                 if _is_of_another_file(entry, frame):
                     continue
                 place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
@@ -251,18 +266,18 @@ class Automatic:
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
-            if check_source:  # else the entry is of another source, and not in the store: it cannot be saved
+            if check_source:  # an unchecked entry has another source and is not in the store: it cannot be saved
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
                 self.used.add((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(_shown(frame), state, guards=entry.header.guards)
-        # What an entry of this very program says is the reason, where there is one.
+        # If an entry of this program gave a reason, that reason is reported alone.
         if not looked.reasons and any(self._is_of_its_past(store, frame, name) for name in looked.others[:MAX_TRIED]):
             looked.reasons.append("the program had other code when it was traced")
         return None
 
     def _is_of_its_past(self, store: PackageStore, frame: Frame, name: str) -> bool:
-        """Whether an entry that was made in another program may be of an earlier text of this one."""
+        """Whether an entry of another program may come from an earlier text of this program."""
         if frame.module != "__main__":
             return True
         try:
@@ -273,10 +288,10 @@ class Automatic:
     def _entries(
         self, store: PackageStore, frame: Frame, program: Program | None, looked: _Looked
     ) -> Iterator[tuple[Entry, bool]]:
-        """Entries of a frame's function, newest first, and whether their source is checked.
+        """The entries of a frame's function, newest first, each with whether its source must be checked.
 
-        ``program``: in which they were made; None: in any. Entries of skipped frames come last: with other values the
-        frame may have been compiled.
+        ``program``: yield only entries recorded in this program; None: in any program. Entries of skipped frames come
+        last: the frame may have been compiled for other values.
         """
         function = _function_key(frame)
         skipped = []
@@ -284,7 +299,7 @@ class Automatic:
             try:
                 entry = self._read.get(name)
                 if program is not None:
-                    # Only the first line is read: entries of other programs may be many, and large.
+                    # Read only the first line: there may be many entries of other programs, and large ones.
                     header = entry.header if entry is not None else store.header(function, name)
                     if header is not None and not program.made(header.sources, header.sources_code):
                         looked.others.append(name)
@@ -292,7 +307,7 @@ class Automatic:
                 if entry is None:
                     entry = self._read[name] = store.read(function, name)
             except FileNotFoundError:
-                continue  # evicted meanwhile
+                continue  # evicted after names() listed it
             except (StoreError, OSError) as reason:
                 looked.reasons.append(str(reason))
                 continue
@@ -306,7 +321,10 @@ class Automatic:
             yield entry, True
 
     def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
-        """Whether the frame is traced nevertheless. Not at a later trace, which may know which sizes change."""
+        """Whether to trace this frame although an entry fits it.
+
+        Only a function's first trace is audited: later traces may know which sizes change.
+        """
         if self._audits is None:
             self._audits = audit.is_drawn(session.settings.package_audit)
         return self._audits and entry.header.first and frame.first
@@ -331,7 +349,8 @@ class Automatic:
         undo = ExitStack()
         with installing.or_discarded(body, frame, name, undo):
             rebuilder = installing.usable(body, frame, described, name, undo, check_source=check_source)
-            # After the guards: one that fails is the reason for a trace, also where the artifact is still compiled.
+            # Checked after the guards, so that a failed guard is the reported reason even while the artifact is being
+            # compiled.
             missing = next((key for key, found in artifacts.items() if not found), None)
             if missing is not None:
                 raise Mismatch(f"the artifact {missing[:12]} is not in the store")
@@ -343,7 +362,7 @@ class Automatic:
             with installing.or_discarded(body, frame, name, undo):
                 result = install([function for function, _calls in loaded], body, name)
             structured_trace.belong([calls.report.id for _function, calls in loaded], result)
-            for _function, calls in loaded:  # counted now that the entry is used
+            for _function, calls in loaded:  # counted only now, because the entry is used
                 session.ledger.add(calls)
                 session.note(calls.snapshot())
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
@@ -354,18 +373,18 @@ class Automatic:
         return VerifiedEntry(use, lambda: installing.discard(body, frame, name, undo), functions)
 
     def ended(self) -> None:
-        """Called after a frame was served or traced. Never raises."""
+        """Finish a frame that was served or traced. Never raises."""
         self._source_files.leave_out()
 
     def failed(self, error: BaseException) -> None:
-        """A step failed in a way that no step foresees. Counted; the frame is traced as usual."""
+        """Count an unforeseen error. The frame is traced as usual."""
         sessions.current().ledger.count_reason("not_kept", code_of(error, "package-internal-error"))
 
     # ------------------------------------------------------------------ recording
 
     def traced(self, frame: Frame, traced: Traced) -> None:
         """Publish the result of a trace, or compare it with the audited entry. Never raises."""
-        # ``find`` was not called where nothing can be kept: under a torch function mode.
+        # Under a torch function mode no frame can be kept, so ``find`` was not called.
         looked = self._looked if self._looked.frame() is frame else _Looked()
         report = FunctionReport(_shown(frame), "recorded", reasons=tuple(looked.reasons))
         try:
@@ -407,7 +426,10 @@ class Automatic:
         structured_trace.frame(vars(report), traced.result)
 
     def _entry(self, frame: Frame, traced: Traced, looked: _Looked, report: FunctionReport) -> Callable[[], _Made]:
-        """A function that makes an entry of a trace, and holds no object of the user's. Both raise NotPortable."""
+        """Return a function that builds the entry of a trace and holds no object of the user's.
+
+        Raises NotPortable, as does the returned function.
+        """
         if traced.body is not None:
             trace_recording.check_bytecode(traced, frame)
         if traced.problem is not None:
@@ -426,7 +448,7 @@ class Automatic:
             data = entry_codec.encode(left, traced.names)
             header = replace(header, meaning=hashlib.sha256(data).hexdigest())
             return lambda: _Made(header, fmt.About(reason=reason), data)
-        # Not ``traced``, which holds objects that the trace has read.
+        # ``complete`` must not hold ``traced``, which holds objects that the trace has read.
         body, names, about, locals_ = traced.body, traced.names, traced.about, traced.locals
         assert body is not None
         met = frame_entry.qualnames(traced)
@@ -447,7 +469,7 @@ class Automatic:
 
     def _not_kept(self, report: FunctionReport, error: BaseException) -> None:
         report.state, report.reason, report.message = "traced", code_of(error, "package-internal-error"), str(error)
-        with suppress(Exception):  # settings may be unreadable: torch.compile goes on without us
+        with suppress(Exception):  # the settings may be unreadable; torch.compile must go on
             sessions.current().ledger.count_reason("not_kept", report.reason)
         log.info("%s is not kept (%s): %s", report.name, report.reason, error)
 
@@ -463,18 +485,21 @@ class Automatic:
             name = store.publish(header, made.about.to_bytes(), made.body)
             entries.append((header.function, name))
             self.used.add((header.function, name))
-            link.put_entry(store.root, header.function, name)  # a remote's helper, where there is one
+            link.put_entry(store.root, header.function, name)  # upload the entry, if this host has a remote
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
 
 
 def _is_off(session: sessions.Session) -> bool:
-    """Whether packages were switched off since the hook was installed: settings are read again."""
+    """Whether packages were switched off after the hook was installed. Reads the settings again."""
     return session.settings.mode == "off" or switched_off(os.environ)
 
 
 def _shown(frame: Frame) -> str:
-    """As people call it: a module of torch's own (nn.Sequential) by its class, and not by Dynamo's wrapper."""
+    """The name of a frame for reports.
+
+    A module of torch's own (nn.Sequential) has the name of its class, because Dynamo's wrapper runs it.
+    """
     wrapped = type(frame.local.get("fn"))
     if frame.module == fmt.WRAPPER:
         return f"{wrapped.__module__}.{wrapped.__qualname__}"
@@ -482,7 +507,10 @@ def _shown(frame: Frame) -> str:
 
 
 def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
-    """Whether an entry of a main program's function is of another file: another program, which tells nothing here."""
+    """Whether an entry of a main program's function comes from another file.
+
+    That is another program, so the entry gives no reason for a cache miss of this one.
+    """
     file = frame.code.co_filename
     if frame.module != "__main__" or file.startswith("<"):
         return False
@@ -493,7 +521,7 @@ def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
 
 
 def _place(entry: Entry, guard: int | None) -> str:
-    """The user's line of code that a guard came from; "" where it is not known."""
+    """The line of the user's code that a guard came from, or "" if unknown."""
     try:
         return "" if guard is None else fmt.About.parse(entry.about).guards[guard].place
     except (StoreError, IndexError):
@@ -505,6 +533,6 @@ def _function_key(frame: Frame) -> str:
 
 
 def decoded(entry: Entry) -> frame_entry.Body:
-    """The body of an entry, under the names of no process. Its digest is verified; its pickle is code."""
+    """The body of an entry, with placeholder names. The store has verified its digest; its pickle can run code."""
     body: frame_entry.Body = entry_codec.decode(entry.body, lambda placeholder: f"__precompiled_0_{placeholder}")
     return body

@@ -1,9 +1,9 @@
-"""Which functions of the program have not run yet in this process: what they say cannot have changed anything.
+"""Find the functions of the program that have not run yet: their bodies cannot have changed anything so far.
 
-CPython 3.11 counts the calls of each code object until it makes a faster form of it (PEP 659), from -8 up to 0. That is
-``co_warmup`` of PyCodeObject (Include/cpython/code.h), which no attribute shows: so it is read where it lies, after a
-check that it lies there. Other versions of Python say nothing of that kind before somebody asks
-(``sys.monitoring``), so there every function counts as one that ran.
+CPython 3.11 counts the calls of each code object, from -8 up to 0, until it specializes the code (PEP 659). The counter
+is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes it, so this file reads it from memory,
+after a check that it is at the expected offset. Other versions of Python count calls only after a request
+(``sys.monitoring``), so on them every function counts as run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from precompiled.core.looks import is_a, module_named, namespace_of
 from precompiled.packages.describe.places import codes_of
 
-# The qualified name of a function, and the first line of it in its file.
+# A function's qualified name, and its first line in its file.
 Place = tuple[str, int]
 
 _NEVER = -8  # QUICKENING_INITIAL_WARMUP_VALUE (Include/internal/pycore_code.h)
@@ -27,7 +27,7 @@ _OFFSET = 52  # three words of PyVarObject, co_consts, co_names, co_exceptiontab
 
 
 class Module:
-    """The functions of one module that had not run at the last look, fewer each time."""
+    """The functions of one module that have not run yet."""
 
     def __init__(self, module: ModuleType, path: str) -> None:
         self._waiting = {place_of(code): code for code in _functions(module, path)} if _counts() else {}
@@ -39,14 +39,14 @@ class Module:
 
 
 def has_run(code: CodeType) -> bool:
-    """Whether a call of the function has begun in this process; true where this Python does not tell."""
+    """Whether a call of the function has begun in this process. Always true if this Python does not count calls."""
     return not _counts() or _calls(code) != _NEVER
 
 
 def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
     """The code of the functions that a module's file defines, as the module and its classes hold them now.
 
-    Also of what decorators wrap; program_text.py knows which of them do no more.
+    Includes functions that decorators wrap; program_text.py knows which decorators only call their function.
     """
     name = module_named(module)
     for value in list(namespace_of(module).values()):
@@ -64,11 +64,11 @@ def _calls(code: CodeType) -> int:
 
 @functools.cache
 def _counts() -> bool:
-    """Whether this Python counts calls, where this file looks for them."""
+    """Whether this Python counts calls at the offset that this file reads."""
     if sys.implementation.name != "cpython" or sys.version_info[:2] != (3, 11):
         return False
     scope: dict[str, Any] = {}
-    exec("def function(): pass", scope)  # a function that cannot have run
+    exec("def function(): pass", scope)  # a new function cannot have run
     code = scope["function"].__code__
     before = _calls(code)
     scope["function"]()

@@ -1,4 +1,4 @@
-"""The graphs of an entry as callables, from their artifacts: the bytecode of an entry calls these."""
+"""Load the graphs of an entry from their artifacts, as the callables that the entry's bytecode calls."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ def load(
     session: sessions.Session, graph: Graph, artifacts: list[Artifact], context: contextvars.Context,
     safe_point: SafePoint,
 ) -> tuple[Callable[..., Any], GraphCalls]:  # fmt: skip
-    """The callable of a graph, from its artifacts. ``context``: with the settings that torch reads at a load.
-    ``safe_point``: that of its function. Raises StoreError, and Mismatch where the graph is not for here."""
-    # It has no threads where no kernel is for the CPU, and no order where it is not on a GPU.
+    """Load the callable of a graph from its artifacts.
+
+    ``context`` has the settings of torch that a load reads. ``safe_point`` is the one of the graph's function. Raises
+    StoreError if an artifact cannot be read, and Mismatch if the graph does not fit this process.
+    """
+    # A graph without CPU kernels has no "threads", and a graph that is not on a GPU has no "sdp_priority".
     state = dynamo_state.modes_of_a_compile(bool(graph.modes["threads"]), bool(graph.modes["sdp_priority"]))
     changed = [name for name in state if state[name] != graph.modes.get(name)]
     if changed:
@@ -45,9 +48,9 @@ def load(
     try:
         custom_ops.compare(graph.modules)
         classes = program_classes.find(graph.modules)
-    except (Exception, SystemExit) as error:  # the user's module raises anything
+    except (Exception, SystemExit) as error:  # an import of the user's module may raise anything
         raise Mismatch(f"its operators are others here: {error}") from error
-    if safe_point.is_held():  # the graph would be compiled from its first call on
+    if safe_point.is_held():  # the graph would run compiled from its first call, unlike what the checkpoint must repeat
         raise Mismatch("a checkpoint is to run again what another graph of the function ran eager")
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
@@ -74,10 +77,10 @@ def _dispatched(
     session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls, classes: dict[str, type],
     context: contextvars.Context, safe_point: SafePoint,
 ) -> Callable[..., Any]:  # fmt: skip
-    """A graph whose artifacts are for some sizes: as after a swap, calls with others run eager, and submit a variant.
+    """Serve a graph whose artifacts are valid for only some sizes.
 
-    The eager run is made ready now: once Dynamo has the graph, a call must not fail because an artifact was evicted, or
-    a source edited.
+    Other sizes run eager and submit a variant, as after a swap. The stand-in is built now: once Dynamo has the graph,
+    a call must not fail because an artifact was evicted or a source file was edited.
     """
     kept = program_of(session, artifacts[0])
     if "meshes" in kept["inputs"]:
@@ -87,7 +90,7 @@ def _dispatched(
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
-        session.begin_daemon()  # so that a later submit need not wait for its start
+        session.begin_daemon()  # a later submit then does not wait for its start
 
     def request(sizes: list[int]) -> None:
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
@@ -96,7 +99,7 @@ def _dispatched(
     program = as_required(session, program)
     try:
         eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, graph.groups), graph.device))
-    except Exception as error:  # an import of the user's, or an operator that has other kernels here
+    except Exception as error:  # an import failed, or a custom operator has other kernels
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
     is_capturing = cuda_graph_capture.is_capturing if graph.device != "cpu" else None
     dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, safe_point,
@@ -106,14 +109,14 @@ def _dispatched(
     served = set()
     for artifact in artifacts:
         if artifact.manifest.guards in served:
-            continue  # it could be tuned, and the one before it was
+            continue  # a tuned artifact comes before the untuned one with the same guards
         served.add(artifact.manifest.guards)
         dispatch.serve_with(_loaded(session, graph, artifact, classes, context), guard_check(artifact.manifest.guards))
     return dispatch.call
 
 
 def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
-    """The program that an artifact was compiled from, parsed; raises StoreError where it has none."""
+    """The parsed program from which an artifact was compiled. Raises StoreError if the artifact has none."""
     data = session.store.read_program(artifact)
     if data is None:
         raise StoreError(

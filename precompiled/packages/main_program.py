@@ -1,4 +1,4 @@
-"""The text of a main program that is no file: a notebook's cells, ``python -c``, a pipe, a script below cProfile."""
+"""Get the text of a main program without a file: a notebook's cells, ``python -c``, a pipe, a script below cProfile."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.program_text import Text
 
-# A cell of nothing but `%precompiled ...`, as IPython translates it.
+# A cell that contains only `%precompiled ...`, as IPython translates it.
 _ASKS = re.compile(r"(\s*get_ipython\(\)\.run_line_magic\('precompiled', '(?:[^'\\\\]|\\\\.)*'\)\s*)+")
 
 
 def texts() -> list[Text]:
-    """Empty where the main program is a file of the user's. Raises NotPortable where nobody can tell what it is."""
+    """The texts of the main program; empty if it is a file of the user's.
+
+    Raises NotPortable if the text of the program is unknown (an interactive session).
+    """
     cells = _cells()
     if cells is not None:
         return cells
@@ -39,7 +42,7 @@ def texts() -> list[Text]:
 
 
 def file_of(module: ModuleType | None) -> str | None:
-    """The file that a module says that it is from."""
+    """The absolute path in a module's ``__file__``, or None if the module has no file that can be read again."""
     held = namespace_of(module)  # not by getattr: a module's __getattr__ may import anything
     file = held.get("__file__")
     if type(file) is not str or file.startswith("<"):  # "<stdin>"
@@ -50,17 +53,18 @@ def file_of(module: ModuleType | None) -> str | None:
 
 
 def _is_stream(file: str) -> bool:
-    """Whether a program was read from a pipe (``python /dev/stdin``, ``python <(...)``): its text is gone."""
+    """Whether the program was read from a pipe (``python /dev/stdin``, ``python <(...)``), so that its text is gone."""
     try:
         return not stat.S_ISREG(os.stat(file).st_mode)
-    except OSError:  # what is not there has a message of its own
+    except OSError:  # a missing file gets a message of its own later
         return False
 
 
 def _cells() -> list[Text] | None:
-    """All that was entered in this notebook so far, in its order: each cell may have changed what a later one meets.
+    """All cells that this notebook has run, in order: each may have changed what a later cell reads.
 
-    Not what asks precompiled for a report: that changes nothing, and a look must not cost a trace.
+    Cells that only call ``%precompiled`` are left out. They change nothing, so reading a report must not cause a
+    retrace. None outside IPython.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
@@ -71,7 +75,7 @@ def _cells() -> list[Text] | None:
 
 
 def _running() -> list[Text]:
-    """The code of the main program, which is running: Python keeps no text of it."""
+    """The code of the running main program, for which Python keeps no text."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     found = []
     while frame is not None:

@@ -1,7 +1,7 @@
-"""Package files: all that a compiled function needs, saved here, loaded on another host of the same kind.
+"""Package files: save what a compiled function needs, and load it on another host of the same kind.
 
-A load verifies (portable_format.read), compares, and publishes entries and artifacts to the store of this process, as
-a worker and a trace would; calls are then served as with automatic packages.
+``load`` verifies the file (portable_format.read), compares its requirements with this host, and publishes its entries
+and artifacts to this process's store. Calls are then served as with automatic packages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry
 from precompiled.version import VERSION
 
-# Requirement -> how an error names a difference. The first one in this order that differs is named.
+# Requirement -> how an error names a difference. If several differ, the error names the first in this order.
 _NAMED = {
     "torch": "another torch", "python": "another Python", "machine": "another kind of machine", "cpu": "another CPU",
     "gpu": "another GPU", "devices": "another GPU", "triton": "another triton",
@@ -33,7 +33,7 @@ _NAMED = {
 
 
 def save(compiled: Any, path: str | Path) -> None:
-    """``precompiled.save_package``."""
+    """Implement ``precompiled.save_package``."""
     owner, target = _target(compiled)
     here = PROCESS.packages
     if here is not None and not here.flush(60.0):
@@ -65,7 +65,7 @@ def save(compiled: Any, path: str | Path) -> None:
         )
     members: dict[str, bytes] = {}
     for entry in entries:
-        # Whoever loads the file decides for which program.
+        # The process that loads the file decides for which program it counts.
         header = dataclasses.replace(entry.header, sources="", sources_code="")
         name, content = fmt.seal(header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body)
         members[f"entries/{entry.header.function}/{name}"] = content
@@ -79,7 +79,7 @@ def save(compiled: Any, path: str | Path) -> None:
         for artifact in artifacts:
             folder = f"artifacts/{key}.{artifact.slot}"
             files = session.store.read_files(artifact)
-            # The program has lines of the user's code: only where it is needed, for sizes that no artifact serves.
+            # The program contains lines of the user's code. Add it only if needed: for sizes that no artifact serves.
             if artifact.manifest.guards and artifact_format.PROGRAM in artifact.manifest.files:
                 files |= session.store.read_some(artifact, [artifact_format.PROGRAM])
             manifest = dataclasses.replace(
@@ -101,7 +101,7 @@ def save(compiled: Any, path: str | Path) -> None:
 
 
 def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
-    """``precompiled.load_package``."""
+    """Implement ``precompiled.load_package``."""
     _owner, target = _target(compiled)
     index, members = portable_format.read(Path(path))
     _check_function(index, target, Path(path), check_source=check_source)
@@ -121,7 +121,7 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
             _check_inlined(entries, Path(path))
         session = sessions.current()
         _publish_artifacts(session, members)
-    except (CorruptArtifact, ValueError, KeyError) as error:  # the last two: members with other names
+    except (CorruptArtifact, ValueError, KeyError) as error:  # ValueError and KeyError: names of members are malformed
         said = error.message if isinstance(error, CorruptArtifact) else f"it has other members than a package: {error}"
         raise PackageError(f"{path}: {said}", "Save it again", code="package-corrupt") from error
     packages = automatic.switch_on()
@@ -167,7 +167,7 @@ def _check_inlined(entries: list[Entry], path: Path) -> None:
         if entry.header.kind == "compiled":
             try:
                 body = automatic.decoded(entry)
-            except Mismatch:  # the function's call will import a module; then all is compared again
+            except Mismatch:  # a module is not imported yet; the function's call imports it and compares again
                 continue
             changed = installing.changed_source(body.inlined)
             if changed is not None:

@@ -6,8 +6,10 @@ Grammar::
     member    = "entries/<function>/<digest>.entry"    as in the store (store/package_format.py)
               | "artifacts/<key>.<slot>/<file>"        as in the store (store/artifact_format.py), with manifest.json
 
-``read`` checks the index's own digest, then size and digest of every member, and gives back bytes: nothing is decoded
-but JSON. Version history: 1, first version.
+``read`` checks the index's own digest, then the size and digest of every member, and returns bytes. It decodes only
+JSON.
+
+Version history: 1, first version.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ MAX_BYTES = 16 << 30
 
 @dataclass(frozen=True)
 class Index:
-    """What a file says about itself. ``code``: digest of the function's code; ``functions``: frames, for people."""
+    """The index of a package file.
+
+    ``code`` is the digest of the function's code. ``functions`` describes the frames, for display only.
+    """
 
     module: str
     qualname: str
@@ -48,7 +53,7 @@ class Index:
 
 
 def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
-    """Whole and durable, or not at all; readable by this user only."""
+    """Write a package file atomically and durably, readable by this user only. Raises PackageError."""
     files = {name: [len(data), digest_of(data)] for name, data in members.items()}
     index = dataclasses.replace(index, files=files, digest="")
     index = dataclasses.replace(index, digest=digest_of(canonical(index)))
@@ -68,7 +73,7 @@ def write(path: Path, index: Index, members: dict[str, bytes]) -> None:
 
 
 def read(path: Path) -> tuple[Index, dict[str, bytes]]:
-    """The index and the members, all digests verified. Raises PackageError."""
+    """Read the index and the members, with all digests verified. Raises PackageError."""
     try:
         members = _members(_opened(path), path)
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The program that a frame was looked up in, and whether an entry was made in it (decision 0024)."""
+"""The program in which a frame is looked up, and whether an entry was recorded in the same program (decision 0024)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from precompiled.packages.program_text import Text
 
 
 class Program:
-    """The program of this process, when a frame was looked up: its texts, and what else it has loaded.
+    """The program of this process at the lookup of a frame: its texts, and the other modules that it has loaded.
 
-    ``sources``: a digest of the whole texts; ``code()``: of what matters of them. An entry's header has both.
+    ``sources`` is a digest of the complete texts. ``code()`` is a digest of the parts that can matter to a trace
+    (program_text.py). An entry's header has both.
     """
 
     def __init__(
@@ -29,24 +30,27 @@ class Program:
         self._unrun: dict[str, dict[Place, CodeType]] | None = None  # by module
 
     def fix(self) -> None:
-        """Note which functions have run by now; before a trace, which runs some."""
+        """Note which functions have not run yet. Call it before a trace, because a trace runs some."""
         if self._unrun is None:
             self._unrun = self._look()
 
     def parse(self) -> None:
-        """Parse the texts, for a ``code()`` in another thread. The first time it takes some 20 ms for 1,000 lines."""
+        """Parse the texts, so that another thread can call ``code()``.
+
+        The first call takes about 20 ms for 1,000 lines.
+        """
         for _name, text in self._texts:
             text.parse()
 
     def code(self) -> str:
-        """Parses the texts if they are not yet parsed."""
+        """The digest of what matters in the texts. Parses texts that are not parsed yet."""
         self.fix()
         unrun = self._unrun or {}
         shown = [(name, text.code(unrun.get(name, {}).keys())) for name, text in self._texts]
         return digest_of([shown, self._others]) if shown else ""
 
     def later(self) -> dict[str, CodeType]:
-        """Functions that have not run, neither when this was fixed nor since; by module and qualified name."""
+        """Functions that had not run at ``fix`` and have not run since, by module and qualified name."""
         found = [
             (f"{module}.{qualname}", code)
             for module, codes in (self._unrun or {}).items()
@@ -57,11 +61,14 @@ class Program:
         return {name: code for name, code in found if names[name] == 1}
 
     def before(self, later: Mapping[str, str]) -> dict[int, str]:
-        """Code that has not run counts as it did in an entry (``Body.later``): by id, its digest then."""
+        """The digests that an entry has of functions that have not run (``Body.later``), by the id of their code here.
+
+        The comparison uses the entry's digest for these functions, so an edit of their bodies does not matter.
+        """
         return {id(code): later[name] for name, code in self.later().items() if name in later}
 
     def made(self, sources: str, code: str) -> bool:
-        """Whether an entry with these digests was made in this program. ``sources``: "" for any."""
+        """Whether an entry with these two digests was recorded in this program. ``sources`` is "" for any program."""
         return sources in ("", self.sources) or (code != "" and code == self.code())
 
 

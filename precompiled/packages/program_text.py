@@ -1,10 +1,14 @@
-"""What of a program's text can change what the program does, as a digest.
+"""Compute a digest of the parts of a program's text that can change what the program does.
 
-People start a program most often after an edit, and many an edit changes nothing that a trace could meet: a comment,
-the formatting, a docstring, a line that prints, a function that runs later. So a source counts by the code that Python
-makes of it, with line numbers left out, and without docstrings, lines that only tell, and functions that have not run
-(executed.py; decision 0024). What reads such a text as data (``argparse``'s description, ``docopt``) comes to a trace
-as a value, which guards and descriptions compare, as they do with the command line.
+Users often start a program after an edit that a trace cannot notice: of a comment, the formatting, a docstring, a line
+that prints, or a function that runs later. So a source counts by the code into which Python compiles it, without:
+
+- line numbers and docstrings,
+- statements that only print or log,
+- the bodies of functions that have not run (executed.py; decision 0024).
+
+Code may read such a text as data (``argparse``'s description, ``docopt``). A trace gets that as a value, which guards
+and descriptions compare, as they compare values from the command line.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from precompiled.packages.executed import Place, place_of
 # A comment that torch.jit.script reads.
 _TYPE_COMMENT = re.compile(rb"#\s*type:.*")
 _TELLS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})  # methods of a logger
-# What the arguments of a line that tells may call: nothing that changes anything.
+# Functions and methods without side effects, which the arguments of a print or log call may call.
 _BUILTINS = frozenset(
     {"abs", "bool", "float", "format", "int", "len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
 )
@@ -32,7 +36,7 @@ _METHODS = frozenset(
     {"cpu", "detach", "dim", "format", "item", "join", "max", "mean", "min", "numel", "perf_counter", "size", "sum",
      "time", "tolist"}
 )  # fmt: skip
-# Decorators that do no more with a function than call it.
+# Decorators that only call their function.
 _CALL_ONLY = frozenset(
     {"property", "staticmethod", "classmethod", "abstractmethod", "abc.abstractmethod", "override", "typing.override",
      "torch.no_grad", "torch.inference_mode", "torch.enable_grad", "contextmanager", "contextlib.contextmanager",
@@ -46,30 +50,35 @@ _PLAIN = (
 
 
 class Text:
-    """One text of a program: its digest, and that of what matters of it, which takes longer and is seldom asked."""
+    """One text of a program: its digest, and the digest of what matters in it.
+
+    The second takes longer and is seldom needed.
+    """
 
     def __init__(self, content: bytes | None, digest: str = "") -> None:
-        """``content``: None for what has no text, which counts by its ``digest``."""
+        """``content`` is None for a program without a text, which counts by its ``digest``."""
         self.digest = digest if content is None else hashlib.sha256(content).hexdigest()
         self._content = content
         self._source: _Source | None = None
 
     def parse(self) -> None:
-        """Parse the text, once. Only the thread that looks a frame up, or traces it, may: before CPython 3.13, a parse
-        in a second thread makes the program's own ``ast.parse`` raise SystemError ("AST constructor recursion depth
-        mismatch", python/cpython#106905).
+        """Parse the text, once.
+
+        Only the thread that looks up or traces a frame may parse. Before CPython 3.13, a parse in a second thread makes
+        the program's own ``ast.parse`` raise SystemError ("AST constructor recursion depth mismatch",
+        python/cpython#106905).
         """
         if self._content is not None and self._source is None:
             self._source = _Source(self._content)
 
     def code(self, unrun: Set[Place] = frozenset()) -> str:
-        """``unrun``: functions that have not run, whose bodies count for nothing."""
+        """The digest of what matters in the text, without the bodies of the functions ``unrun``, which have not run."""
         self.parse()
         return self._source.digest(unrun) if self._source is not None else self.digest
 
 
 class _Source:
-    """A Python source, by the code that it stands for; by its bytes where this version of Python cannot read it."""
+    """A Python source, reduced to its code. If this Python cannot parse the source, all its bytes count."""
 
     def __init__(self, content: bytes) -> None:
         self._rest = b"".join(_TYPE_COMMENT.findall(content))
@@ -94,7 +103,10 @@ class _Source:
         return state.hexdigest()
 
     def _told(self, code: CodeType, unrun: Set[Place]) -> set[Place]:
-        """Those of ``unrun`` whose place says which function it is: not that of two lambdas on one line."""
+        """The members of ``unrun`` that name exactly one function.
+
+        Two lambdas on one line, for example, have one place. Functions below a decorator that may replace them or read their source are left out too.
+        """
         places = Counter(place_of(inner) for inner in codes_within(code)) if unrun else {}
         return {
             place
@@ -104,7 +116,10 @@ class _Source:
 
 
 def _without(code: CodeType, unrun: Set[Place]) -> str:
-    """``code_digest`` without the bodies of functions that have not run; their arguments count, which programs read."""
+    """``code_digest`` without the bodies of functions that have not run.
+
+    Their arguments count, because programs read them.
+    """
     if not unrun or not any(isinstance(const, CodeType) for const in code.co_consts):
         return code_digest(code)
     consts: list[Any] = []
@@ -120,12 +135,12 @@ def _without(code: CodeType, unrun: Set[Place]) -> str:
 
 
 def _is_made_over(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Whether a decorator may have made another function of it, or may read its source: that of a Triton kernel."""
+    """Whether a decorator may replace the function or class, or read its source as Triton's does."""
     return any(ast.unparse(item).removesuffix("()") not in _CALL_ONLY for item in node.decorator_list)
 
 
 def _strip(node: ast.AST, telling: _Telling) -> None:
-    """Take docstrings and lines that only tell out of all blocks of statements within ``node``."""
+    """Remove docstrings and statements that only print or log from all blocks within ``node``."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         block = getattr(node, name, None)
         if not isinstance(block, list):  # the body of a lambda is one expression
@@ -142,7 +157,10 @@ def _strip(node: ast.AST, telling: _Telling) -> None:
 
 
 def _decides_nothing(statement: ast.AST) -> bool:
-    """Whether it is an ``if`` with nothing left in it, whose test changes nothing: every hundredth step is printed."""
+    """Whether a statement is an ``if`` with empty blocks, whose test has no side effect.
+
+    For example, ``if step % 100 == 0`` around a removed ``print``.
+    """
     if not isinstance(statement, ast.If):
         return False
     within = (*statement.body, *statement.orelse)
@@ -150,9 +168,9 @@ def _decides_nothing(statement: ast.AST) -> bool:
 
 
 class _Telling:
-    """Which statements of one source only tell: a text by itself, ``print(...)``, and ``log.info(...)`` of a logger.
+    """Which statements of one source only print or log: a constant, ``print(...)``, and ``log.info(...)`` of a logger.
 
-    They do where no other ``print``, and nothing else by the logger's name, can be in the place of these.
+    They count as such only if the source binds neither ``print`` nor the logger's name to anything else.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -164,7 +182,7 @@ class _Telling:
             self._loggers = {"logging", *(name for name in loggers if bound[name] == 1)}
 
     def only(self, statement: ast.AST) -> bool:
-        """Whether nothing but a text would be missing without the statement."""
+        """Whether a statement has no effect except its output."""
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(call, ast.Call):
             return isinstance(call, ast.Constant)
@@ -179,7 +197,7 @@ class _Telling:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a node alone binds, in any scope; ``*`` for names that nobody knows."""
+    """The names that a node binds, in any scope; ``*`` if the names are unknown (``from module import *``)."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.arg):
@@ -208,14 +226,14 @@ def _loggers(node: ast.AST) -> Iterator[str]:
 
 
 def _is_plain(argument: ast.AST) -> bool:
-    """Whether an argument is computed without changing anything."""
+    """Whether an argument is computed without side effects."""
     for node in ast.walk(argument):
         if isinstance(node, ast.Call):
             match node.func:
                 case ast.Name(id=name) if name in _BUILTINS:
                     continue
                 case ast.Attribute(attr="join", value=value) if not isinstance(value, ast.Constant):
-                    return False  # a thread is waited for
+                    return False  # Thread.join would wait
                 case ast.Attribute(attr=name) if name in _METHODS:
                     continue
             return False

@@ -1,4 +1,4 @@
-"""A thread that writes what was recorded, so that no step waits for a disk."""
+"""Publish recorded entries in a background thread, so that no training step waits for a disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("precompiled.package")
 
 
 class Publisher:
-    """Writes entries in a thread of its own, which lives while there are any; Python waits for it when it ends."""
+    """Writes entries in a thread that ends when no entry is left. The interpreter waits for that thread at exit."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -23,20 +23,23 @@ class Publisher:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def publish(self, write: Callable[[], Any], failed: Callable[[BaseException], None]) -> None:
-        """Call ``write`` soon, and ``failed`` with what it raises. Raises StoreError where there are no threads."""
+        """Call ``write`` soon, in the thread. If it raises, ``failed`` gets the exception.
+
+        Raises StoreError if no thread can be started.
+        """
         with self._lock:
             self._waiting.append((write, failed))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="precompiled-packages", daemon=False)
                 try:
                     thread.start()
-                except RuntimeError as error:  # no more threads, or Python is about to end
+                except RuntimeError as error:  # the thread limit is reached, or Python is shutting down
                     self._waiting.clear()
                     raise StoreError(f"no thread can be had to write it: {error}", code="package-unwritable") from error
                 self._thread = thread
 
     def flush(self, timeout: float | None) -> bool:
-        """Until all is written; false when ``timeout`` seconds were not enough."""
+        """Wait until all entries are written. Returns false after ``timeout`` seconds."""
         with self._lock:
             return self._lock.wait_for(lambda: self._thread is None, timeout)
 
@@ -55,7 +58,7 @@ class Publisher:
 
     def _after_fork(self) -> None:
         self._lock = threading.Condition()
-        self._waiting, self._thread = [], None  # the parent's, which writes them
+        self._waiting, self._thread = [], None  # the parent process writes what it has queued
 
 
 def _write(write: Callable[[], Any], failed: Callable[[BaseException], None]) -> None:

@@ -1,4 +1,4 @@
-"""What must be equal in the process that uses an entry, beside its guards: the environment, settings, global state."""
+"""Requirements: what must be equal to use an entry, beside its guards: environment, settings and global state."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from precompiled.torch_internals.graph import compiler_config, operator_override
 
 
 def requirements(options: dict[str, Any]) -> dict[str, str]:
-    """Name -> value here: short texts as they are, the rest as digests. ``options``: torch.compile's.
+    """The requirements of this process: name -> value. Values over 80 characters are digests.
 
-    Raises Bypass where a compile here is none that a worker could do: Dynamo has no guards for these.
+    ``options`` are those of torch.compile. Raises Bypass if no worker could compile graphs of this process because of
+    overridden operators: Dynamo has no guards for these.
     """
     operator_overrides.refuse([])
     settings = compiler_config.snapshot(options)
     facts = environment.facts(dynamo_state.first_device())
-    # The artifacts are compiled already: which compiler is here, and what it would find, changes nothing of them.
+    # Not a requirement: the artifacts are compiled already, so this host's compiler does not affect them.
     facts.pop("compiler", None)
     facts["variables"] = {
         name: value for name, value in facts["variables"].items() if name.startswith(("TORCHINDUCTOR_", "TRITON_"))
@@ -39,16 +40,16 @@ def requirements(options: dict[str, Any]) -> dict[str, str]:
 
 
 def check(wanted: dict[str, str], here: dict[str, str]) -> None:
-    """Raise Mismatch with the first that differs."""
+    """Raise Mismatch for the first requirement that differs."""
     for name in sorted({*wanted, *here}):
         if wanted.get(name) != here.get(name):
             raise Mismatch(difference.requirement(name, here.get(name), wanted.get(name), "when it was traced"))
 
 
 def _replaced() -> str:
-    """The functions of torch that the program has replaced, and by which code.
+    """The functions of torch that the program has replaced, with the code that replaces them.
 
-    What a replacement reads is guarded where Dynamo traces it. Where torch calls it, its graph has no artifact.
+    If Dynamo traces a replacement, what the replacement reads has guards. If torch calls it, the graph has no artifact.
     """
     found = replaced_functions.replaced_functions()
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"

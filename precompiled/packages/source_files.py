@@ -1,16 +1,19 @@
-"""Which program runs in this process: a digest of the source files of all modules that it has loaded.
+"""Identify the program of this process by a digest of the source files of all modules that it has loaded.
 
-What a package depends on beside its guards is compared value by value (packages/dynamo/unguarded.py), and no list of
-such values is known to be complete. But every edit changes a file. So by default a package is used only in a process
-whose source files are those of the process that traced; the comparison decides only about other inputs of the same
-program (with ``packages = "function"`` it decides about all, decision 0017).
+What a package depends on beside its guards is compared value by value (packages/dynamo/unguarded.py). No list of such
+values is known to be complete, but every edit changes a file. So by default a package is used only in a process with
+the same source files as the process that traced. The comparison of values then decides only between different inputs of
+one program. With ``packages = "function"`` that comparison decides alone (decision 0017).
 
-The user's own Python files count by their content, wherever they lie: a fresh checkout of the same text is the same
-program, and so is one in which an edit has changed nothing (program_text.py). What runs without a file of its own (a
-notebook's cells, ``python -c``, a pipe, a script below cProfile) counts by its text or code, and so does a module that
-a library generates in a temporary file. Installed files count by place, size and time, as for Python's own bytecode.
-Python's library and torch are not counted: an entry requires their versions. Nor is precompiled: what an entry says
-changes with the version of its format.
+How each file counts:
+
+- The user's own Python files count by content, wherever they are. A fresh checkout of the same text is the same
+  program, and so is a text with an edit that cannot matter (program_text.py).
+- Code without a file (a notebook's cells, ``python -c``, a pipe, a script below cProfile) counts by its text or code.
+- A module that a library generates in a temporary file counts by what it holds.
+- Installed files count by path, size and modification time, as for Python's own bytecode.
+- Python's library and torch do not count: an entry requires their versions. Nor does precompiled: a new version of an
+  entry's format covers its changes.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ from precompiled.packages.main_program import file_of
 from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
-LOOK_S = 1.0  # between two looks whether files were saved
-# Not counted, since a trace or a compile loads more of their modules: torch, whose version is in an
-# entry's requirements, and what these import for it.
+LOOK_S = 1.0  # between two checks whether files were saved
+# Not counted, because a trace or a compile loads more of their modules: torch, whose version is in an entry's
+# requirements, and what torch and precompiled import.
 _NOT_THE_PROGRAMS = frozenset(
     {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
      "precompiled", "msgspec", "psutil",
@@ -50,25 +53,29 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 class SourceFiles:
-    """The source files of this process. One object per process: each file counts as it was when it was first seen."""
+    """The source files of this process. A process has one such object; each file counts as it was when first read."""
 
     def __init__(self) -> None:
         self._own: dict[str, tuple[os.stat_result, Text]] = {}  # file -> its status when read, its content
         self._files: dict[str, str] = {}  # module of the user's own -> file
-        self._generated: dict[str, str] = {}  # module that this process has generated -> digest of what it holds
+        self._generated: dict[str, str] = {}  # module that this process has generated -> digest of its content
         self._installed: dict[str, tuple[Any, ...]] = {}  # installed module -> file, size, time
         self._aside: set[str] = set()  # installed modules that a trace or a load has imported
-        self._seen: dict[str, int] = {}  # module -> id of its object, at the last look
-        self._problem: NotPortable | None = None  # the error of the last look
+        self._seen: dict[str, int] = {}  # module -> id of its object, at the last check
+        self._problem: NotPortable | None = None  # the error of the last check
         self._looked = -math.inf
-        self._texts: list[tuple[str, Text]] = []  # at the last look, by module
-        self._digest: str | None = None  # of all there was at the last look
+        self._texts: list[tuple[str, Text]] = []  # at the last check, by module
+        self._digest: str | None = None  # of the whole program, at the last check
         self._functions: dict[str, executed.Module] = {}
-        self._met: set[str] = set()  # qualified names of functions
+        self._met: set[str] = set()  # qualified names of functions that were traced or served
         self._asked = False  # whether ``program`` was called since ``leave_out``
 
     def program(self) -> Program:
-        """Raises NotPortable where the source files are not known: no file, or one that was saved."""
+        """The program as it is now.
+
+        Raises NotPortable if its source is unknown: the main program has no text, or a file was saved after it was
+        loaded.
+        """
         self._asked = True
         main = [("", text) for text in main_program.texts()]
         modules = dict(sys.modules)
@@ -83,7 +90,8 @@ class SourceFiles:
         if self._problem is not None:
             raise self._problem
         now = time.monotonic()
-        if now - self._looked > LOOK_S:  # not at each frame: a first call has many, and a program may have many files
+        # not at each frame: a first call has many frames, and a program may have many files
+        if now - self._looked > LOOK_S:
             self._texts = [(name, self._content(path)) for name, path in sorted(self._files.items())]
             self._looked, self._digest = now, None
         texts, others = [*main, *self._texts], [sorted(self._generated.items()), sorted(self._installed.items())]
@@ -92,7 +100,7 @@ class SourceFiles:
         return Program(self._digest, texts, others, self._unrun)
 
     def met(self, qualnames: Iterable[str]) -> None:
-        """Dynamo has traced functions of these names, or used a package in their place: as good as run."""
+        """Count functions of these names as run: Dynamo has traced them, or a package was used in place of a trace."""
         self._met.update(qualnames)
 
     def digests(self) -> dict[str, str]:
@@ -100,7 +108,7 @@ class SourceFiles:
         return {path: text.digest for path, (_status, text) in sorted(self._own.items())}
 
     def _unrun(self) -> dict[str, dict[Place, CodeType]]:
-        """By module, what of the program has not run."""
+        """The functions of the program that have not run, by module."""
         found = {}
         for name, path in self._files.items():
             module = sys.modules.get(name)
@@ -112,13 +120,19 @@ class SourceFiles:
         return found
 
     def leave_out(self) -> None:
-        """Do not count installed modules that came since ``digest``: a trace or a load has imported them."""
-        if self._asked:  # else the program itself may have imported them
-            self._aside |= {*list(sys.modules)} - self._seen.keys()  # the user's own are counted nevertheless
+        """Stop counting installed modules that were imported since the last ``program``.
+
+        A trace or a load has imported them.
+        """
+        if self._asked:  # otherwise the program itself may have imported them
+            self._aside |= {*list(sys.modules)} - self._seen.keys()  # the user's own modules count nevertheless
         self._asked = False
 
     def _look(self, new: dict[str, ModuleType]) -> None:
-        """Sort ``new`` modules: all at first, later those that came. Of thousands, few are the user's."""
+        """Classify ``new`` modules: all of them the first time, later only added ones.
+
+        Of thousands of modules, few are the user's.
+        """
         for known in (self._files, self._generated):
             for name in [name for name in known if name in new or name not in self._seen]:
                 del known[name]
@@ -141,7 +155,7 @@ class SourceFiles:
                 self._installed[name] = path, *_size_and_time(status)
 
     def _content(self, path: str) -> Text:
-        """The text of a module. Raises NotPortable where the file may not be what was loaded."""
+        """The text of a module. Raises NotPortable if the file may differ from what was loaded."""
         now = _status(path)
         read = self._own.get(path)
         if read is not None:
@@ -150,7 +164,8 @@ class SourceFiles:
             return read[1]
         if files.saved(path) > files.process_start():
             raise _saved(path)
-        if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):  # it may have any size, so it is not read
+        # not read: an extension module may have any size
+        if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
             text = Text(None, digest_of(_size_and_time(now)))
         else:
             with open(path, "rb") as file:
@@ -160,10 +175,10 @@ class SourceFiles:
 
 
 def _is_generated(name: str, path: str) -> bool:
-    """Whether a library of this process has written the module's file (torch_geometric does), and loaded it by path.
+    """Whether a library has generated the module's file in this process and loaded it by path, as torch_geometric does.
 
-    It lies among temporary files, where no import finds it, and is younger than the process. An edit of such a file
-    cannot be met by a later process as generated: for that it is too old.
+    Such a file is in the folder for temporary files, where no import finds it, and is younger than the process. If the
+    user edits it, a later process does not take it for generated, because it is then older than that process.
     """
     if not os.path.realpath(path).startswith(os.path.join(os.path.realpath(tempfile.gettempdir()), "")):
         return False
@@ -172,14 +187,15 @@ def _is_generated(name: str, path: str) -> bool:
     found_in = [*sys.path, *(folder for folder in folders if type(folder) is str)]
     try:
         return os.path.dirname(path) not in map(os.path.abspath, found_in) and files.saved(path) > files.process_start()
-    except OSError:  # removed since
+    except OSError:  # the file was removed
         return True
 
 
 def _held(module: ModuleType) -> str:
-    """Digest of what a generated module holds: of its functions and classes by their code, of values by what they are.
+    """Digest of what a generated module holds.
 
-    Its file has another name in each process, and may be gone.
+    Functions and classes count by their code, plain values by their ``repr``, other values by their type. The module's
+    file has another name in each process, and may be gone.
     """
     held = sorted(namespace_of(module).items(), key=lambda item: item[0])
     return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])

@@ -1,4 +1,4 @@
-"""Code as a digest, and what can be read of it. File, line numbers and name of the file do not count."""
+"""Compute digests of code objects, and find what code reads. Files and line numbers do not count."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import Any, TypeVar
 from precompiled.packages.describe.errors import NotPortable
 
 _T = TypeVar("_T")
-# What holds functions in a class.
+# Types of attributes that hold functions in a class.
 DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
 
 
 class _Exactly:
-    """A code object as a key. It has no hash of its own where Dynamo has put a dictionary among its constants."""
+    """A code object as a dictionary key, by identity.
+
+    If Dynamo has put a dictionary among its constants, the code object itself is not hashable.
+    """
 
     __slots__ = ("code",)
 
@@ -38,12 +41,12 @@ def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[t
 
 
 def qualname(code: types.CodeType) -> str:
-    """The qualified name of a function; below Python 3.11, which does not keep it with the code, its name."""
+    """The qualified name of a function. Python 3.10 does not store it with the code; there it is the plain name."""
     return str(getattr(code, "co_qualname", code.co_name))
 
 
 def outermost(code: types.CodeType) -> str:
-    """The qualified name of the function at the top level, or in a class there, that has or holds ``code``."""
+    """The qualified name of the outermost function that is or contains ``code``: at top level, or in a class there."""
     return qualname(code).split(".<locals>")[0]
 
 
@@ -70,16 +73,16 @@ def _constant(value: Any) -> Any:
         return ["globals", module]
     if type(value) is dict and "__builtins__" in value:
         raise NotPortable("a function is made with globals that no module has", code="package-global")
-    if isinstance(value, frozenset):  # its order is another one in each process
+    if isinstance(value, frozenset):  # its order differs between processes
         return ["frozenset", sorted(repr(_constant(item)) for item in value)]
     return [type(value).__qualname__, repr(value)]
 
 
 @_once_for_each_code
 def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
-    """The globals that code reads, and whether it goes through a set whose order is of this process.
+    """The globals that code reads, and whether it iterates a constant set whose order differs between processes.
 
-    Once for each code: frames share most of what they inline, and reading instructions takes longer than the rest.
+    Cached for each code object: frames share most of their inlined code, and reading instructions is slow.
     """
     names, ordered = set(), False
     instructions = list(dis.get_instructions(code))
@@ -92,7 +95,7 @@ def read_by(code: types.CodeType) -> tuple[frozenset[str], bool]:
 
 
 def globals_read(code: types.CodeType) -> frozenset[str]:
-    """Names that code reads from its globals, or from the builtins; not those of functions inside of it."""
+    """The names that code reads from its globals or the builtins, without those that inner functions read."""
     return read_by(code)[0]
 
 
@@ -103,18 +106,21 @@ def _has_an_order_of_its_own(value: Any) -> bool:
 
 
 def is_hashed_alike(value: Any) -> bool:
-    """Whether an item of a set has one hash in all processes: no text, and nothing that is hashed by its address."""
+    """Whether an item of a set has the same hash in all processes: not a text, and not hashed by its address."""
     if type(value) is tuple:
         return all(map(is_hashed_alike, value))
     return type(value) in (bool, int, float, complex)
 
 
 def module_of_globals(value: Any) -> str | None:
-    """The module whose globals a dictionary is: a constant where Dynamo's bytecode makes a function of the user's."""
+    """The name of the module whose globals this dictionary is, or None.
+
+    If Dynamo's bytecode makes a function of the user's, the function's globals are a constant of that bytecode.
+    """
     name = value.get("__name__") if type(value) is dict else None
     return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None
 
 
 def namedtuple_scope(name: str) -> dict[str, Any]:
-    """The globals of a namedtuple's ``__new__``, which no module has (Lib/collections/__init__.py)."""
+    """The globals of a namedtuple's ``__new__``, which belong to no module (Lib/collections/__init__.py)."""
     return {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": name}

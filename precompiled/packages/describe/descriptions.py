@@ -1,13 +1,13 @@
-"""Descriptions of functions, classes, modules and values: plain data that means the same in another process.
+"""Describe functions, classes, modules and values as plain data that means the same in another process.
 
-Dynamo guards on identity (``id(x) == 140...``) and on types, and takes the code that it inlines as given: sound within
-one process, where its guards see a change. In another process content must be compared. So each object that a trace
-depends on is described when an entry is recorded, and again in the later process; where two descriptions differ, the
+Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. That is
+sound within one process, where its guards see a change. Another process must compare content. So each object that a
+trace depends on is described when an entry is recorded, and again in the later process. If two descriptions differ, the
 entry is not used.
 
-Code counts by its digest (codes.py): to move a function does not change it. Classes count with the code of all that
-they and their bases define, so that a replaced method is seen. An object that has no description raises
-``NotPortable``: none is left out silently.
+Code counts by its digest (codes.py), so moving a function does not change its description. A class counts with the code
+that it and its bases define, so a replaced method changes its description. An object without a description raises
+``NotPortable``; no object is left out silently.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ from precompiled.packages.describe.kinds import (
     virtual_subclasses,
 )
 
-MAX_DEPTH = 6  # of values inside of values
+MAX_DEPTH = 6  # of nested values
 MAX_ITEMS = 4096
 
-# Attributes of a wrapper that its closure has as well; an id; and what torch makes of a function when it is called
-# (torch/_compile.py): that it was called before would make it another one.
+# Attributes of a wrapper that its description leaves out. The values of the first three are in its closure too, the
+# fourth is an id, and torch sets the last one at the first call (torch/_compile.py), which must not change a
+# description.
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
 )  # fmt: skip
-_OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types that a function of pybind11 is bound to
-# The interpreter or abc writes these; they differ in each process or class body, and no trace depends on them.
+_OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types of the objects to which pybind11 binds a function
+# The interpreter or abc writes these. They differ between processes or class bodies, and no trace depends on them.
 _NOT_OF_A_CLASS = frozenset(
     {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
      "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__",
      "__annotations_cache__", "__parameters__", "__orig_bases__"}
 )  # fmt: skip
-# Classes of these modules count by their names alone. Each mock has a class of its own, to which each look at the mock
-# adds members; and Dynamo traces no code of unittest's.
+# Modules whose classes count by name alone. Each mock has its own class, which gains members when an attribute of the
+# mock is read; Dynamo does not trace code of unittest.
 _BY_NAME = ("builtins", "unittest.mock")
 _LONG_NUMBER = re.compile(r"\b\d{8,}\b")
 _OF_OPERATOR = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
@@ -71,43 +72,43 @@ def _nothing(_value: Any) -> Any:
     return None
 
 
-# Describes how torch's registries treat a class; set by value_facts.py, since this room imports no torch.
+# Describes how torch's registries treat a class. Set by value_facts.py, because this package imports no torch.
 registered: Callable[[type], Any] = _nothing
-# Tells plain data of process groups, meshes and placements; set by packages/dynamo/ranks.py.
+# Describes process groups, meshes and placements as plain data; None for other values. Set by packages/dynamo/ranks.py.
 told: Callable[[Any], Any] = _nothing
 
 
 class Descriptions:
-    """Makes descriptions, each once: one object for one recording or one check.
+    """Makes and caches descriptions, during one recording or one comparison.
 
-    Not for longer: between two frames a program may replace a method.
+    Make a new object for the next frame: the program may replace a method between two frames.
     """
 
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
-        """``before``: by id, code that counts by another digest, which it had when an entry was recorded."""
+        """``before`` maps the id of a code object to another digest for it: the one that an entry was recorded with."""
         self._before = before or {}
         self._classes: dict[type, list[Any]] = {}
         self._functions: dict[tuple[int, type | None], list[Any]] = {}
         self._objects: dict[int, list[Any]] = {}
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # objects that are kept alive, so that no id is used twice
-        # Digests of the code that is part of some description.
+        self._kept: list[Any] = []  # keeps described objects alive, so that no id is reused
+        # Digests of all code that is part of some description.
         self.covered: set[str] = set()
 
-    # ------------------------------------------------------------------ which is which
+    # ------------------------------------------------------------------ identity
 
     def recount(self) -> None:
-        """Forget what depends on the order of calls, which is another one for another entry."""
+        """Forget everything that depends on the order of calls, because another entry makes other calls."""
         self._numbers.clear()
         self._functions.clear()
         self._objects.clear()
         self._classes.clear()
 
     def number(self, value: Any) -> int | None:
-        """The number of an object, in the order of calls: equal for one and the same object alone.
+        """Number an object, in the order of calls. Two values get the same number only if they are one object.
 
-        A trace may tell apart two objects that have one description (``marker is MARKER``). None for constants, whose
-        identity is up to the interpreter.
+        A trace may distinguish two objects that have equal descriptions (``marker is MARKER``). None for constants,
+        whose identity is up to the interpreter.
         """
         if type(value) in ATOMS or type(value) in (tuple, frozenset, slice, range):
             return None
@@ -115,8 +116,11 @@ class Descriptions:
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def memory(self, address: int) -> int:
-        """The number of a storage, as of an object: equal for tensors that share memory. ``address``: the storage's."""
-        return self._numbers.setdefault(~address, len(self._numbers))  # no id is negative
+        """Number a storage by its address, as ``number`` does for an object.
+
+        Tensors that share memory get the same number.
+        """
+        return self._numbers.setdefault(~address, len(self._numbers))  # ids are not negative, so ~address is not an id
 
     # ------------------------------------------------------------------ values
 
@@ -207,7 +211,8 @@ class Descriptions:
         known = self._objects.get(id(value))
         if known is None:
             self._kept.append(value)
-            self._objects[id(value)] = ["instance again", kind.__qualname__]  # its attributes may lead back to it
+            # the object's attributes may lead back to it
+            self._objects[id(value)] = ["instance again", kind.__qualname__]
             try:
                 known = ["instance", self.a_class(kind), self.value(state, depth + 1)]
             except BaseException:
@@ -218,7 +223,10 @@ class Descriptions:
 
 
     def _named(self, value: Any) -> list[Any] | None:
-        """Describe an object of C or torch that an import leads to: builtins, operators, dtypes, devices."""
+        """Describe an object of C or torch that an import leads to: builtins, operators, dtypes, devices.
+
+        None for others.
+        """
         kind = type(value)
         if kind.__module__.split(".")[0] == "torch":
             if kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size"):
@@ -255,20 +263,21 @@ class Descriptions:
     # ------------------------------------------------------------------ code
 
     def code_of(self, function: types.FunctionType) -> list[Any]:
-        """A function's place, code and defaults, where guards of its own are on its closure.
+        """Describe a function's place, code and defaults. For functions whose closure has guards of its own.
 
-        Defaults that are literals have no guards with torch._dynamo.config.skip_guards_on_constant_func_defaults (as
-        in torch 2.11).
+        Literal defaults have no guards if torch._dynamo.config.skip_guards_on_constant_func_defaults is set, as in
+        torch 2.11.
         """
         defaults = dict(enumerate(function.__defaults__ or ())) | (function.__kwdefaults__ or {})
         given = {str(name): self.attribute(value) for name, value in defaults.items()}
         return ["code of", function.__module__, function.__qualname__, self._code(function.__code__), given]
 
     def function(self, function: types.FunctionType, depth: int = 0, owner: type | None = None) -> list[Any]:
-        """A function's place, code, defaults, and the values in its closure.
+        """Describe a function's place, code, defaults, and the values in its closure.
 
-        ``owner``: the class whose description this is a part of. A method that calls ``super()`` closes over it: that
-        it does so is told there, not the class once more, or each description would depend on where it began.
+        ``owner`` is the class that is being described, if the function is a method of it. A method that calls
+        ``super()`` closes over its class. The description of such a method notes only that, not the class itself;
+        otherwise each description would depend on where it began.
         """
         key = (id(function), owner)
         known = self._functions.get(key)
@@ -276,7 +285,7 @@ class Descriptions:
             return known
         self._kept.append(function)
         shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
-        self._functions[key] = list(shown)  # values in its closure may lead back to it
+        self._functions[key] = list(shown)  # values in its closure may lead back to the function
         try:
             if not is_torchs(function.__code__.co_filename):
                 # A method belongs to its class, and ``attribute`` describes what a class holds.
@@ -284,7 +293,7 @@ class Descriptions:
                 shown += self._held(function, depth, owner, describe)
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append(self.attribute(held))
-            else:  # torch's: the environment has its code; only its arguments differ (a wrapped function, in_dims)
+            else:  # of torch, whose version is required: only the arguments can differ (a wrapped function, in_dims)
                 shown.append([self._given(cell, depth) for cell in function.__closure__ or ()])
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append([[name, self.attribute(item)] for name, item in held.items()])
@@ -327,7 +336,7 @@ class Descriptions:
             raise NotPortable(f"{what}: {reason}", code=reason.code) from reason
 
     def classes_in(self, function: types.FunctionType) -> list[Any]:
-        """The classes in a closure, also within containers and objects: they have no guards."""
+        """Describe the classes in a closure, also inside containers and objects: they have no guards."""
         found: list[Any] = []
         seen: set[int] = set()
 
@@ -358,9 +367,10 @@ class Descriptions:
         return self._before.get(id(code)) or code_digest(code)
 
     def a_class(self, kind: type) -> list[Any]:
-        """A class's place, and all that it and its bases define: code with defaults and closures, and values.
+        """Describe a class by its place and everything that it and its bases define: code with defaults and closures,
+        values.
 
-        All, since an object that the frame itself makes has no source, so that the only guard is that on its class:
+        Everything counts, because an object that the frame creates has no source, so its only guard is on its class:
         ``Scale().factor`` is a constant of the trace.
         """
         known = self._classes.get(kind)
@@ -371,7 +381,7 @@ class Descriptions:
         try:
             shown.append(self._class_digest(kind))
         except BaseException:
-            del self._classes[kind]  # it is incomplete
+            del self._classes[kind]  # the description is incomplete
             raise
         return shown
 
@@ -382,7 +392,7 @@ class Descriptions:
             state.update(f"{values}\n".encode())
         state.update(f"{registered(kind)} {virtual_subclasses(kind)}\n".encode())
         for base in kind.__mro__:
-            state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also of a base that defines nothing
+            state.update(f"{base.__module__}.{base.__qualname__}\n".encode())  # also for a base that defines nothing
             if base.__module__ in _BY_NAME or not is_heap(base):
                 continue
             plain = not is_torchs_module(base.__module__)
@@ -395,8 +405,9 @@ class Descriptions:
         return state.hexdigest()
 
     def _without_ids(self, text: str) -> str:
-        """A description of what a library notes in a class (``__pydantic_core_schema__``), without the ids of classes
-        in it: these differ in each process.
+        """Describe what a library stores in a class (``__pydantic_core_schema__``), without the ids of classes.
+
+        These ids differ between processes.
         """
 
         def replaced(found: re.Match[str]) -> str:
@@ -410,9 +421,13 @@ class Descriptions:
         return self.a_class(kind)
 
     def _member(self, value: Any, plain: bool, owner: type) -> str:
-        """Describe a member of a class. ``plain``: the class is not torch's, whose code the environment has."""
+        """Describe a member of a class.
+
+        ``plain``: the class is not torch's, so its values count too, not only its code.
+        """
         if is_a(value, types.FunctionType):
-            return str(self.function(value, owner=owner))  # of a function in a file of torch: its code alone
+            # for a function in a file of torch, only the values of its closure and attributes count
+            return str(self.function(value, owner=owner))
         if is_a(value, DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
             codes = [
@@ -425,7 +440,7 @@ class Descriptions:
             bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
         if is_a(value, type):
-            # A class within a class that has no source: all that is in it is a constant of the trace.
+            # A nested class without a source: everything in it is a constant of the trace.
             users = plain and not is_installed(value)
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None
@@ -434,8 +449,11 @@ class Descriptions:
         return str(self.attribute(value)) if plain else type(value).__qualname__
 
     def attribute(self, value: Any, depth: int = 0) -> Any:
-        """Describe a value in a class or a closure. Where an object has no description (a lock, a logger), only its
-        type counts, and the rest of its container. A trace that reads such an object is not kept (unguarded.py).
+        """Describe a value in a class or a closure, even if it contains objects without a description (a lock, a
+        logger).
+
+        Such an object counts by its type alone; the rest of its container is compared. A trace that reads such an
+        object is not kept (unguarded.py).
         """
         try:
             return self.value(value, depth)
@@ -460,7 +478,7 @@ class Descriptions:
         return ["opaque", kind.__module__, kind.__qualname__]
 
     def _given(self, cell: types.CellType, depth: int) -> Any:
-        """Describe a closure's cell where it holds a function or a constant; None for other values."""
+        """Describe the content of a closure's cell if it is a function, container or constant. None for others."""
         try:
             held = cell.cell_contents
         except ValueError:
@@ -471,8 +489,10 @@ class Descriptions:
         return self.attribute(held, depth) if is_a(held, given) else None
 
     def module(self, module: types.ModuleType) -> list[Any]:
-        """A module's name. Objects *in* it that a trace used have guards, and descriptions, of their own; its file is
-        one of the process's source files (packages/source_files.py).
+        """Describe a module by its name.
+
+        Objects in the module that a trace used have guards and descriptions of their own. The module's file is one of
+        the process's source files (packages/source_files.py).
         """
         return ["module", module.__name__]
 

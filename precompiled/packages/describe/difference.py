@@ -1,7 +1,7 @@
-"""How two calls differ that packages tell apart, in words for people.
+"""Say in words how two calls differ that packages distinguish.
 
-``fact`` compares two descriptions at one guard (descriptions.py makes them); ``entries`` two entries of one function,
-by their package_format.About. Needs no torch, and runs no code of an entry.
+``fact`` compares two descriptions at one guard (descriptions.py makes them). ``entries`` compares two entries of one
+function by their package_format.About. This module needs no torch and runs no code of an entry.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ MAX_CHARS = 120
 # The parts of a tensor's description, in the order of value_facts.tensor.
 TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory",
           "is_leaf", "aligned", "is a view", "is a parameter", "is a buffer")  # fmt: skip
-_PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")  # of a description by _CODE_OF
+# parts of a description whose first item is in _CODE_OF
+_PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """``what`` differs; with both values where they help people."""
+    """What differs, with both values if they help the user."""
 
     what: str
     here: str = ""
     before: str = ""
 
     def said(self, before: str) -> str:
-        """The difference as a sentence. ``before``: when or where the other value was."""
+        """The difference as a phrase. ``before`` says when or where the other value was seen."""
         if not self.here and not self.before:
             return self.what
         return f"{f'{self.what} ' if self.what else ''}{self.here} here, {self.before} {before}"
 
 
 def fact(kind: str, here: Any, before: Any) -> Difference:
-    """The first difference between two facts of one guard. ``kind``: the guard's (a method of GuardBuilder)."""
+    """The first difference between two facts of one guard. ``kind`` is the guard's method of GuardBuilder."""
     if kind == "TENSOR_MATCH" and _alike(here, before) and here[0] != before[0]:
         index = _first(here[0], before[0])
         if index is not None and TENSOR[index] == "memory":
@@ -56,9 +57,9 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
-    """How the calls differ that two entries of a function are for: "here" is the first entry, "there" the other.
+    """How the calls of two entries differ: "here" is the first entry, "there" the other.
 
-    [] where no guard that both have differs.
+    Empty if nothing differs that both entries have.
     """
     (header, here), (other_header, there) = one, other
     found = [
@@ -66,7 +67,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
         for name in sorted({*header.requires, *other_header.requires})
         if header.requires.get(name) != other_header.requires.get(name)
     ]
-    # A name has several codes where functions are defined inside of a function.
+    # A name has several codes if several functions of that name are defined inside functions.
     codes, other_codes = _by_name(here.inlined), _by_name(there.inlined)
     found += [f"the source of {name} is another" for name in codes if codes[name] != other_codes.get(name, codes[name])]
     facts = {(guard.source, guard.kind, guard.parameters): guard.fact for guard in there.guards}
@@ -100,12 +101,12 @@ _DIGESTS = {
 
 
 def requirement(name: str, here: str | None, before: str | None, when: str) -> str:
-    """That one of the requirements differs. ``when``: when or where the other was."""
+    """Say how one requirement differs. ``when`` says when or where the other value was seen."""
     return _DIGESTS.get(name) or f"{name}: {_both('', here or 'none', before or 'none').said(when)}"
 
 
 def state(here: str, before: str, when: str) -> str:
-    """What of Dynamo's global state is another, where this torch tells it in a known form."""
+    """Say how Dynamo's global state differs, by its parts if both states are JSON objects."""
     try:
         one, other = (dict(json.loads(kept)) for kept in (here, before))
     except (ValueError, TypeError):
@@ -116,7 +117,7 @@ def state(here: str, before: str, when: str) -> str:
 
 
 def of_sizes(here: Any, before: Any) -> Difference:
-    """The difference of two tensors' sizes; None: of any number of dimensions, or any size."""
+    """The difference between two tensors' sizes. None means any size, or any number of dimensions."""
     return Difference("sizes", _sizes(here), _sizes(before))
 
 
@@ -132,7 +133,7 @@ def _sizes(size: Any) -> str:
 
 
 def at(place: str) -> str:
-    """The place in the user's source, as the end of a sentence."""
+    """A place in the user's source, as the end of a sentence."""
     return f" ({place})" if place else ""
 
 
@@ -173,7 +174,7 @@ def _both(what: str, here: Any, before: Any) -> Difference:
 
 
 def _shown(value: Any) -> str:
-    """A description of a value ([type, repr]) as the value, any other as it is; shortened."""
+    """Show a description: [type, repr] of a constant as the repr, a class or function as its name. Shortened."""
     plain = isinstance(value, list) and len(value) == 2 and all(isinstance(item, str) for item in value)
     if plain and value[0] in ("bool", "int", "float", "complex", "str", "bytes", "NoneType"):
         text = value[1]

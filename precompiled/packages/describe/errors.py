@@ -1,4 +1,4 @@
-"""Why a trace cannot be kept, and why an entry is not used."""
+"""Errors: why a trace cannot be kept, and why an entry is not used."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from precompiled.core.errors import PrecompiledError
 
 
 class NotPortable(PrecompiledError):
-    """What was traced cannot be described for another process; ``code`` says why."""
+    """A traced object cannot be described for another process; ``code`` says why."""
 
     code = "package-not-portable"
 
 
 class Mismatch(Exception):
-    """The live frame is not what the entry is for; ``guard``: the number of the guard that says so, if one does."""
+    """The entry does not fit the live frame. ``guard`` is the number of the guard that failed, if one did."""
 
     def __init__(self, message: str, guard: int | None = None) -> None:
         super().__init__(message)

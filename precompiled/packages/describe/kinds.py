@@ -1,4 +1,4 @@
-"""What the type of a value tells: whether it is the same in each process, and whether it may hold more than is seen."""
+"""Classify values by type: is the type the same in each process, and is the state of its instances visible?"""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ CONTAINERS = (
     tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
     collections.OrderedDict, collections.defaultdict, collections.deque,
 )  # fmt: skip
-# Builtins that give a value which no description has.
+# Builtins whose result depends on things that no description covers.
 IMPURE = frozenset({"open", "input", "globals", "locals", "eval", "exec", "id", "__import__", "breakpoint"})
 _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
 
 
 def state_of(value: Any) -> dict[str, Any] | None:
-    """The attributes and slots of an instance of a Python class; None where it may hold more than these."""
+    """The attributes and slots of an instance of a Python class. None if the instance may hold other state."""
     state = dict(namespace_of(value))
     if type(value) is contextlib._GeneratorContextManager and _is_unused(state.get("gen")):
-        del state["gen"]  # made of func, args and kwds; a decorator makes another one for each call
+        del state["gen"]  # made from func, args and kwds; a decorator makes a new one for each call
     if _holds_more(type(value)):
         return None
     for base in type(value).__mro__[:-1]:
@@ -45,7 +45,7 @@ def state_of(value: Any) -> dict[str, Any] | None:
         for name in (slots,) if isinstance(slots, str) else tuple(slots):
             if name not in ("__dict__", "__weakref__"):
                 state[name] = attribute_of(value, name, "absent")
-    return None if "_parameters" in state else state  # not of an nn.Module: its tensors are no constants
+    return None if "_parameters" in state else state  # an nn.Module: its tensors are not constants
 
 
 def _is_unused(generator: Any) -> bool:
@@ -53,9 +53,10 @@ def _is_unused(generator: Any) -> bool:
 
 
 def says_all(value: Any, method: str) -> bool:
-    """Whether a method of ``value`` is told by its name and the value: ``keyword.iskeyword`` is one of a frozenset.
+    """Whether the value and the method's name describe a bound method completely.
 
-    Not where it gives the members of a set in their order, which is another one in each process.
+    True for ``keyword.iskeyword``, for example, which is a method of a frozenset. False for methods that give a set's
+    items in order, because that order differs between processes.
     """
     if type(value) is frozenset:
         return method in _OF_SETS and all(type(item) in ATOMS for item in value)
@@ -63,7 +64,7 @@ def says_all(value: Any, method: str) -> bool:
 
 
 def global_unseen(function: Any) -> str | None:
-    """A global, or an impure builtin, that a function reads which runs without a trace; None where it reads none."""
+    """A global, or a builtin in IMPURE, that an untraced function reads; None if there is none."""
     if not isinstance(function, types.FunctionType):
         return None
     read = {name for code in codes_within(function.__code__) for name in globals_read(code)}
@@ -75,7 +76,7 @@ def is_heap(kind: type) -> bool:
 
 
 def virtual_subclasses(kind: type) -> list[str]:
-    """The classes of programs that are registered as subclasses of an abstract class, or of a subclass of it."""
+    """The program's classes that are registered as virtual subclasses of an abstract class or of its subclasses."""
     found: set[str] = set()
     looked, left = {kind}, [kind]
     while left:
@@ -90,15 +91,15 @@ def virtual_subclasses(kind: type) -> list[str]:
 
 
 def is_installed(kind: type) -> bool:
-    """Whether a class is of Python or torch, and so the same in each process of one environment."""
+    """Whether a class belongs to Python or torch, and so is the same in each process of one environment."""
     return kind.__module__.split(".")[0] in INSTALLATION
 
 
 def _holds_more(kind: type) -> bool:
-    """Whether instances have room for more than attributes and slots: a lock, a compiled regular expression.
+    """Whether instances have room for state besides attributes and slots.
 
-    Nothing else tells types of C extensions from Python classes. Computed as object.__reduce_ex__(2) does (CPython,
-    Objects/typeobject.c: object_getstate_default).
+    A lock or a compiled regular expression has. Only this distinguishes types of C extensions from Python classes. The
+    room is computed as object.__reduce_ex__(2) computes it (CPython, Objects/typeobject.c: object_getstate_default).
     """
     pointer = struct.calcsize("P")
     members = (member for base in kind.__mro__ for member in vars(base).values())

@@ -1,4 +1,4 @@
-"""Where the code of a trace is found again: from a module's namespace, by names."""
+"""Find the code of a trace again in a later process: a module's name, then names of attributes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
 
-_CACHE = type(functools.lru_cache(lambda: None))  # of C, with the function that it wraps among its attributes
+_CACHE = type(functools.lru_cache(lambda: None))  # in C; the function that it wraps is one of its attributes
 
 
 class Places:
-    """Where the code objects of a trace are found from a module's namespace, so that a later process finds its own."""
+    """Finds places for the code objects of a trace, at which a later process finds its own code."""
 
     def __init__(self) -> None:
         self._by_file: dict[str, str] | None = None
 
     def place(self, code: types.CodeType) -> list[Any] | None:
-        """``[module, [attributes ...]]`` of the function that has or holds ``code``; None where no name leads to it."""
-        # A notebook's cell and a piped program say no file that a module has.
+        """``[module, [attributes ...]]`` of the function that is or contains ``code``; None if no name leads to it."""
+        # The file name of a notebook's cell or a piped program belongs to no module.
         module = self.module_of(code.co_filename) or "__main__"
         parts = outermost(code).split(".")
         for length in range(len(parts), 0, -1):
@@ -46,18 +46,18 @@ class Places:
 
 
 def codes_at(place: list[Any]) -> set[str]:
-    """Digests of all code that is found at a place now: the function's, of what it wraps, and of what is inside."""
+    """Digests of all code at a place now: of the function, of functions that it wraps, and of functions inside them."""
     return {code_digest(code) for code in found_at(place)}
 
 
 def found_at(place: list[Any]) -> list[types.CodeType]:
-    """The code itself, in the order in which it is found."""
+    """The code objects at a place, in the order in which they are found."""
     module, attributes = place
     found: Any = sys.modules.get(module)
     if found is None:
         try:
-            found = importlib.import_module(module)  # as the trace did, when it met an import in a function
-        except Exception:  # noqa: BLE001 - whatever the user's module raises: then nothing is there
+            found = importlib.import_module(module)  # the trace may have run an import statement inside a function
+        except Exception:  # noqa: BLE001 - the user's module may raise anything; then the place has no code
             return []
     for name in attributes:
         try:
@@ -68,7 +68,7 @@ def found_at(place: list[Any]) -> list[types.CodeType]:
 
 
 def codes_of(value: Any) -> Iterator[types.CodeType]:
-    """The code of a function or class, of what it wraps, and of what is inside."""
+    """The code of a function or class, of functions that it wraps, and of functions inside them."""
     return _codes_of(value, set(), 0)
 
 
@@ -106,6 +106,9 @@ def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType
 
 
 def locals_digest(kinds: dict[str, type]) -> str:
-    """Names and types of a frame's locals: for frames that are not compiled, whose values are of no interest."""
+    """Digest of the names and types of a frame's locals.
+
+    For frames that are not compiled, whose values do not matter.
+    """
     shown = sorted((name, kind.__module__, kind.__qualname__) for name, kind in kinds.items())
     return hashlib.sha256(repr(shown).encode()).hexdigest()
