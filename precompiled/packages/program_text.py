@@ -105,7 +105,8 @@ class _Source:
     def _told(self, code: CodeType, unrun: Set[Place]) -> set[Place]:
         """The members of ``unrun`` that name exactly one function.
 
-        Two lambdas on one line, for example, have one place. Functions below a decorator that may replace them or read their source are left out too.
+        Two lambdas on one line, for example, have one place. Functions below a decorator that may replace them or read
+        their source are left out too.
         """
         places = Counter(place_of(inner) for inner in codes_within(code)) if unrun else {}
         return {

@@ -85,7 +85,10 @@ class Descriptions:
     """
 
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
-        """``before`` maps the id of a code object to another digest for it: the one that an entry was recorded with."""
+        """``before`` maps the id of a code object to the digest that counts instead of its own.
+
+        That is the digest that a function had when an entry was recorded, if it has not run since.
+        """
         self._before = before or {}
         self._classes: dict[type, list[Any]] = {}
         self._functions: dict[tuple[int, type | None], list[Any]] = {}
@@ -367,11 +370,10 @@ class Descriptions:
         return self._before.get(id(code)) or code_digest(code)
 
     def a_class(self, kind: type) -> list[Any]:
-        """Describe a class by its place and everything that it and its bases define: code with defaults and closures,
-        values.
+        """Describe a class by its place and by everything that it and its bases define.
 
-        Everything counts, because an object that the frame creates has no source, so its only guard is on its class:
-        ``Scale().factor`` is a constant of the trace.
+        That is code with defaults and closures, and values. Everything counts, because an object that the frame creates
+        has no source, so its only guard is on its class: ``Scale().factor`` is a constant of the trace.
         """
         known = self._classes.get(kind)
         if known is not None:
@@ -449,11 +451,10 @@ class Descriptions:
         return str(self.attribute(value)) if plain else type(value).__qualname__
 
     def attribute(self, value: Any, depth: int = 0) -> Any:
-        """Describe a value in a class or a closure, even if it contains objects without a description (a lock, a
-        logger).
+        """Describe a value in a class or a closure, although it may contain objects without a description.
 
-        Such an object counts by its type alone; the rest of its container is compared. A trace that reads such an
-        object is not kept (unguarded.py).
+        Such an object (a lock, a logger) counts by its type alone; the rest of its container is compared. A trace that
+        reads such an object is not kept (unguarded.py).
         """
         try:
             return self.value(value, depth)
