@@ -202,5 +202,5 @@ dist: $(STAMP) ## The sdist and the wheel of the last commit, built twice to the
 
 .PHONY: clean
 clean: ## Remove what was made here, the virtual environment too
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis benchmarks/results
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .cache .hypothesis benchmarks/results
 	@find . -name __pycache__ -not -path './.venvs/*' -prune -exec rm -rf {} +

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the table of docs/reference/private-torch-names.md anew from docstrings: `PYTHON tools/private_names_page.py`.
+"""Make the lists of docs/reference/private-torch-names.md from docstrings: `PYTHON tools/private_names_page.py`.
 
 Each file in a room for private names says in its docstring which it uses, and where that was checked::
 
@@ -54,13 +54,15 @@ def listed(path: Path) -> list[tuple[str, str]]:
 
 
 def page(text: str) -> str:
-    """The page with its table made anew."""
-    users: dict[tuple[str, str], list[str]] = {}
+    """The page with its lists made anew: a heading for each file, and its names below it."""
+    parts = []
     for path in FILES:
-        for row in listed(path):
-            users.setdefault(row, []).append(f"`{path.relative_to(ROOT / 'precompiled')}`")
-    rows = "".join(f"| `{name}` | {', '.join(users[name, on])} | {on} |\n" for name, on in sorted(users))
-    return text[: text.index("\n|") + 1] + f"| name | used in | checked on |\n|---|---|---|\n{rows}"
+        names = sorted(listed(path))
+        checked = max((on for _, on in names), key=len, default="")
+        rows = "".join(f"- `{name}`{'' if on == checked else f' ({on} only)'}\n" for name, on in names)
+        if rows:
+            parts.append(f"\n## {path.relative_to(ROOT / 'precompiled')}\n\nChecked on {checked}.\n\n{rows}")
+    return text[: text.index("\n## ") if "\n## " in text else text.index("\n|")] + "".join(parts)
 
 
 if __name__ == "__main__":
