@@ -1,4 +1,4 @@
-"""A Dynamo graph, its inputs and the state around it, as plain data and back: what a key is made of.
+"""Encodes a Dynamo graph, its inputs and the modes around it as plain data, the input of the key, and decodes them.
 
-The client encodes, the worker decodes, so each file has both directions.
+The client encodes and the worker decodes, so each file contains both directions.
 """

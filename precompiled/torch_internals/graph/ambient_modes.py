@@ -1,8 +1,9 @@
-"""The state around a graph: read in the client, restored around the compile in the worker and around the load.
+"""The modes around a graph (grad mode, autocast, precision, ...): read in the client, restored for compile and load.
 
-Thread-local state (grad mode, inference mode, autocast) is restored wherever an artifact is compiled or loaded, since
-both read it. Process-wide state (determinism, threads, precision) is restored in the worker only: in a client it is
-the user's.
+- Thread-local modes (grad mode, inference mode, autocast) are restored around every compile and every load, since both
+  read them.
+- Process-wide modes (determinism, threads, precision) are restored in the worker only. In a client they belong to the
+  user.
 
 Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter,
 _is_fwd_grad_enabled, _set_fwd_grad_enabled, _exit_dual_level}, torch.autograd.forward_ad._current_level,
@@ -36,10 +37,11 @@ from precompiled.core.errors import Bypass, CompileFailed
 
 
 def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, Any]:
-    """The state as it is now, as plain data. ``uses_cpu``: Inductor bakes the number of threads into CPU kernels only.
-    ``on_gpu``: attention on the CPU knows no order.
+    """The current modes as plain data.
 
-    Raises Bypass for hooks on saved tensors that AOTAutograd would trace into the graph.
+    ``uses_cpu``: include the number of threads, which Inductor compiles into CPU kernels only. ``on_gpu``: include the
+    priority of attention backends, which does not exist on the CPU. Raises Bypass if AOTAutograd would trace hooks on
+    saved tensors into the graph.
     """
     if not compiled_autograd.in_compiled_autograd_region and aot_utils.saved_tensors_hooks_are_inlineable(
         aot_utils.top_saved_tensors_hooks()
@@ -56,7 +58,7 @@ def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": autocast,
-        # Also where autocast is off: a graph may switch it on without a dtype.
+        # Included even if autocast is off: a graph may enable it without a dtype.
         "autocast_dtypes": {
             device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             for device in torch._C._autocast_supported_devices()
@@ -83,7 +85,7 @@ def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, Any]:
     }
 
 
-# Where torch keeps a precision of float32 arithmetic (torch/backends/__init__.py, fp32_precision).
+# The places where torch stores a precision of float32 arithmetic (torch/backends/__init__.py, fp32_precision).
 _PRECISION_PLACES = [
     (backend, operation)
     for backend, operations in (("generic", ("all",)), ("cuda", ("all", "matmul", "conv", "rnn")))
@@ -102,7 +104,8 @@ _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_redu
 
 @cache
 def _settled_sdp_priority() -> None:
-    # The order comes before the choice, for which a program may have left no kernel: torch warns, and raises then.
+    # Torch sets the priority before it chooses a kernel. If the program has disabled all kernels, the choice warns and
+    # raises.
     with warnings.catch_warnings(), suppress(RuntimeError):
         warnings.simplefilter("ignore")
         with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
@@ -111,18 +114,20 @@ def _settled_sdp_priority() -> None:
 
 
 def _settle_sdp_priority() -> None:
-    """Have torch put cuDNN's attention first where it does so: at the first attention on a GPU, also a traced one
-    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order).
+    """Make torch set its default priority of attention backends now.
 
-    A process would have two keys for a graph otherwise, one before and one after, and a worker's first attention would
-    undo the order that the program has set. Plain torch.compile has one no later, in Inductor's own patterns.
+    Torch puts cuDNN first at the first attention on a GPU, traced or not
+    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order). Without this call a graph would have two
+    keys, one before and one after that moment, and a worker's first attention would overwrite the priority that the
+    program has set. Plain torch.compile also reaches that moment by its first compile, because Inductor's own patterns
+    contain attention.
     """
     if torch.cuda.is_initialized():
         _settled_sdp_priority()
 
 
 def _legacy_matmul_precision() -> str | None:
-    """None where the program has used the newer ``fp32_precision``: the older getter raises from then on."""
+    """None if the program has used the newer ``fp32_precision``: the older getter raises from then on."""
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -130,7 +135,10 @@ def _legacy_matmul_precision() -> str | None:
 
 
 def _opt_einsum() -> list[Any]:
-    """Whether, and how, torch.einsum asks opt_einsum for an order, when it is traced (torch/functional.py)."""
+    """Whether torch.einsum gets its contraction order from opt_einsum when it is traced, and by which strategy.
+
+    Source: torch/functional.py.
+    """
     einsum = torch.backends.opt_einsum
     return [True, einsum.strategy] if einsum.is_available() and einsum.enabled else [False, None]
 
@@ -161,7 +169,7 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
-    """Set everything else as ``modes`` says, in this process. For workers, which compile one graph at a time."""
+    """Set all other modes as ``modes`` says, in this process. For workers, which compile one graph at a time."""
     before = read(uses_cpu=True)
     try:
         _set(modes)
@@ -176,8 +184,10 @@ def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def set_back_after_an_error() -> Iterator[None]:
-    """After an error, restore what a graph may set: grad mode, the attention backends in their order, autocast, and
-    the levels of torch.func's transforms and of forward mode.
+    """After an error, restore the modes that a graph may change.
+
+    These are grad mode, the attention backends and their priority, autocast, and the levels of torch.func's transforms
+    and of forward mode.
     """
     depth, forward = torch._C._functorch.get_dynamic_layer_stack_depth(), torch._C._is_fwd_grad_enabled()
     grad, attention = torch.is_grad_enabled(), torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)
@@ -190,8 +200,8 @@ def set_back_after_an_error() -> Iterator[None]:
     except BaseException:
         torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         torch._C._set_fwd_grad_enabled(forward)
-        if forward_ad._current_level < 0:  # there is one level at most, and the program is in none
-            with suppress(RuntimeError):  # nor was the graph
+        if forward_ad._current_level < 0:  # at most one level exists, and the program is in none
+            with suppress(RuntimeError):  # the graph has not entered the level either
                 torch._C._exit_dual_level(level=0)
         torch.set_grad_enabled(grad)
         if torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True) != attention:
@@ -228,7 +238,8 @@ def _set(modes: Mapping[str, Any]) -> None:
     if modes["sdp_priority"]:
         torch._C._set_sdp_priority_order(modes["sdp_priority"])
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(modes["math_sdp_reduction"])
-    if torch._C._get_sm_carveout_experimental() != modes["sm_carveout"]:  # it warns
+    # The setter warns, so it is called only if needed.
+    if torch._C._get_sm_carveout_experimental() != modes["sm_carveout"]:
         torch._C._set_sm_carveout_experimental(modes["sm_carveout"])
     _set_opt_einsum(*modes["opt_einsum"])
     compiled_autograd.in_compiled_autograd_region = modes["compiled_autograd"]
@@ -237,7 +248,7 @@ def _set(modes: Mapping[str, Any]) -> None:
 
 
 def _set_opt_einsum(enabled: bool, strategy: str | None) -> None:
-    """Raises CompileFailed where the program has opt_einsum, and this process has not."""
+    """Raises CompileFailed if the program has opt_einsum and this process has not."""
     if [enabled, strategy] == _opt_einsum():
         return
     einsum = torch.backends.opt_einsum

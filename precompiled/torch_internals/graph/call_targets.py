@@ -1,10 +1,14 @@
-"""Call targets of Dynamo graphs, to names and back.
+"""Encodes the call targets of a Dynamo graph as names, and resolves the names in the worker.
 
-A name is used only when looking it up gives the very same object, so a name can never stand for something else. A
-user's function has none: its code could change under an unchanged name. A custom op has one with a digest::
+A target gets a name only if resolving the name returns the same object, so a name cannot stand for another function. A
+user's function gets no name, since its code could change under an unchanged name. The name of a custom operator
+includes digests::
 
-    ["cop", namespace, name, overload, modules that a worker imports (a,b), their digest, its dispatch keys,
-     and its units of an operator that the program itself defines (program_ops.py) or the schema says (schema_ops.py)]
+    ["cop", namespace, name, overload, modules, digest, kernels, *units]
+
+- ``modules``: the modules that a worker imports, joined by commas; ``digest``: of their sources
+- ``kernels``: the operator's dispatch keys
+- ``units``: the sources of an operator that the program itself defines (program_ops.py), or its schema (schema_ops.py)
 
 Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch,
 _log_api_usage_once}, torch._VF,
@@ -30,21 +34,21 @@ from precompiled.core.files import is_really_torchs
 from precompiled.torch_internals.graph import numpy_calls
 from precompiled.torch_internals.user_code import custom_ops, user_modules
 
-# Operators that come with torch and cannot be redefined by a user's module without patching torch itself.
+# Namespaces of operators that come with torch. A user's module cannot redefine these without patching torch itself.
 BUILTIN_OP_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"}
 )
-# Functional collectives say all that a compile needs: the group's name, and its size where a shape depends on it.
+# Functional collectives carry all that a compile needs: the name of a group, and its size if a shape depends on it.
 COLLECTIVE_OP_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
 GROUP_ARGUMENT = "group_name"
 _OTHER_COLLECTIVE_OP_NAMESPACES = frozenset({"c10d", "c10d_functional", "_dtensor"})
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
 
-# Files of the wrapper that warns, around what torch has deprecated (torch._check_is_size).
+# Files of the wrapper with which torch marks deprecated functions (torch._check_is_size, for example).
 _DEPRECATING = frozenset({typing_extensions.__file__, warnings.__file__})
 
-# Operators that take graphs, and whose other arguments are data: what they do is all in the encoded graphs. Not those
-# that take code by reference (user Triton kernels: user_kernels.py) or have effects.
+# Operators that take graphs and otherwise data only: the encoded graphs describe them completely. Operators that take
+# code by reference (user Triton kernels: user_kernels.py) or have effects are excluded.
 _HIGHER_ORDER = frozenset(
     {
         "tag_activation_checkpoint",
@@ -66,8 +70,8 @@ _HIGHER_ORDER = frozenset(
     }
 )
 
-# Searched in this order for functions whose own __module__ and __qualname__ do not lead back to them
-# (builtins such as torch.add, and wrappers such as max_pool2d, which is a "boolean_dispatch.<locals>.fn").
+# Namespaces to search, in this order, for functions whose own __module__ and __qualname__ do not resolve to them:
+# builtins such as torch.add, and wrappers such as max_pool2d, which is a "boolean_dispatch.<locals>.fn".
 _NAMESPACES = (
     "torch",
     "torch.nn.functional",
@@ -87,8 +91,8 @@ _NAMESPACES = (
     "math",
 )
 
-# Of torch._C itself, by the name that it has there: pybind11 gives a function the qualified name of a type of its own.
-# It notes for torch's makers that something is used, in each graph in which a module is constructed.
+# The usage counter that torch calls wherever a module is constructed. pybind11 gives the function the qualified name of
+# an internal type, so it is addressed by its name in torch._C.
 _LOGGED = ("torch._C", "_log_api_usage_once")
 
 
@@ -108,7 +112,7 @@ def _namespace(name: str) -> Any:
 
 @cache
 def _searched() -> dict[int, tuple[str, str]]:
-    """id of each callable of the namespaces above -> (namespace, attribute). Built once, on the first odd target."""
+    """id of each callable in _NAMESPACES -> (namespace, attribute). Built when the first target needs it."""
     table: dict[int, tuple[str, str]] = {}
     for name in _NAMESPACES:
         space = _namespace(name)
@@ -126,14 +130,15 @@ _NAMES: dict[int, tuple[Any, list[str]]] = {}
 
 
 def encode(target: Any) -> list[str]:
-    """The name of a ``call_function`` target: ``[kind, ...]``. Raises Bypass for what is not torch's own."""
+    """The name of a ``call_function`` target: ``[kind, ...]``. Raises Bypass for code that is not torch's own."""
     known = _NAMES.get(id(target))
     if known is not None and known[0] is target:
         return known[1]
     name = _encode(target)
-    # Not an operator of the user's, whose digest is of the module's values as they are now, nor what Dynamo makes anew.
+    # Not cached: a user's operator, whose digest covers its module's current values, and functions that are new objects
+    # in each trace.
     if name[0] not in ("cop", "local", numpy_calls.KIND):
-        _NAMES[id(target)] = (target, name)  # keeps the object alive, so that its id stays its own
+        _NAMES[id(target)] = (target, name)  # the reference keeps the object alive, so its id is not reused
     return name
 
 
@@ -159,7 +164,7 @@ def _encode(target: Any) -> list[str]:
         return ["hop", name]
     if (of_numpy := numpy_calls.encode(target)) is not None:
         return of_numpy
-    # A method of a type of C's says of its module only what its type says (torch.Tensor.set_).
+    # A method of a C type has no __module__; its type has one (torch.Tensor.set_, for example).
     kind = getattr(target, "__objclass__", None)
     module = getattr(target, "__module__", None) or getattr(kind, "__module__", None) or ""
     qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or ""
@@ -172,7 +177,8 @@ def _encode(target: Any) -> list[str]:
         return ["fn", *_LOGGED]
     if _is_local(module, qualname, target):
         return ["local", module, qualname]
-    # A user's function that was patched into a torch namespace has a name there too; in a worker it means another one.
+    # The table may also contain a user's function that was patched into a torch namespace. It was refused above
+    # (is_torchs_code), since its name means torch's function in a worker.
     found = _searched().get(id(target))
     if found is not None and getattr(_namespace(found[0]), found[1], None) is target:
         return ["fn", *found]
@@ -184,7 +190,8 @@ def _op_name(qualified: str) -> tuple[str, str]:
     namespace, _, name = qualified.partition("::")
     if namespace in _OTHER_COLLECTIVE_OP_NAMESPACES:
         raise Bypass(f"the graph has the collective {qualified}", code="collective")
-    if namespace == "streams":  # names its stream or event by a number that this process alone knows
+    # Such an operator refers to its stream or event by a number that is valid in this process only.
+    if namespace == "streams":
         raise Bypass(f"the graph has {qualified}", code="marked-node")
     return namespace, name
 
@@ -194,8 +201,10 @@ def _is_torchs_own(module: str) -> bool:
 
 
 def is_torchs_code(target: Any) -> bool:
-    """Whether its code is torch's (or of C), whatever it calls itself: functools.wraps gives a patch the names of what
-    it replaces, and Dynamo puts a patched torch.nn.functional.x into the graph as if it were torch's.
+    """Whether a function's code is torch's own, or C code, whatever its name says.
+
+    functools.wraps gives a patch the names of the function that it replaces, and Dynamo puts a patched
+    torch.nn.functional.x into the graph like torch's own.
     """
     if isinstance(target, FunctionType):
         if target.__code__.co_filename in _DEPRECATING:
@@ -212,8 +221,9 @@ def _leads_to(module: str, qualname: str, target: Any) -> bool:
 
 
 def _is_local(module: str, qualname: str, target: Any) -> bool:
-    """Whether it is what a function of torch's defines, and needs nothing of that function's call: what Dynamo puts
-    into a graph for ``parameter.data = value``.
+    """Whether the target is a function that a function of torch defines, without closure or defaults.
+
+    Dynamo puts such a function into a graph for ``parameter.data = value``.
     """
     if not isinstance(target, FunctionType) or target.__closure__ or target.__defaults__ or target.__kwdefaults__:
         return False
@@ -224,7 +234,10 @@ def _is_local(module: str, qualname: str, target: Any) -> bool:
 
 
 def _local(module: str, qualname: str) -> FunctionType:
-    """Raises ImportError, AttributeError or ValueError where there is no such function."""
+    """Rebuild a function that a function of torch defines.
+
+    Raises ImportError, AttributeError or ValueError if the function does not exist or has a closure.
+    """
     outer, _, inner = qualname.rpartition(".<locals>.")
     constants = _resolve(module, outer).__code__.co_consts
     found = [code for code in constants if isinstance(code, CodeType) and code.co_name == inner]
@@ -265,19 +278,21 @@ def _decode(name: tuple[str, ...]) -> Any:
 
 
 def is_collective(name: list[str]) -> bool:
-    """Whether what has this name talks to other ranks: torch's functional collectives, and operators of others that
-    name a group (``vllm::all_reduce``).
+    """Whether a named target communicates with other ranks.
+
+    Such targets are torch's functional collectives, and operators of other libraries that take a group's name
+    (``vllm::all_reduce``).
     """
     if name[0] == "cop":
         try:
             return names_group(getattr(getattr(getattr(torch.ops, name[1]), name[2]), name[3]))
         except AttributeError:
-            return True  # not loaded here, so nobody can say
+            return True  # the operator is not loaded in this process: assume that it communicates
     return name[0] == "op" and name[1] in COLLECTIVE_OP_NAMESPACES
 
 
 def names_group(target: object) -> bool:
-    """Whether one of an operator's arguments is the name of a process group, torch's or of a library's own."""
+    """Whether an argument of the operator is the name of a process group, either torch's or of another library."""
     if isinstance(target, torch._ops.OpOverloadPacket):
         return any(names_group(getattr(target, overload)) for overload in target.overloads())
     if not isinstance(target, torch._ops.OpOverload):
@@ -286,7 +301,7 @@ def names_group(target: object) -> bool:
 
 
 def modules_of(name: list[str]) -> dict[str, str]:
-    """What a worker must have for this target, with digests: modules to import, and operators to define."""
+    """What a worker must load for this target: name -> digest, of modules to import and of operators to define."""
     if name[0] != "cop":
         return {}
     _, _, _, _, modules, digest, _, *source = name
@@ -297,13 +312,13 @@ def modules_of(name: list[str]) -> dict[str, str]:
 
 
 def decode(name: list[str]) -> Any:
-    """The object that ``encode`` named; raises ValueError, ImportError or AttributeError for a name of nothing."""
+    """The object that ``encode`` named. Raises ValueError, ImportError or AttributeError if there is none."""
     if name[0] in ("fn", "local") and not (_is_torchs_own(name[1]) or name[1] in _NAMESPACES):
         raise ValueError(f"{name[1]} is not a module of torch")
-    # An operator of the program's own is looked for each time: a cell that is run again defines it anew.
+    # Not cached for an operator that the program defines: a notebook cell that runs again redefines it.
     return _decode.__wrapped__(tuple(name)) if name[0] == "cop" and name[7:] else _decode(tuple(name))
 
 
-# Frequent targets, named ahead of time: the lookup of a graph should not pay for a search of torch's namespaces.
+# Frequent targets are named in advance, so that looking up a graph needs no search of torch's namespaces for them.
 for _function in (operator.getitem, operator.add, operator.mul, operator.sub, operator.truediv, math.sqrt):
     _NAMES[id(_function)] = (_function, ["fn", _function.__module__, _function.__name__])

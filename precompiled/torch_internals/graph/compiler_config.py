@@ -1,9 +1,11 @@
-"""Inductor's and functorch's configuration: what a compile depends on, as plain data, and back.
+"""Encodes the part of Inductor's and functorch's configuration that a compile depends on, and applies it in a worker.
+
+The private functions come from torch/utils/_config_module.py. An entry of _config has a user_override.
 
 Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
 torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
 torch._inductor.config_comms.{patch, _config}, torch.fx.experimental._config.{patch, _config}.
-Checked on 2.11.0, 2.13.0, 2.15.0. They are in torch/utils/_config_module.py; an entry of _config has a user_override.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ _functorch = torch._functorch.config
 _comms = torch._inductor.config_comms
 _shapes = torch.fx.experimental._config
 
-# Left out of save_config_portable.
+# Settings that save_config_portable omits.
 _LEFT_OUT = ("pre_grad_pass_timing",)
-# They say where and how much is compiled, not what.
+# Settings that affect where and how fast a graph is compiled, but not the result.
 _IRRELEVANT = (
     "compile_threads",
     "worker_start_method",
@@ -38,18 +40,18 @@ _IRRELEVANT = (
     "debug",
     "quiesce_async_compile_pool",
 )
-# Not "aot_inductor.": some of these change what is compiled here, too (debug_compile, debug_symbols).
+# "aot_inductor." is not a prefix of this list: debug_compile and debug_symbols also affect torch.compile.
 _IRRELEVANT_PREFIXES = ("trace.", "quiesce_")
-# Where these are on, an artifact would not be what plain torch.compile gives, or could not hold its code.
+# Settings under which an artifact would differ from plain torch.compile's result, or could not contain its code.
 _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
 }
-# Where one of these is on, Inductor lets ranks agree on what each has measured, asks for the rank among all, or takes
-# collectives apart by what this process has set up. A worker is of no rank, and one artifact is for all.
-_COMMS = "config_comms"  # what else Inductor reads where _REORDERS is on
+# _OF_RANKS below: settings under which Inductor synchronizes measurements between ranks, reads the global rank, or
+# decomposes collectives by the state of this process. A worker has no rank, and all ranks share one artifact.
+_COMMS = "config_comms"  # the settings that Inductor reads in addition if _REORDERS is on
 _REORDERS = "reorder_for_compute_comm_overlap"
-_SHAPES = "shapes"  # what compilers read of symbolic sizes (backed_size_oblivious), where it is not as torch has it
+_SHAPES = "shapes"  # settings of symbolic sizes that differ from torch's defaults (backed_size_oblivious, for example)
 _MODULES = {
     "inductor": "torch._inductor.config",
     "functorch": "torch._functorch.config",
@@ -73,16 +75,18 @@ _OF_RANKS = {
         "reorder_for_compute_comm_overlap_broadcast_runtime_estimations",
     ),
 }
-# Where one of these is on, Inductor asks for the rank in a collective's group: its own share of a bucket lies there.
+# Under these settings, Inductor reads the rank in a collective's group: the rank's share of a bucket depends on it.
 _OF_RANKS_IN_GROUPS = ("bucket_all_gathers_fx", "aten_distributed_optimizations.allow_comms_decompositions")
 _OFF = (None, False, "none")
-# Its ranks agree on each graph, whether it has collectives or not: all of them must be asked.
+# Under this setting all ranks agree on each graph, with or without collectives, so all ranks would have to answer.
 _OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
 
 
 def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """For a graph with collectives: raises Bypass where these settings (of ``snapshot``) compile it together with other
-    ranks, or name its groups in machine code.
+    """Refuse settings (of ``snapshot``) under which a graph with collectives has no artifact for all ranks.
+
+    Raises Bypass if Inductor would compile the graph together with other ranks, or would write group names into machine
+    code.
     """
     if settings["inductor"].get("cpp_wrapper"):
         raise Bypass("cpp_wrapper code of collectives names their groups", code="cpp-wrapper")
@@ -93,23 +97,23 @@ def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def ask_for_ranks(settings: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a graph with collectives is compiled by this rank's place in their groups."""
+    """Whether the compile of a graph with collectives depends on this rank's position in its groups."""
     return any(settings["inductor"].get(name) not in _OFF for name in _OF_RANKS_IN_GROUPS)
 
 
 def refuse_device(settings: Mapping[str, Mapping[str, Any]], device: str) -> None:
-    """Raises Bypass where code for this device ("cpu" or "cuda:0") could not be kept under these settings."""
+    """Raises Bypass if these settings give code for this device ("cpu" or "cuda:0") that an artifact cannot contain."""
     if settings["inductor"].get("cpp_wrapper") and device != "cpu":
-        # It names files of Triton's cache, where its kernels lie.
+        # The code refers to kernel files in Triton's cache.
         raise Bypass(f"cpp_wrapper code for {device} is more than an artifact holds", code="cpp-wrapper")
     if freezes(settings) and device != "cpu":
         raise Bypass(f"freezing on {device}", code="freezing")
 
 
 def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, Any]], annotation: Any) -> None:
-    """For a graph on a GPU: raises Bypass where ``torch._dynamo.override_cudagraphs`` asks for others than settings do.
+    """Raises Bypass if ``torch._dynamo.override_cudagraphs`` contradicts the settings, for a graph on a GPU.
 
-    ``annotation``: of its module (``meta["cudagraph_annotation"]``); None where there is none. As in
+    ``annotation`` is the module's ``meta["cudagraph_annotation"]``, or None. The rule is that of
     torch/_inductor/compile_fx.py (create_compiler_config_extra).
     """
     if annotation is None:
@@ -120,7 +124,10 @@ def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, Any]], annotatio
 
 
 def freezes(settings: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a compile of now would make constants of the weights that a graph's module holds (frozen_weights.py)."""
+    """Whether a compile now would turn the weights of the graph's module into constants (frozen_weights.py).
+
+    Raises Bypass for freezing_discard_parameters.
+    """
     if not settings["inductor"].get("freezing") or torch.is_grad_enabled():
         return False
     if settings["inductor"].get("freezing_discard_parameters"):
@@ -129,9 +136,9 @@ def freezes(settings: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What the next compile would see: the configuration now, with torch.compile's ``mode=`` and ``options=`` on top.
+    """The configuration of the next compile: the current one, overridden by torch.compile's ``mode=`` and ``options=``.
 
-    Raises Bypass when a setting is code that has no name, or turns off what an artifact needs.
+    Raises Bypass if a setting is code that cannot be sent, or disables something that an artifact needs.
     """
     inductor = _inductor.save_config_portable(ignore_private_configs=False)
     inductor.update({name: getattr(_inductor, name) for name in _LEFT_OUT if hasattr(_inductor, name)})
@@ -139,7 +146,7 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     inductor.update(_set(_inductor))
     inductor.update(options)
     for name, refused in _REFUSED.items():
-        # Asked for by name: save_config_portable leaves out aliases, such as force_disable_caches.
+        # Read by name: save_config_portable omits aliases, such as force_disable_caches.
         if inductor.get(name, getattr(_inductor, name, None)):
             raise Bypass(refused[1], code=refused[0])
     functorch = _functorch.save_config_portable(ignore_private_configs=False) | _set(_functorch)
@@ -155,12 +162,12 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "functorch": _plain(_MODULES["functorch"], functorch),
         **comms,
         _SHAPES: _plain(_MODULES[_SHAPES], _other_than_torchs(_shapes, shapes)),
-        # What users change to make torch's caches miss makes this one miss.
+        # A user changes this tag to make torch's caches miss. It is in the key, so the store misses too.
         "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
 
 
-# Since 2.13 (torch/utils/_config_module.py); in 2.11 a setting is one for all threads, and patched for all of them.
+# Settings of a context exist since 2.13 (torch/utils/_config_module.py). In 2.11 a setting applies to all threads.
 _OF_A_CONTEXT = frozenset(
     found for module in (_inductor, _functorch, _comms, _shapes) for entry in module._config.values()
     if isinstance(found := getattr(entry, "user_override", None), contextvars.ContextVar)
@@ -168,9 +175,10 @@ _OF_A_CONTEXT = frozenset(
 
 
 def context(options: Mapping[str, Any]) -> contextvars.Context:
-    """This thread's settings of now, with torch.compile's ``mode=`` and ``options=`` on top, and nothing else of its
-    context: torch reads them when it loads a compiled graph, too (``cudagraph_policy``, ``graph_partition``), and each
-    thread begins with its own.
+    """A new context with this thread's current settings, overridden by ``mode=`` and ``options=`` of torch.compile.
+
+    The context contains nothing else of this thread's context. Torch also reads settings when it loads a compiled graph
+    (``cudagraph_policy``, ``graph_partition``), and a new thread would start with default settings.
     """
     with _inductor.patch(dict(options)) if options and _OF_A_CONTEXT else nullcontext():
         settings = [(known, value) for known, value in contextvars.copy_context().items() if known in _OF_A_CONTEXT]
@@ -181,14 +189,14 @@ def context(options: Mapping[str, Any]) -> contextvars.Context:
 
 
 def changed() -> list[str]:
-    """The settings that this process has changed since torch was imported, as ``inductor.NAME``. For people."""
+    """The settings that this process has changed since it imported torch, as ``inductor.NAME``. For display."""
     modules = {"inductor": _inductor, "functorch": _functorch}
     return [f"{name}.{setting}" for name, module in modules.items() for setting in module._config
             if not module._is_default(setting)]  # fmt: skip
 
 
 def _set(module: Any) -> dict[str, Any]:
-    """Settings that torch leaves out of what it saves, since they may be code, and that are not as torch has them."""
+    """Changed settings that torch omits when it saves its configuration because their values may be code."""
     values = {name: getattr(module, name) for name in module._save_config_ignore if hasattr(module, name)}
     return _other_than_torchs(module, values)
 
@@ -206,7 +214,7 @@ def _plain(module: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_value(name: str, value: Any) -> Any:
-    """JSON for a setting; tuples and sets are tagged, so that they come back as what they were."""
+    """JSON for a setting. Tuples and sets are tagged, so that they keep their type."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is list:
@@ -241,21 +249,21 @@ def _value(plain: Any) -> Any:
 
 
 def modules(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The modules of the user's that a worker must import for these settings, with the digests of their sources."""
+    """The user's modules that a worker must import for these settings, with the digests of their sources."""
     return dict(code_settings.modules([value for values in settings.values() for value in values.values()]))
 
 
 def _setting(name: str, encoded: Any) -> Any:
     try:
         return code_settings.with_uuid(name, _value(encoded), encoded)
-    except Exception as error:  # the module of a pass raises anything when it is imported
+    except Exception as error:  # importing the module of a pass can raise anything
         said = f"the setting {name} does not decode: {type(error).__name__}: {error}"
         raise CompileFailed(said, code="undecodable-graph") from error
 
 
 @contextmanager
 def applied(configs: Mapping[str, Mapping[str, Any]], compile_threads: int) -> Iterator[None]:
-    """The captured configuration, for one compile; what was there before comes back afterwards."""
+    """Apply the captured configuration for one compile, and restore the previous one afterwards."""
     with ExitStack() as stack:
         for module, name in ((_inductor, "inductor"), (_functorch, "functorch"), (_comms, _COMMS), (_shapes, _SHAPES)):
             values = {key: _setting(key, value) for key, value in configs.get(name, {}).items()}

@@ -1,9 +1,9 @@
-"""Floats that Dynamo passes as tensors and has fixed while it traced: it is to trace again, with their values.
+"""Detects float inputs whose value Dynamo has fixed while tracing, and makes Dynamo retrace without these inputs.
 
-With ``dynamic=True`` a module's float is an input, a 0-dim tensor that the graph reads by ``item()``. Many operators
-ask a float for its value (the ``eps`` of a layer norm, the ``p`` of a dropout), which fixes it. Plain torch.compile
-finds that out at the end of AOTAutograd's trace, and has Dynamo begin again without these inputs
-(torch/fx/passes/_tensorify_python_scalars.py). The same can be told before anything is compiled, from the symbols.
+With ``dynamic=True`` a module's float becomes an input: a 0-dim tensor that the graph reads by ``item()``. Many
+operators need a float's value (the ``eps`` of a layer norm, the ``p`` of a dropout), which fixes it. Plain
+torch.compile discovers this at the end of AOTAutograd's trace and restarts Dynamo without these inputs
+(torch/fx/passes/_tensorify_python_scalars.py). This file detects it from the symbols, before any compile.
 
 Private names: torch._dynamo.symbolic_convert.TensorifyState.{specialize, should_specialize},
 torch._dynamo.exc.TensorifyScalarRestartAnalysis, torch.SymFloat.node._expr, torch.fx.Node.meta["example_value"],
@@ -25,7 +25,7 @@ from precompiled.torch_internals.graph import operation_effects
 
 
 class FixedFloats(Exception):
-    """The graph is none, since Dynamo has fixed floats of it. ``names``: of their symbols."""
+    """The graph is unusable because Dynamo fixed some floats while tracing. ``names``: of their symbols."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(", ".join(names))
@@ -33,19 +33,19 @@ class FixedFloats(Exception):
 
 
 def fixed(value: torch.SymFloat) -> str:
-    """The name of a float's symbol where its value is fixed and Dynamo can trace without it; else ""."""
+    """The name of a float's symbol if its value is fixed and Dynamo can trace without the input; else ""."""
     symbol, content = value.node._expr, value.node.expr
     if not symbol.is_Symbol or not content.is_number:
         return ""
     name = str(symbol)
-    # Dynamo was told already and has kept the input: it would come back for ever.
+    # Dynamo already had this request and kept the input: another retrace would loop forever.
     return "" if TensorifyState.should_specialize(name) else name
 
 
 def ignored(read: torch.fx.Node) -> str:
-    """The name of the symbol that the node ``read`` gives, where no operation looks at this float; else "".
+    """The name of the symbol that the node ``read`` returns, if no operation uses the float's value; else "".
 
-    Plain torch.compile fixes such a float, since no tensor takes its place (the ``norm_type`` of an embedding).
+    Plain torch.compile fixes such a float, since no tensor replaces it (the ``norm_type`` of an embedding).
     """
     value = read.meta["example_value"]
     if not isinstance(value, torch.SymFloat) or not value.node._expr.is_Symbol:
@@ -57,9 +57,7 @@ def ignored(read: torch.fx.Node) -> str:
 
 
 def _ignores(user: torch.fx.Node, read: torch.fx.Node) -> bool:
-    """Whether a function of torch's in Python passes the value of ``read`` to no operator: it runs without that value,
-    on fake tensors, as it has in Dynamo.
-    """
+    """Whether a Python function of torch runs on fake tensors without using the value of ``read``."""
     if user.op != "call_function" or not isinstance(user.target, FunctionType) or operation_effects.written(user):
         return False
 
@@ -72,13 +70,13 @@ def _ignores(user: torch.fx.Node, read: torch.fx.Node) -> bool:
     try:
         with made.fake_mode:
             user.target(*torch.fx.map_arg(user.args, value_of), **torch.fx.map_arg(user.kwargs, value_of))
-    except Exception:  # noqa: BLE001 - it has looked, or needs more than its example
+    except Exception:  # noqa: BLE001 - it has used the value, or needs more than the example
         return False
     return True
 
 
 class _Unreadable:
-    """In the place of a float: raises where code looks at it."""
+    """Replaces a float, and raises if code uses it."""
 
     def _raises(self, *_: Any) -> Any:
         raise TypeError("it was looked at")
@@ -91,7 +89,7 @@ class _Unreadable:
 
 
 def trace_again(floats: FixedFloats) -> NoReturn:
-    """Have Dynamo begin its trace again, as AOTAutograd does: to be called in a backend."""
+    """Make Dynamo restart its trace without these floats, as AOTAutograd does. Call this inside a backend."""
     for name in floats.names:
         TensorifyState.specialize(name)
     raise TensorifyScalarRestartAnalysis

@@ -1,15 +1,18 @@
-"""A Dynamo graph as plain data, and back.
+"""Encodes a Dynamo graph as plain data, and decodes it.
 
-The data *is* the canonical form: it knows nothing of placeholder names, sources, stack traces, files and lines, so two
-graphs that differ in those only have the same bytes. The key hashes these bytes and the worker rebuilds the graph from
-them alone, so nothing can change what is compiled without changing the key.
+The data is the canonical form. It contains no placeholder names, sources, stack traces, files or lines, so graphs that
+differ only in these have the same bytes. The key hashes these bytes, and the worker rebuilds the graph from them alone,
+so everything that affects the compile affects the key.
 
-A graph is a list of nodes in order, each ``[op, target, args, kwargs]``, with a fifth entry for annotations
-(node.meta["custom"]: torch.fx.traceback.annotate, and torch's own, which Inductor obeys); placeholders are ``["p"]``,
-graphs that a higher-order operator takes ``["g", number]``, or ``["g", number, policy]`` for those that are
-checkpointed selectively (selective_checkpointing.py). Launches of user Triton kernels have targets of their own
-(user_kernels.py). What is encoded is the list of all graphs, outermost
-first. Arguments::
+The encoding is the list of all graphs, outermost first. A graph is a list of nodes in order:
+
+- ``[op, target, args, kwargs]``, with a fifth entry for annotations (node.meta["custom"]: those of
+  torch.fx.traceback.annotate, and torch's own, which Inductor obeys)
+- ``["p"]``: a placeholder
+- ``["g", number]``: a graph that a higher-order operator takes. ``["g", number, policy]`` has a policy of selective
+  checkpointing (selective_checkpointing.py)
+
+A launch of a user's Triton kernel has a special target (user_kernels.py). Arguments::
 
     null, true, 1, 0.5, "text"      themselves (JSON keeps 1 and 1.0 apart)
     [a, ...]                        a list
@@ -21,7 +24,9 @@ first. Arguments::
     {"x": [kind, name]}             a torch.dtype, device, layout or memory_format
     {"P": [name, ...]}              a placement of a DTensor
 
-Private names: torch.fx.Graph._codegen. Checked on 2.11.0, 2.13.0, 2.15.0. There is no public way to ask for it.
+Torch has no public way to read the code generator of a graph.
+
+Private names: torch.fx.Graph._codegen. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ from precompiled.torch_internals.user_code import user_kernels
 _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
-# node.meta entries that AOTAutograd reads from Dynamo's nodes; a graph that has one is not sent yet.
+# node.meta entries that AOTAutograd reads from Dynamo's nodes. A graph with one of them is bypassed.
 _MEANINGFUL_META = (
     "recompute",
     "ac_graph_id",
@@ -58,7 +63,7 @@ _MEANINGFUL_META = (
 
 
 def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:
-    """The modules of the user's that a worker must import for these graphs, with the digests of their sources."""
+    """The user's modules that a worker must import for these graphs, with the digests of their sources."""
     found = {}
     for graph in graphs:
         for node in graph:
@@ -80,19 +85,19 @@ _NO_STAND_IN = {
 
 
 def no_stand_in(graphs: list[list[list[Any]]]) -> str:
-    """Why these graphs must not run eager while their artifact is awaited; "" where they may."""
+    """Why these graphs must not run eagerly while their artifact is pending; "" if they may."""
     for graph in graphs:
         for node in graph:
             if node[0] == "f" and node[1][0] == "hop" and node[1][1] in _NO_STAND_IN:
                 return _NO_STAND_IN[node[1][1]]
             if node[0] == "f" and call_targets.is_collective(node[1]):
-                # They would wait for each other for ever where compiled code has another order of collectives.
+                # Ranks would deadlock if the compiled code orders the collectives differently from the eager run.
                 return MIXED_RANKS
     return ""
 
 
 def is_plain(graph: torch.fx.Graph) -> bool:
-    """Whether calling the graph is calling it with its placeholders: not for graphs of torch.export, with pytrees."""
+    """Whether the graph's inputs are exactly its placeholders. False for graphs of torch.export, which take pytrees."""
     return type(graph._codegen) is torch.fx.graph.CodeGen
 
 
@@ -101,7 +106,8 @@ def encode(
 ) -> list[list[list[Any]]]:  # fmt: skip
     """The canonical form of a graph and of the graphs that its higher-order operators take, in order of first use.
 
-    ``groups``: what to call its process groups. Raises Bypass for whatever cannot be rebuilt to mean exactly the same.
+    ``groups`` maps its process groups to their names in the key. Raises Bypass for anything that cannot be rebuilt with
+    exactly the same meaning.
     """
     encoder = _Encoder(groups)
     encoder.graph(module)
@@ -113,11 +119,12 @@ class _Encoder:
         self.graphs: list[list[list[Any]]] = []
         self._groups = groups
         self._known: dict[int, int] = {}
-        self._targets: dict[Any, list[str]] = {}  # a name may have a digest of sources: once for a graph
+        # Encoded targets: a name may need a digest of sources, which is computed once per graph.
+        self._targets: dict[Any, list[str]] = {}
         self._replaced = replaced_functions.replaced_functions()
 
     def graph(self, module: torch.fx.GraphModule) -> int:
-        """Encode a graph once; its number."""
+        """Encode a graph once, and return its number."""
         known = self._known.get(id(module))
         if known is not None:
             return known
@@ -173,7 +180,7 @@ class _Encoder:
 
 
 def encode_constant(value: Any) -> Any:
-    """A value without nodes in it, in the form of an argument. Raises Bypass for what has none."""
+    """Encode a value that contains no nodes, in the form of an argument. Raises Bypass if the value has no form."""
     return _encode_argument(value, {})
 
 
@@ -221,9 +228,10 @@ def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> Any:
 
 
 def decode(graphs: list[list[list[Any]]]) -> torch.fx.GraphModule:
-    """The graph, as a module; placeholders are called ``arg0``, ``arg1``, ...
+    """The graph as a module. Its placeholders are named ``arg0``, ``arg1``, ...
 
-    Raises ValueError, TypeError, KeyError, IndexError, AttributeError or ImportError for what ``encode`` never gives.
+    Raises ValueError, TypeError, KeyError, IndexError, AttributeError or ImportError for data that ``encode`` never
+    returns.
     """
     return _decode_graph(graphs, 0, {})
 

@@ -1,9 +1,10 @@
-"""A name for a graph that people recognise: the function that Dynamo is compiling, and its compile id.
+"""A readable name for a graph: the function that Dynamo is compiling, and its compile id.
 
-Where that is torch's own (a module of torch's, an optimizer's step), the outermost module of the graph instead.
+If that function is torch's own (a module of torch, an optimizer's step), the name is that of the graph's outermost
+module. Without the private names the name is "graph".
 
 Private names: torch.fx.GraphModule.meta["dynamo_compile_id"], torch.fx.Node.meta["nn_module_stack"].
-Checked on 2.11.0, 2.13.0, 2.15.0. Without them the name is "graph".
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from precompiled.torch_internals.graph import trace_origin
 
 
 def graph_name(module: torch.fx.GraphModule) -> str:
-    """Such as ``GPT.forward [0/0]`` (file and line are left out: they change with every edit)."""
+    """A name such as ``GPT.forward [0/0]``, without file and line, which change with every edit."""
     compile_id = module.meta.get("dynamo_compile_id")
     shown = f" [{compile_id}]" if compile_id is not None else ""
     return f"{_function_name(module)}{shown}"
@@ -26,20 +27,20 @@ def graph_name(module: torch.fx.GraphModule) -> str:
 def _function_name(module: torch.fx.GraphModule) -> str:
     code = trace_origin.function()
     if code is not None and not is_torchs(code.co_filename):
-        # Behind a graph break: the code is Dynamo's, and has the function's name in its own.
+        # After a graph break the code is Dynamo's, and its name contains the function's name.
         resumed = re.fullmatch(r"torch_dynamo_resume_in_(.+)_at_\d+", code.co_name)
         return resumed.group(1) if resumed else getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
     for node in module.graph.nodes:
         stack = node.meta.get("nn_module_stack")
         if stack:
-            # The outermost module: (qualified name, class) under its key.
+            # The first entry is the outermost module: (qualified name, class) under its key.
             _path, kind = next(iter(stack.values()))
             return kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
     for node in module.graph.nodes:
         trace = node.stack_trace
         if trace:
-            # 'File "x.py", line 3, in function': the innermost frame of the first node, which is the compiled
-            # function's own when it starts with an operation.
+            # 'File "x.py", line 3, in function': the innermost frame of the first node. If the compiled function starts
+            # with an operation, this frame is the function itself.
             first = next((line for line in trace.splitlines() if ", in " in line), "")
             if first:
                 return first.rpartition(", in ")[2].strip()

@@ -1,15 +1,17 @@
-"""The metadata of a graph's inputs: read from Dynamo's fake tensors in the client, made again in the worker.
+"""Describes a graph's inputs: reads their metadata in the client and rebuilds fake inputs in the worker.
 
-A backend's ``example_inputs`` are real tensors for parameters; the placeholders' fake tensors
-(``node.meta["example_value"]``) say the same without a weight travelling anywhere.
+A backend's ``example_inputs`` contain real tensors for parameters. The fake tensors of the placeholders
+(``node.meta["example_value"]``) have the same metadata, so no weight is read or sent.
+
+Dynamo writes the metadata in torch/_dynamo/output_graph.py. A DelayedError is what torch/_subclasses/meta_utils.py
+gives a non-leaf tensor as its history.
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
 torch.Tensor.{_dynamo_static_input_type, _is_param}, torch.UntypedStorage._cdata,
 torch._subclasses.fake_tensor.{FakeTensor.item_memo, FakeTensorMode},
 torch.fx.experimental.symbolic_shapes.ShapeEnv.suppress_guards,
 torch.utils._python_dispatch.is_traceable_wrapper_subclass, torch._C._functions.DelayedError.
-Checked on 2.11.0, 2.13.0, 2.15.0. Dynamo writes the meta (torch/_dynamo/output_graph.py); a DelayedError is what
-torch/_subclasses/meta_utils.py gives a non-leaf as history.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -30,26 +32,26 @@ from precompiled.torch_internals.graph.symbolic_sizes import SizeMaker, Symbols
 from precompiled.torch_internals.ranks import device_meshes, dtensor_state, dtensors
 from precompiled.torch_internals.user_code import program_classes, program_source, user_modules
 
-# Flags that Dynamo sets on an input's tensor_dict and that AOTAutograd or Inductor read. There is but one more in there
-# ("tag", torch/_dynamo/utils.py _extract_tensor_dict), which nobody reads.
+# Flags that Dynamo sets in an input's tensor_dict and that AOTAutograd or Inductor read. The dict has one other entry
+# ("tag", torch/_dynamo/utils.py, _extract_tensor_dict), which neither reads.
 _TENSOR_FLAGS = ("_dynamo_static_input_type",)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A graph's inputs, as plain data. ``hints``, ``floats``: the values of the symbols here, not part of the key."""
+    """A graph's inputs as plain data. ``hints`` and ``floats``, the values of its symbols, are not part of the key."""
 
     args: list[dict[str, Any]]
     ranges: list[list[int | None]]
     hints: list[int]
     floats: list[float]
-    modules: dict[str, str]  # that tensor subclasses and opaque objects come with: name -> digest of the sources
-    described: program_classes.Described  # tensor subclasses of the program itself
-    unbacked: list[list[Any]]  # sizes.Symbols.unbacked
+    modules: dict[str, str]  # modules of tensor subclasses and opaque objects: name -> digest of the sources
+    described: program_classes.Described  # tensor subclasses that the program itself defines
+    unbacked: list[list[Any]]  # symbolic_sizes.Symbols.unbacked
     meshes: device_meshes.Meshes
 
     def to_plain(self, groups: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-        """``groups``: what to call the process groups of meshes."""
+        """The ``inputs`` section of a program. ``groups``: the names of the meshes' process groups in the key."""
         classes = {"classes": self.described.units} if self.described.units else {}
         unbacked = {"unbacked": self.unbacked} if self.unbacked else {}
         found = {}
@@ -59,10 +61,10 @@ class Inputs:
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
-    """One plain dict a placeholder. Raises Bypass for inputs that have no canonical form, and FixedFloats where Dynamo
-    is to trace again.
+    """One plain dict per placeholder.
 
-    Inputs over one memory are marked with the first of them (``"shares"``): AOTAutograd treats them differently.
+    Raises Bypass for an input that has no canonical form, and FixedFloats if Dynamo must retrace. Inputs that share
+    memory carry the position of the first of them (``"shares"``), because AOTAutograd treats them differently.
     """
     described = []
     storages: dict[int, int] = {}
@@ -115,7 +117,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             if "subclass" in described[first]:
                 _refuse_shared(first, position)
             described[-1]["shares"] = described[first]["shares"] = first
-    if fixed:  # all of them at once: each new trace costs as much as the first
+    if fixed:  # all at once: each retrace costs as much as the first trace.
         raise fixed_floats.FixedFloats(fixed)
     return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes, symbols.unbacked,
                   found_meshes)  # fmt: skip
@@ -131,9 +133,9 @@ def _reads_a_scalar(user: torch.fx.Node) -> bool:
 
 
 def _float_of(value: FakeTensor, position: int) -> float:
-    """The value of a float that Dynamo passes as a tensor, for the graph to read it as a symbol.
+    """The value of a float that Dynamo passes as a tensor and that the graph reads as a symbol.
 
-    What is compiled from it must hold for every value: the worker refuses when it does not (compile_graph.py).
+    The compiled code must hold for every value. If it does not, the worker refuses the graph (compile_graph.py).
     """
     memo = value.item_memo
     if not isinstance(memo, torch.SymFloat) or not memo.node.expr.is_Symbol:
@@ -145,7 +147,7 @@ def _describe_subclass(
     value: torch.Tensor, flags: dict[str, Any], position: int, symbols: Symbols, modules: dict[str, str],
     classes: program_classes.Described, found_meshes: device_meshes.Meshes,
 ) -> dict[str, Any]:  # fmt: skip
-    """A wrapper of other tensors (torch.utils._python_dispatch): what it wraps, and what it says of itself."""
+    """Describe a wrapper of other tensors (torch.utils._python_dispatch): its inner tensors and its own context."""
     attributes, context = value.__tensor_flatten__()
     kind = type(value)
     inner: list[list[Any]] = []
@@ -201,18 +203,18 @@ def _flags(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def modules(inputs: dict[str, Any]) -> dict[str, str]:
-    """The modules of the classes of described inputs, with the digests of their sources."""
+    """The modules of the classes among described inputs, with the digests of their sources."""
     named = [item[kind] for item in inputs["args"] for kind in ("subclass", "opaque") if kind in item]
     return {module: digest for module, _qualname, digest in named if module and digest}
 
 
 def new_fake_mode() -> FakeTensorMode:
-    """A mode such as Dynamo makes for a frame: with a shape environment, refusing real tensors."""
+    """A fake mode as Dynamo creates it for a frame: it has a shape environment and refuses real tensors."""
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=False)
 
 
 def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mode: FakeTensorMode) -> SizeMaker:
-    """The symbols of described inputs, in the shape environment of ``mode``; made once for all makings of inputs."""
+    """The symbols of described inputs in the shape environment of ``mode``. All inputs of a compile share them."""
     assert mode.shape_env is not None
     return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats, inputs.get("unbacked", []))
 
@@ -221,9 +223,9 @@ def make_inputs(
     inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode,
     classes: program_classes.Classes = program_classes.NONE, found_meshes: Sequence[Any] = (),
 ) -> list[Any]:  # fmt: skip
-    """Fake tensors, sizes and opaque objects of ``mode`` with just this metadata.
+    """Fake tensors, sizes and opaque objects in ``mode`` with exactly this metadata.
 
-    ``classes``: those of ``Inputs.described``; ``found_meshes``: of ``Inputs.meshes``, or their stand-ins.
+    ``classes`` are those of ``Inputs.described``. ``found_meshes`` are those of ``Inputs.meshes``, or their stand-ins.
     """
     shared: dict[int, torch.UntypedStorage] = {}
     return [_make_input(item, sizes, mode, shared, classes, found_meshes) for item in inputs["args"]]
@@ -267,7 +269,7 @@ def _make_subclass(
         if item["requires_grad"]:
             made.requires_grad_(True)
     if item["parameter"]:
-        made._is_param = True  # as torch.nn.Parameter and torch/_subclasses/meta_utils.py mark a subclass
+        made._is_param = True  # torch.nn.Parameter and torch/_subclasses/meta_utils.py mark a subclass in this way
     return _with_history(made, item)
 
 
@@ -278,7 +280,7 @@ def _make(
     shape = [sizes.size(size) for size in item["shape"]]
     stride = [sizes.size(size) for size in item["stride"]]
     with mode, torch.inference_mode(item["inference"]), torch.no_grad():
-        # The whole storage: what is compiled may depend on the offset (alignment) and on who else lies in it.
+        # The whole storage: the compiled code may depend on the offset (alignment) and on other inputs in the storage.
         storage = shared.get(item.get("shares", -1))
         if storage is None:
             nbytes = sizes.size(item["storage"])
@@ -288,7 +290,7 @@ def _make(
         made = torch.empty(0, dtype=dtype, device=item["device"])
         offset = sizes.size(item["offset"])
         assert mode.shape_env is not None
-        # That an input lies within its storage is so wherever there is such an input: no guard of the graph's.
+        # Each such input lies within its storage, so this check must not become a guard of the graph.
         with mode.shape_env.suppress_guards():
             made.set_(storage, offset, shape, stride)
         if item["parameter"]:

@@ -1,6 +1,6 @@
-"""NumPy's functions in a graph: Dynamo calls torch's own for them (torch._numpy), by wrappers that it makes anew.
+"""Encodes NumPy calls in a graph, which Dynamo replaces by torch's equivalents (torch._numpy) in new wrappers.
 
-A wrapper is named by what it calls, if torch has just that under its name.
+A wrapper is named after the function that it calls, if torch has exactly this function under its name.
 
 Private names: torch._numpy, torch._dynamo.utils.{numpy_to_tensor_wrapper, numpy_to_tensor_wrapper.f,
 numpy_method_wrapper, numpy_method_wrapper.method, numpy_operator_wrapper, numpy_operator_wrapper.op}.
@@ -21,7 +21,7 @@ _NAMESPACES = ("torch._numpy", "torch._numpy.linalg", "torch._numpy.fft", "torch
 
 
 def encode(target: Any) -> list[str] | None:
-    """The name of a wrapper; None for anything else, and for a wrapper of what torch does not have under its name."""
+    """The name of a wrapper. None if ``target`` is not one, or wraps a function that torch lacks under that name."""
     if isinstance(target, utils.numpy_method_wrapper):
         name = target.method
         return [KIND, "method", name] if hasattr(torch._numpy.ndarray, name) else None
@@ -37,7 +37,7 @@ def encode(target: Any) -> list[str] | None:
 
 
 def decode(name: list[str]) -> Any:
-    """What ``encode`` named. Raises ValueError or AttributeError for a name of nothing."""
+    """The wrapper that ``encode`` named. Raises ValueError or AttributeError if the name does not resolve."""
     _, of, called = name
     if of == "method":
         return utils.numpy_method_wrapper(called)

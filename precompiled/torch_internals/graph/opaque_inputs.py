@@ -1,9 +1,9 @@
-"""Opaque objects among a graph's inputs, of which the class alone counts (torch._library.opaque_object).
+"""Opaque objects among a graph's inputs, of which only the class matters (torch._library.opaque_object).
 
-A program may pass an object of its own to its operators: vLLM passes the name of a layer. Where the class is registered
-to be hoisted, Dynamo makes an input of it and guards on nothing of it, so that what is compiled must hold for every
-object. The key has the class, as the key of torch's own cache has, and a worker an object without a value: a compile
-that asks for one fails there, as what torch passes refuses to tell it.
+A program may pass its own objects to its operators: vLLM passes the name of a layer. If the class is registered as
+hoisted, Dynamo turns the object into an input without guards, so the compiled code must hold for every object. The key
+contains the class, like the key of torch's own cache. The worker gets an object without a value. A compile that reads
+the value fails, because torch's fake object refuses access.
 
 Private names: torch._library.opaque_object.{is_opaque_type, should_hoist, has_members, _OPAQUE_TYPES,
 get_opaque_obj_info}, torch._library.fake_class_registry.{FakeScriptObject, maybe_to_fake_obj},
@@ -28,9 +28,9 @@ def is_opaque(value: Any) -> bool:
 
 
 def encode(value: Any, position: int, modules: dict[str, str]) -> Name:
-    """The class of an opaque object. Raises Bypass where more than the class may count.
+    """The class of an opaque object. Adds the class's module and its digest to ``modules``, which workers import.
 
-    Its module is added to those that a worker must import, with the digest.
+    Raises Bypass if a compile may depend on more than the class.
     """
     kind = type(value.real_obj)
     if (
@@ -44,10 +44,10 @@ def encode(value: Any, position: int, modules: dict[str, str]) -> Name:
 
 
 def make(name: Name, mode: FakeTensorMode) -> Any:
-    """An object of this class for a compile: without a value, and equal to no other."""
+    """An object of this class for a compile. It has no value and equals only itself."""
     kind = user_modules.find(name)
     ours = {"__eq__": object.__eq__, "__ne__": object.__ne__, "__hash__": object.__hash__}
     blank = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(ours))
-    # 2.11 does not take a derived class for an opaque one.
+    # 2.11 does not recognize a derived class as opaque.
     opaque_object._OPAQUE_TYPES[blank] = opaque_object.get_opaque_obj_info(kind)
     return fake_class_registry.maybe_to_fake_obj(mode, object.__new__(blank))

@@ -1,10 +1,13 @@
-"""What the operations of a graph do with their arguments: which they change, of which they give views, which they keep.
+"""What the operations of a graph do to their arguments: which arguments they change, alias in views, or keep.
 
-An operator that is called by its overload (``aten.mul_.Tensor``: in graphs of ``make_fx`` and ``torch.export``, and of
-custom operators) says so in its schema. All others are known by the names that Python and torch give to what they do.
+The schema of an operator shows this if the graph calls it by its overload (``aten.mul_.Tensor``), as in graphs of
+``make_fx`` and ``torch.export`` and for custom operators. All other operations are recognized by the naming rules of
+Python and torch.
+
+The code reads alias_info and is_out of a schema's arguments and returns.
 
 Private names: torch._ops.{HigherOrderOperator, OpOverload, OpOverloadPacket}, torch._ops.OpOverload._schema.
-Checked on 2.11.0, 2.13.0, 2.15.0. Of a schema's arguments and returns, alias_info and is_out are asked for.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
 
-# What changes a tensor's metadata or history in place: an input of the eager run is not the caller's tensor then.
+# Operations that change a tensor's metadata or history in place. An eager run must not apply them to the caller's
+# tensor.
 CHANGE_THE_TENSOR = frozenset(
     {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "set_data",
      "shallow_copy_data_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
 )  # fmt: skip
 
-# What gives a view of its first argument, or that argument itself where there is nothing to do.
+# Operations that return a view of their first argument, or that argument itself if nothing needs to change.
 _VIEWS = frozenset(
     {"H", "T", "_get_data_attr", "adjoint", "alias", "alpha_dropout", "as_strided", "as_tensor", "asarray",
      "atleast_1d", "atleast_2d", "atleast_3d", "bfloat16", "broadcast_tensors", "broadcast_to", "chunk", "conj",
@@ -40,14 +44,15 @@ _VIEWS = frozenset(
      "view_as", "view_as_complex", "view_as_real", "vsplit"}
 )  # fmt: skip
 
-# What changes its first argument, and has another name than torch's rule for that (a trailing "_").
+# Operations that change their first argument although their name does not end in "_".
 _WRITE = frozenset(
     {"setitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub",
      "itruediv", "ixor"}
 )  # fmt: skip
 
-# What keeps its input, and compiled code for it only a mask or indices: by the backwards of torch's derivatives.yaml
-# and Inductor's decompositions, compared with each other in tests/torch_internals/test_stand_in_operators.py.
+# Operations that keep their input for the backward, while compiled code keeps only a mask or indices. The list follows
+# the backwards in torch's derivatives.yaml and Inductor's decompositions, and
+# tests/torch_internals/test_stand_in_operators.py compares the two.
 KEEP_THEIR_INPUT = frozenset(
     {"amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "fmax", "fmin", "gather",
      "hardshrink", "hardsigmoid", "hardtanh", "leaky_relu", "max", "max_pool1d", "max_pool2d",
@@ -55,7 +60,7 @@ KEEP_THEIR_INPUT = frozenset(
      "nan_to_num", "nanmedian", "nansum", "prelu", "prelu_kernel", "relu6", "rrelu", "sgn", "softshrink", "threshold"}
 )  # fmt: skip
 
-# What sets a mode of autograd's, of attention's or of autocast, or begins a transform, in the midst of a graph.
+# Operations that set a mode of autograd, attention or autocast, or enter a transform, within a graph.
 SET_MODES = frozenset(
     {"_enter_autocast", "_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic",
      "_enter_dual_level", "_set_fwd_grad_enabled", "_grad_increment_nesting", "_jvp_increment_nesting",
@@ -63,11 +68,11 @@ SET_MODES = frozenset(
 )  # fmt: skip
 
 _STATISTICS = ("running_mean", "running_var")
-_TRAINS = ("training", "train", "use_input_stats")  # the arguments that say whether the statistics are updated
+_TRAINS = ("training", "train", "use_input_stats")  # arguments that decide whether the statistics are updated
 
 
 def name(node: torch.fx.Node) -> str:
-    """Of what an operation calls; of an attribute that it reads, as of ``x.T``, that one's."""
+    """The name of the function that an operation calls. For a read of an attribute (``x.T``), the attribute's name."""
     target = node.target
     if isinstance(target, OpOverload):
         return str(target._schema.name.rpartition("::")[2])
@@ -77,7 +82,7 @@ def name(node: torch.fx.Node) -> str:
 
 
 def writes(node: torch.fx.Node) -> bool:
-    """Whether it changes one of its arguments in place."""
+    """Whether the operation changes one of its arguments in place."""
     if node.kwargs.get("out") is not None or any(_changes(schema) for schema in _schemas(node.target)):
         return True
     called = name(node)
@@ -85,7 +90,7 @@ def writes(node: torch.fx.Node) -> bool:
 
 
 def written(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The arguments that it may change in place; all of them where nothing tells which."""
+    """The arguments that an operation may change in place. If it is unknown which, all of them."""
     if node.op not in ("call_function", "call_method"):
         return []
     names = _arguments(node.target, name(node))
@@ -109,12 +114,12 @@ def written(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def may_draw(node: torch.fx.Node) -> bool:
-    """Whether it may draw random numbers. What is not torch's may."""
+    """Whether the operation may draw random numbers. An operator that is not torch's may."""
     if not node.op.startswith("call_"):
         return False
     schemas = _schemas(node.target)
     if isinstance(node.target, HigherOrderOperator):
-        return "rng" in name(node) or "mutation" in name(node)  # the nodes of its graphs tell the rest
+        return "rng" in name(node) or "mutation" in name(node)  # the nodes of its graphs are checked on their own
     if any(schema.name.partition("::")[0] not in BUILTIN_OP_NAMESPACES for schema in schemas):
         return True
     return "drop" in name(node) or "rand" in name(node) or _is_random(name(node).rstrip("_"))
@@ -129,12 +134,12 @@ def _is_random(called: str) -> bool:
 
 @lru_cache(4096)
 def _schemas_of(called: str) -> list[Any]:
-    """Of the operators of ATen that have this name."""
+    """The schemas of the ATen operators with this name."""
     return _schemas(getattr(torch.ops.aten, called, None))
 
 
 def _arguments(target: Any, called: str) -> list[str]:
-    """The names of its arguments, in order; none where they cannot be told, or do not matter."""
+    """The names of the arguments, in order. Empty if they are unknown, or if the operation is not a normalization."""
     if "_norm" not in called:
         return []
     if isinstance(target, FunctionType):
@@ -148,7 +153,7 @@ def _is_written(argument: Any) -> bool:
 
 
 def gives_a_view(node: torch.fx.Node) -> bool:
-    """Whether it may give a view of its first argument, or that one itself."""
+    """Whether the operation may return a view of its first argument, or that argument itself."""
     given = (item.alias_info for schema in _schemas(node.target) for item in schema.returns)
     if any(alias is not None and not alias.is_write for alias in given):
         return True
@@ -156,12 +161,12 @@ def gives_a_view(node: torch.fx.Node) -> bool:
 
 
 def _changes(schema: Any) -> bool:
-    """Whether an operator of this schema changes an argument that is not there to be written to (``out``)."""
+    """Whether an operator with this schema changes an argument other than an ``out`` argument."""
     return any(_is_written(item) for item in schema.arguments)
 
 
 def _schemas(target: Any) -> list[Any]:
-    """Of the overloads that may be called."""
+    """The schemas of the overloads that the target may call."""
     if isinstance(target, OpOverload):
         return [target._schema]
     if isinstance(target, OpOverloadPacket):
@@ -170,14 +175,14 @@ def _schemas(target: Any) -> list[Any]:
 
 
 def _is_inplace(node: torch.fx.Node) -> bool:
-    """Whether it is told to work in place; modules tell functions so by position (``LeakyReLU``)."""
+    """Whether an argument requests work in place. Modules pass it by position (``LeakyReLU``)."""
     if node.kwargs.get("inplace"):
         return True
     place = _place_of_inplace(node.target) if node.op == "call_function" else None
     return place is not None and len(node.args) > place and bool(node.args[place])
 
 
-@lru_cache(256)  # a program may make ever new functions
+@lru_cache(256)  # bounded, because a program may create new functions without end
 def _place_of_inplace(target: Any) -> int | None:
     try:
         names = list(inspect.signature(target).parameters)
@@ -187,15 +192,15 @@ def _place_of_inplace(target: Any) -> int | None:
 
 
 def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
-    """A batch norm whose backward takes no change of its running statistics for an error; None for what is none.
+    """A batch norm whose backward accepts later changes of its running statistics; None if ``target`` is different.
 
-    In training it saves them, though its backward does not read their values.
+    In training a batch norm saves the running statistics for its backward, which does not read their values.
     """
     if target is torch.nn.functional.batch_norm:
         names = list(inspect.signature(target).parameters)
     elif target is torch.batch_norm or "batch_norm" in getattr(target, "__name__", ""):
         schemas = _schemas(torch.ops.aten.batch_norm.default if target is torch.batch_norm else target)
-        # Of torch's own: what an operator of the program's does with its statistics, nobody knows.
+        # Torch's own only: an operator of the program may use its statistics in any way.
         found = [[argument.name for argument in schema.arguments] for schema in schemas
                  if schema.name.startswith("aten::")]  # fmt: skip
         names = next((names for names in found if set(_STATISTICS) <= set(names)), [])
@@ -203,7 +208,7 @@ def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
         return None
     if not names:
         return None
-    trains = "with_update" in getattr(target, "__name__", "")  # it has no argument that says so
+    trains = "with_update" in getattr(target, "__name__", "")  # this operator has no argument for it
 
     def normalized(*args: Any, **options: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **options}

@@ -1,4 +1,4 @@
-"""Graphs whose operators the program has given other meanings than a worker knows.
+"""Refuses graphs whose operators the program has changed in a way that a worker does not know.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -11,12 +11,12 @@ from precompiled.core.errors import Bypass
 from precompiled.torch_internals.graph import call_targets
 from precompiled.torch_internals.user_code import dispatcher_overrides, inductor_overrides
 
-# Any graph may come to use these, whatever it calls itself: torch's operators are made of them.
+# The operators of torch are composed of these, so any graph may use them.
 _ANYWHERE = frozenset({"aten", "prims", "prim"})
 
 
 def refuse(graphs: list[list[list[Any]]]) -> None:
-    """Raises Bypass where an operator that these graphs (codec.encode) may come to use is not torch's own here."""
+    """Raises Bypass if the program has overridden an operator that these graphs (graph_codec.encode) may use."""
     overrides = {
         **dispatcher_overrides.found(call_targets.BUILTIN_OP_NAMESPACES),
         **inductor_overrides.found(call_targets.BUILTIN_OP_NAMESPACES),

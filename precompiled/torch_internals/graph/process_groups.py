@@ -1,13 +1,15 @@
-"""The process groups that a graph's collectives name: of the client, and stand-ins of the same size in a worker.
+"""The process groups of a graph's collectives: read in the client, replaced by stand-ins of equal size in a worker.
 
-A functional collective (torch.ops._c10d_functional.*) names its group, and what is compiled depends on the group's size
-alone. Inductor looks the group up by its name while it compiles. A worker is in no group, so it gets empty ones, under
-the names that a program has (group_names.py).
+A functional collective (torch.ops._c10d_functional.*) names its group, and the compiled code depends only on the
+group's size. Inductor looks the group up by its name during the compile. A worker belongs to no group, so it registers
+empty groups under the names that the program has (group_names.py).
 
-What asks such a group for its rank would compile for one rank what all of them are going to load. Under the settings
-that are known to do so (configs.ask_for_ranks) the rank's place in its groups is in the key, and the stand-ins have it.
-Where something else does, or asks for the group of all ranks (to which one rank would have to talk), the compile ends
-with that reason, and the graph is compiled in process.
+Code that reads its rank from such a group would be specialized to one rank, but all ranks load the artifact. Therefore:
+
+- Under the settings that are known to read the rank (compiler_config.ask_for_ranks), the key contains the rank's
+  position in each group, and the stand-in returns that position.
+- Any other code that reads the rank, or requests the group of all ranks, fails the compile with that reason. The graph
+  is then compiled in process.
 
 Private names: torch._C._distributed_c10d.{ProcessGroup, _register_process_group, _unregister_process_group},
 torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group, get_rank},
@@ -30,9 +32,9 @@ from precompiled.torch_internals.graph.call_targets import COLLECTIVE_OP_NAMESPA
 
 
 def used(module: torch.fx.GraphModule) -> dict[str, int]:
-    """The groups of a graph's collectives, by name, in the order of their first use, with the number of ranks.
+    """The groups of a graph's collectives: name -> number of ranks, in the order of their first use.
 
-    Raises Bypass where one is not told.
+    Raises Bypass if a collective does not name its group.
     """
     found: dict[str, int] = {}
     _collect(module, found, set())
@@ -54,14 +56,15 @@ def _collect(module: torch.fx.GraphModule, found: dict[str, int], seen: set[int]
                     raise Bypass(f"the collective {node.target} does not name its group", code="collective")
                 found.setdefault(name, size(name))
         elif names_group(node.target):
-            # Of a group that is not torch's (vLLM has its own), no code of torch's can ask anything.
+            # Code of torch cannot query a group of another library (vLLM has its own), so only torch's groups are
+            # collected.
             for name in _groups(node):
                 if name not in found and _is_torchs(name):
                     found[name] = size(name)
 
 
 def with_names(node: torch.fx.Node, names: Mapping[str, str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, with these names of its groups for those that it has."""
+    """The arguments of a call, with its groups renamed by ``names``. Other groups keep their name."""
     args, kwargs = list(node.args), dict(node.kwargs)
     for position, name in _places(node.target):
         if position < len(args) and isinstance(found := args[position], str):
@@ -96,7 +99,7 @@ def _is_torchs(name: object) -> bool:
         return False
     try:
         return bool(size(name))
-    except (RuntimeError, LookupError, ValueError):  # there is none of this name
+    except (RuntimeError, LookupError, ValueError):  # no group has this name
         return False
 
 
@@ -105,7 +108,7 @@ def size(name: str) -> int:
 
 
 def rank(name: str) -> int:
-    """This rank's place in the group."""
+    """The rank of this process within the group."""
     return int(_resolved(name).rank())
 
 
@@ -117,10 +120,10 @@ def _resolved(name: str) -> Any:
 
 @contextmanager
 def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None) -> Iterator[None]:
-    """In a worker: groups of these names and sizes, that nothing can be sent through. ``ranks``: this rank's place in
-    each, where it is in the key (configs.ask_for_ranks).
+    """In a worker, register groups of these names and sizes that cannot communicate.
 
-    Raises CompileFailed at the end where something has asked for a rank that is not, whatever became of it.
+    ``ranks`` is this rank's position in each group, if it is in the key (compiler_config.ask_for_ranks). Raises
+    CompileFailed at the end if any code has read a rank that is not in the key, even if that code continued.
     """
     if not groups:
         yield
@@ -131,7 +134,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
     asked: list[CompileFailed] = []
 
     def refuse(*_: object) -> NoReturn:
-        # TraceLog as well: Inductor wraps what a pass of its raises, or goes on without.
+        # Recorded as well as raised: Inductor wraps the exceptions of its passes, or ignores them.
         asked.append(CompileFailed("what is compiled depends on the rank", code="rank-dependent"))
         raise asked[0]
 
@@ -139,7 +142,8 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
         place: int | None = None
 
         def rank(self) -> int:
-            # What would make a bug report of this graph writes the rank into it, with every compile.
+            # Exempt: the generator of bug reports (torch._dynamo.repro) writes the rank into its script at every
+            # compile.
             caller: str = sys._getframe(1).f_globals.get("__name__", "")
             if self.place is None:
                 return 0 if caller.startswith("torch._dynamo.repro.") else refuse()
@@ -148,7 +152,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
     def get_rank(group: Any = None) -> int:
         return group.rank() if isinstance(group, StandIn) else refuse()
 
-    # torch's stub for this constructor asks for a store; it takes none.
+    # Torch's type stub for this constructor requires a store, but the constructor takes none.
     made = {name: StandIn(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
     for name, place in (ranks or {}).items():
         made[name].place = place

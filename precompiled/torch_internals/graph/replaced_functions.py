@@ -1,13 +1,14 @@
-"""Functions of torch that the program has replaced: ``torch.relu = mine``, ``torch.Tensor.__matmul__ = mine``.
+"""Refuses graphs that use a function of torch that the program has replaced: ``torch.relu = mine``, for example.
 
-Dynamo inlines a replacement that it meets itself. But a graph also calls torch's Python functions (``F.layer_norm``)
-and methods of tensors (``x.relu()``, ``operator.matmul``), and AOTAutograd runs what these lead to in its own process.
-A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. An entry of a package
-requires the same replacements.
+Dynamo inlines a replacement that the user's code calls directly. But a graph also calls torch's Python functions
+(``F.layer_norm``) and tensor methods (``x.relu()``, ``operator.matmul``), and AOTAutograd runs the functions that these
+call. A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. A package entry
+requires the same replacements as when it was traced.
 
-Private names: torch._C.{_nn, _special, _linalg, _fft, TensorBase}. Checked on 2.11.0, 2.13.0, 2.15.0. A public function
-of torch's is called what its namespace calls it, but for underscores and for a prefix (``torch.special.psi`` is
-``special_psi``); _ALIASES has the exceptions.
+A public function of torch has the name that its namespace gives it, except for underscores and for a prefix
+(``torch.special.psi`` is ``special_psi``). _ALIASES lists the exceptions.
+
+Private names: torch._C.{_nn, _special, _linalg, _fft, TensorBase}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ _ALIASES = {
     "__rtruediv__": "__rdiv__", "__itruediv__": "__idiv__", "__ipow__": "pow_", "__pos__": "positive",
     "__torch_dispatch__": "_disabled_torch_dispatch_impl",
 }  # fmt: skip
-_INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}  # not its mocks
+# unittest is excluded because of its mocks.
+_INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
-# What Python calls for these; < has the other side's > for its reflected form.
+# The special methods that Python calls for these functions, beyond their own names. The reflected form of < is >.
 _OTHERS = {
     "lt": ("gt",), "gt": ("lt",), "le": ("ge",), "ge": ("le",), "not": ("bool",), "truth": ("bool",),
     "inv": ("invert",), "concat": ("add", "radd"), "iconcat": ("iadd", "add", "radd"),
@@ -48,7 +50,7 @@ _OTHERS = {
 def replaced_functions() -> dict[str, Any]:
     """Dotted name in torch -> the program's function, for each function of torch that the program has replaced.
 
-    Looks at about 2,500 names: a fraction of a millisecond.
+    Compares about 2,500 names, which takes a fraction of a millisecond.
     """
     return {
         f"{space.place}.{name}": value
@@ -83,7 +85,7 @@ def refuse_method(name: str, replaced: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Space:
-    """A namespace of torch's, and what was looked at in it already."""
+    """A namespace of torch, with the results of earlier checks."""
 
     place: str
     names: Mapping[str, Any]
@@ -108,7 +110,7 @@ def _spaces() -> tuple[_Space, ...]:
 
 
 def _is_own(name: str, value: Any) -> bool:
-    """Whether a value is torch's own function, or a class."""
+    """Whether a value is torch's own function, or a class or object of torch or the standard library."""
     kind = type(value)
     if isinstance(value, type):
         return value.__module__.partition(".")[0] in _INSTALLED
@@ -153,9 +155,9 @@ def _refuse_reached(function: types.FunctionType, replaced: dict[str, Any], show
 
 
 def _names_within(function: types.FunctionType) -> Set[str]:
-    """The names that a function of torch and the functions of torch that it calls use, attributes included.
+    """All names, attributes included, in a function of torch and in the functions of torch that it calls.
 
-    Not cached: what is called depends on what is replaced now.
+    Not cached, because the calls depend on what is replaced now.
     """
     names: set[str] = set()
     seen = {function}
@@ -193,11 +195,11 @@ def _is_empty(cell: types.CellType) -> bool:
 
 @cache
 def _methods(function: str) -> tuple[str, ...]:
-    """The methods of a tensor that Python may call for a function of the operator module (``and_``, ``iadd``)."""
+    """The tensor methods that Python may call for a function of the operator module (``and_``, ``iadd``)."""
     return tuple(f"__{name}__" for name in dict.fromkeys(_stems(function.strip("_"))))
 
 
 def _stems(name: str) -> Iterator[str]:
     yield from (name, f"r{name}", f"i{name}", *_OTHERS.get(name, ()))
-    if name.startswith("i") and hasattr(operator, f"__{name[1:]}__"):  # in place, as far as there is such a method
+    if name.startswith("i") and hasattr(operator, f"__{name[1:]}__"):  # an in-place form, if its plain method exists
         yield from (name[1:], f"r{name[1:]}")

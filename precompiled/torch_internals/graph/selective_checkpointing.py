@@ -1,14 +1,14 @@
-"""Selective activation checkpointing: which results are kept, in a form that a worker can rebuild.
+"""Encodes selective activation checkpointing, which decides the results to keep, in a form that a worker can rebuild.
 
-``torch.utils.checkpoint.checkpoint(..., context_fn=...)`` names a function that makes two context managers; AOTAutograd
-runs it while it traces, to mark what the backward recomputes. Known forms, as plain data:
+``torch.utils.checkpoint.checkpoint(..., context_fn=...)`` names a function that returns two context managers.
+AOTAutograd runs it during its trace, to mark what the backward recomputes. Known forms, as plain data:
 
     ["ops", [target, ...], mutation]       partial(create_selective_checkpoint_contexts, [operators to keep])
     ["policy", [name], mutation]           partial(create_selective_checkpoint_contexts, policy)
     ["function", [name], false]            any function of a module
 
-``name`` is user_modules.name_of; ``mutation``: allow_cache_entry_mutation. A function in the program itself, or inside
-of another function, cannot be imported: such a graph is bypassed.
+``name`` is that of user_modules.name_of; ``mutation`` is allow_cache_entry_mutation. A function of the program itself,
+or inside another function, cannot be imported, so a graph with such a function is bypassed.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -31,7 +31,7 @@ _MUTATION = "allow_cache_entry_mutation"
 
 
 def encode(context: Callable[..., Any]) -> list[Any]:
-    """Raises Bypass for what is none of the known forms."""
+    """Plain data for a context function. Raises Bypass if it has none of the known forms."""
     if not isinstance(context, functools.partial):
         return ["function", user_modules.name_of(context, code="checkpoint-context"), False]
     arguments = dict(zip(("policy_fn_or_list", _MUTATION), context.args, strict=False)) | context.keywords
@@ -44,7 +44,7 @@ def encode(context: Callable[..., Any]) -> list[Any]:
 
 
 def decode(encoded: list[Any]) -> Callable[..., Any]:
-    """Raises ValueError, ImportError or AttributeError for what ``encode`` never gives."""
+    """The context function. Raises ValueError, ImportError or AttributeError for data that ``encode`` never returns."""
     kind, content, mutation = encoded
     if kind == "function":
         return user_modules.find(content)
@@ -55,7 +55,7 @@ def decode(encoded: list[Any]) -> Callable[..., Any]:
 
 
 def modules_of(encoded: list[Any]) -> dict[str, str]:
-    """The modules that a worker must import for it, with their sources' digest."""
+    """The modules that a worker must import for this context function, with the digests of their sources."""
     kind, content, _ = encoded
     if kind == "ops":
         return {module: digest for name in content for module, digest in call_targets.modules_of(name).items()}

@@ -1,16 +1,18 @@
-"""The place of each operation of a graph: file, line, function and the line of code. For people; not part of the key.
+"""Finds the source line of each operation of a graph: file, line, function and code. For display; not part of the key.
 
-Places are collected when a graph is submitted, so that a hit costs nothing, and sent beside the program
+The lines are collected when a graph is submitted, so a cache hit costs nothing. They are sent beside the program
 (graph/about.py)::
 
     {"places": [[file, line, function, code], ...],     each place once
-     "nodes": [[place or -1, ...], ...],                one list for each graph, in the order of graph_codec.py
-     "inputs": [name, ...],                             of the inputs, as the program calls them: ``self.fc.weight``
-     "calls": [[file, line, function, code], ...]}      of the user's frames that led to the trace, the innermost first
+     "nodes": [[place or -1, ...], ...],                one list per graph, in the order of graph_codec.py
+     "inputs": [name, ...],                             the program's names of the inputs: ``self.fc.weight``
+     "calls": [[file, line, function, code], ...]}      the user's frames that led to the trace, innermost first
+
+stack_trace is read through the public ``Node.stack_trace``, in the form of ``traceback.StackSummary.format``. Without
+it no places are known. Without the other private names, inputs have Dynamo's names.
 
 Private names: torch.fx.Node.meta["stack_trace"], torch.fx.Node._dynamo_source, torch._guards.Source.name. Checked on
-2.11.0, 2.13.0, 2.15.0. The first is read as the public ``Node.stack_trace``, in the form of
-``traceback.StackSummary.format``. Without it no places are known; without the others inputs have Dynamo's names.
+2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import torch.fx
 from precompiled.core.files import innermost_users, is_users
 from precompiled.core.names import in_words
 
-# A line of generated code can be of any length.
+# Bounds, because a line of generated code can have any length.
 MAX_CODE_CHARS = 160
 MAX_NAME_CHARS = 500
 MAX_CALLS = 8
@@ -38,9 +40,9 @@ Place = tuple[str, int, str, str]
 
 
 def collect(module: torch.fx.GraphModule) -> dict[str, Any]:
-    """What is above, but ``calls``. May raise on odd stack traces."""
+    """The dict that the module docstring describes, without ``calls``. May raise on unusual stack traces."""
     places: dict[Place, int] = {}
-    known: dict[str, int] = {}  # several nodes often have one stack trace
+    known: dict[str, int] = {}  # several nodes often share a stack trace
 
     def number(trace: str | None) -> int:
         if not trace:
@@ -56,12 +58,12 @@ def collect(module: torch.fx.GraphModule) -> dict[str, Any]:
 
 
 def calls() -> list[Place]:
-    """The user's frames of this thread, the innermost first: who called what is traced."""
+    """The user's frames of this thread, innermost first: the calls that led to the trace."""
     found: list[Place] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < MAX_CALLS:
         file = frame.f_code.co_filename
-        # Frames of no file ("<string>", "<frozen importlib>") have no line that anybody could look at.
+        # Frames without a file ("<string>", "<frozen importlib>") have no line to show.
         if is_users(file) and not file.startswith("<frozen"):
             found.append(_shown(file, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
@@ -69,7 +71,7 @@ def calls() -> list[Place]:
 
 
 def _name(node: torch.fx.Node) -> str:
-    """An input's, in the program's words; Dynamo's where its source has none."""
+    """An input's name in the program, or Dynamo's name if its source has none."""
     name = getattr(getattr(node, "_dynamo_source", None), "name", None)
     source = name() if callable(name) else name
     return in_words(source) if isinstance(source, str) else str(node.target)

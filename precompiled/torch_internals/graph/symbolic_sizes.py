@@ -1,16 +1,16 @@
-"""Symbolic sizes: of Dynamo's shape environment in the client, made again in the worker's, and the guards on them.
+"""Symbolic sizes: encodes the symbols of Dynamo's shape environment, and rebuilds them and their guards in the worker.
 
-A symbol is named by the position of its first use (``s0``, ``s1``, ...) and known by its range. Its *hint*, the size
-that the client saw, is not part of the key: one artifact serves all sizes that its guards accept, and the guards that
-AOTAutograd and Inductor added while compiling travel with the artifact.
+A symbol is named by the position of its first use (``s0``, ``s1``, ...) and described by its range. Its *hint*, the
+size that the client had when it traced, is not part of the key: one artifact serves all sizes that its guards accept.
+The guards that AOTAutograd and Inductor add during the compile are stored with the artifact.
 
-Guards name the graph's *size inputs* by position among them: ``t0``, ``t1``, ... Every input that is an integer is one,
-also where Dynamo has learned that it has one value only: it stays a SymInt there.
+Guards name the graph's *size inputs* by their position: ``t0``, ``t1``, ... Every integer input is a size input. An
+integer that Dynamo has specialized to one value remains a SymInt, so it is a size input too.
 
-An *unbacked* symbol (``mark_unbacked``) has no hint, and nothing is guarded on it, so it is in no size input: what is
-compiled holds for all its values, or asserts at run time what must hold (runtime_assertions.py). Its expression is
-the one of before all that was asserted of it, and it has no range: the graph asserts that anew, where the worker
-learns it.
+An *unbacked* symbol (``mark_unbacked``) has no hint and no guards, and its inputs are not size inputs. The compiled
+code is valid for all its values, or asserts its conditions at run time (runtime_assertions.py). Its expression is
+encoded as it was before any assertion, and without a range: the graph repeats the assertions, and the worker learns the
+range from them.
 
 Private names: torch.fx.experimental.symbolic_shapes.{DimDynamic, SYMPY_INTERP, ShapeEnv.{create_symbol,
 create_unspecified_symbol, create_unbacked_symint, create_symintnode, create_symfloatnode, replacements, guards,
@@ -34,7 +34,8 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from precompiled.core.errors import Bypass, CompileFailed
 
-# What sizes are made of. The arguments of the first group commute: they are sorted, so that one size has one form.
+# The operators of a size expression. The arguments of the first group commute: they are sorted, so that equal sizes
+# have equal encodings.
 _COMMUTATIVE = {"Add": sympy.Add, "Mul": sympy.Mul}
 _OTHER = {
     "Pow": sympy.Pow,
@@ -47,17 +48,20 @@ _OTHER = {
 
 
 class Symbols:
-    """The symbols of one graph, in the client, as they are met."""
+    """The symbols of one graph in the client, numbered in the order of their first use."""
 
     def __init__(self) -> None:
         self._names: dict[sympy.Symbol, int] = {}
         self._unbacked: dict[sympy.Symbol, int] = {}
         self.ranges: list[list[int | None]] = []
         self.hints: list[int] = []
-        self.unbacked: list[list[Any]] = []  # of each: is it a size, and the hint that the program gives, if any
+        self.unbacked: list[list[Any]] = []  # per symbol: [is it a size, the program's hint or None]
 
     def size(self, value: Any) -> Any:
-        """A size as plain data: an int, or an expression over symbols. Raises Bypass for what has neither form."""
+        """Encode a size as plain data: an int, or an expression over symbols.
+
+        Raises Bypass if the size is neither an int nor an expression of known operators.
+        """
         if type(value) is int:
             return value
         if not isinstance(value, torch.SymInt):
@@ -87,7 +91,7 @@ class Symbols:
             raise Bypass(f"the size {symbol} is neither backed nor unbacked", code="unsupported-size")
         value_range = env.var_to_range.get(symbol)
         if value_range is None:
-            # A SingletonInt: equal to nothing but itself.
+            # The symbol of a SingletonInt, which equals only itself.
             raise Bypass(f"the size {symbol} is that of a nested tensor's rows", code="unsupported-input")
         self.ranges.append([_bound(value_range.lower), _bound(value_range.upper)])
         self.hints.append(int(env.backed_var_to_val[symbol]))
@@ -102,10 +106,10 @@ class Symbols:
 
 
 def without_assertions(value: torch.SymInt) -> Any:
-    """A size's expression; where it is unbacked, as it was before anything was asserted of it.
+    """The expression of a size. An unbacked size has the expression from before any assertion.
 
-    An assertion that a symbol equals another puts that in its place. A worker that never saw the first one could not
-    assert it.
+    An assertion that two symbols are equal replaces one by the other. A worker that starts from the replaced expression
+    could not repeat the assertion.
     """
     node = value.node
     symbols = node._expr.free_symbols | node.expr.free_symbols
@@ -113,7 +117,7 @@ def without_assertions(value: torch.SymInt) -> Any:
 
 
 def is_backed(encoded: Any) -> bool:
-    """Whether an encoded size has a value for given values of the backed symbols."""
+    """Whether an encoded size can be computed from the values of the backed symbols."""
     if type(encoded) is int:
         return True
     ((name, content),) = encoded.items()
@@ -121,22 +125,22 @@ def is_backed(encoded: Any) -> bool:
 
 
 def is_size_input(item: dict[str, Any]) -> bool:
-    """Whether a described input is one that guards may name."""
+    """Whether a described input is a size input, which guards may name."""
     return "size" in item and is_backed(item["size"])
 
 
 def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
-    """The values of the size inputs of an ``inputs`` section, in order, for these values of the symbols."""
+    """The values of the size inputs of an ``inputs`` section, in order; ``hints`` are the values of its symbols."""
     return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
 
 
 def _bound(value: Any) -> int | None:
-    """A bound of a range; None for infinite (int_oo is no Integer)."""
+    """A bound of a range, or None if it is infinite (int_oo is not an Integer)."""
     return int(value) if getattr(value, "is_Integer", False) else None
 
 
 class SizeMaker:
-    """The same symbols in a worker's shape environment."""
+    """Rebuilds a client's symbols in a worker's shape environment."""
 
     def __init__(
         self, env: ShapeEnv, ranges: list[list[int | None]], hints: list[int], floats: list[float],
@@ -166,7 +170,7 @@ class SizeMaker:
             self._symbols.append(symbol)
         with env.ignore_fresh_unbacked_symbols():
             self._unbacked = [_new_unbacked(env, *described) for described in unbacked]
-        self.floats = []  # SymFloats, for the tensors that Dynamo passes floats in
+        self.floats = []  # SymFloats, for the floats that Dynamo passes as tensors
         self._float_symbols = set()
         for position, value in enumerate(floats):
             source = ConstantSource(f"f{position}")
@@ -175,23 +179,24 @@ class SizeMaker:
             self.floats.append(env.create_symfloatnode(symbol, hint=value, source=source))
 
     def fixed_floats(self) -> bool:
-        """Whether what was compiled holds for some values of the floats only."""
+        """Whether the compiled code is valid for only some values of the floats."""
         env = self._env
         return any(symbol in env.replacements for symbol in self._float_symbols) or any(
             self._float_symbols & guard.expr.free_symbols for guard in env.guards
         )
 
     def size(self, encoded: Any) -> Any:
-        """An int, or a SymInt of the environment."""
+        """Decode a size to an int or to a SymInt of the environment."""
         if type(encoded) is int:
             return encoded
         hint = evaluate(encoded, self._hints) if is_backed(encoded) else None
         return self._env.create_symintnode(self._expression(encoded), hint=hint)
 
     def size_input(self, encoded: Any) -> torch.SymInt:
-        """A size that is an input of the graph: a SymInt, of one value where Dynamo's is.
+        """A size input of the graph as a SymInt, also if Dynamo has specialized it to one value.
 
-        AOTAutograd would take a plain integer for one that may change, and guard on it by a name that nobody knows.
+        AOTAutograd would treat a plain integer as a size that may change, and would guard on it by a name that does not
+        exist.
         """
         if type(encoded) is not int:
             made: torch.SymInt = self.size(encoded)
@@ -202,7 +207,7 @@ class SizeMaker:
             source = ConstantSource(f"c{encoded}")
             symbol = self._env.create_unspecified_symbol(encoded, source=source, dynamic_dim=DimDynamic.DYNAMIC)
             fixed = self._env.create_symintnode(symbol, hint=encoded, source=source)
-            int(fixed)  # it has this value from now on
+            int(fixed)  # specializes the symbol to this value
             self._fixed[encoded] = fixed
         return self._fixed[encoded]
 
@@ -218,7 +223,7 @@ class SizeMaker:
 
 
 def _new_unbacked(env: ShapeEnv, is_size: bool, hint: int | None) -> sympy.Symbol:
-    """As create_symbol makes one for an input (DimDynamic.UNBACKED), without a source of a frame."""
+    """A symbol as create_symbol makes it for an unbacked input (DimDynamic.UNBACKED), without the source of a frame."""
     symbol = env.create_unbacked_symint().node.expr
     if is_size:
         env._constrain_range_for_size(symbol)
@@ -229,7 +234,7 @@ def _new_unbacked(env: ShapeEnv, is_size: bool, hint: int | None) -> sympy.Symbo
 
 
 def evaluate(encoded: Any, hints: list[int]) -> int:
-    """The value of an encoded size, which is backed, for these values of the symbols."""
+    """The value of an encoded backed size; ``hints`` are the values of the backed symbols."""
     if type(encoded) is int:
         return encoded
     ((name, content),) = encoded.items()
@@ -239,11 +244,11 @@ def evaluate(encoded: Any, hints: list[int]) -> int:
 
 
 def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
-    """The guards that a compile left on these size inputs. Raises CompileFailed where they do not tell all of them.
+    """The guards on these size inputs that a compile has added; ``values`` are the sizes it was compiled with.
 
-    AOTAutogradCache.generate_guards_expression leaves out each guard on a symbol that is not an input as it is: one
-    that was found to be equal to another size, for instance. An artifact without it would serve sizes that it is
-    wrong for.
+    Raises CompileFailed if the inputs cannot express every guard. AOTAutogradCache.generate_guards_expression omits a
+    guard on a symbol that is not an input itself (a symbol that was found equal to another size, for example). Without
+    that guard the artifact would serve sizes for which it computes wrong results.
     """
     if not symints:
         return ""
@@ -259,10 +264,10 @@ def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
 
 
 def guard_check(guards: str) -> Callable[[list[int]], bool]:
-    """A function of the graph's size inputs, in order: whether an artifact with these guards may serve them.
+    """A function that tells whether an artifact with these guards serves the given values of the size inputs, in order.
 
-    The expression is what ShapeEnv.produce_guards_expression gives; it comes from an artifact that was verified. The
-    function raises CompileFailed where the expression is of other inputs than these.
+    ``guards`` is an expression of ShapeEnv.produce_guards_expression, from a verified artifact. The function raises
+    CompileFailed if the expression cannot be evaluated, for example because it names other inputs.
     """
     if not guards:
         return lambda values: True
@@ -271,7 +276,7 @@ def guard_check(guards: str) -> Callable[[list[int]], bool]:
     def check(values: list[int]) -> bool:
         try:
             return bool(eval(code, SYMPY_INTERP, {"L": {f"t{index}": value for index, value in enumerate(values)}}))
-        except ArithmeticError:  # a size of 0 that something is divided by
+        except ArithmeticError:  # a division by a size of 0
             return False
         except Exception as error:
             raise CompileFailed(f"guards that cannot be evaluated: {guards}", code="size-guards") from error
@@ -280,8 +285,9 @@ def guard_check(guards: str) -> Callable[[list[int]], bool]:
 
 
 def tell_nothing_new(guards: str, inputs: dict[str, Any]) -> bool:
-    """Whether an artifact's guards say no more of the size inputs than what was captured of them (``inputs``: a section
-    of a program): the bounds of a symbol, and the values of fixed sizes.
+    """Whether the captured inputs alone imply an artifact's guards, by bounds of symbols and values of fixed sizes.
+
+    ``inputs`` is that section of a program.
     """
     encoded = [item["size"] for item in inputs["args"] if is_size_input(item)]
 
@@ -315,7 +321,7 @@ def tell_nothing_new(guards: str, inputs: dict[str, Any]) -> bool:
 
 
 def install_guards(guards: str, symints: list[torch.SymInt]) -> bool:
-    """Add an artifact's guards to the client's shape environment, for Dynamo to guard on them; false when they fail."""
+    """Add an artifact's guards to the client's shape environment, for Dynamo to check. False if a guard fails."""
     if not guards:
         return True
     env = next((symint.node.shape_env for symint in symints if isinstance(symint, torch.SymInt)), None)

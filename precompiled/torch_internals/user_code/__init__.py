@@ -1,4 +1,4 @@
-"""The user's own code that a compile depends on: operators, kernels, classes, modules, settings that are code.
+"""The user's code that a compile depends on: operators, kernels, classes, modules, and settings that are code.
 
-Each file finds one kind of it, describes it for the key, and makes it again in a worker.
+Each file finds one kind of user code, describes it for the key, and rebuilds it in a worker.
 """

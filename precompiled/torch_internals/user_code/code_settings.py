@@ -1,10 +1,13 @@
-"""Settings of Inductor's and functorch's that are code (passes, solvers, policies), by name, and back.
+"""Encodes settings of Inductor and functorch that are code (passes, solvers, policies), and decodes them in a worker.
 
-A function or class is named by its module and the digest of what that is made of (user_modules.py), and the worker
-imports it; where no import leads to it, it is told by its source (program_units.py), which the worker runs anew for
-each compile. A module is named alone. An object is named by its class and its attributes, as far as these are plain,
-or code themselves. So a pass may have no ``uuid()``; where it has one, it must be the same in the worker. Inductor's
-caches, which are on in a worker, take passes with a ``uuid()`` only: a function gets one.
+- A function or class is named by its module and the digest of the module's sources (user_modules.py), and the worker
+  imports it. If it cannot be imported, its source is sent instead (program_units.py), and the worker runs the source
+  again for each compile.
+- A module is named with the digest of its sources.
+- An object is encoded as its class and its attributes, if these are plain values or code themselves.
+
+Therefore a pass needs no ``uuid()``. If it has one, the worker's must be equal. Inductor's caches, which are on in a
+worker, accept only passes with a ``uuid()``, so a function gets one (``with_uuid``).
 
 Private names: torch._inductor.custom_graph_pass.{CustomPassBase (2.13, 2.15), CustomGraphPass, CustomSchedulerPass
 (2.13, 2.15)}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -22,7 +25,7 @@ from torch._inductor import custom_graph_pass
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals.user_code import program_source, program_units, user_modules
 
-# What a pass of ours derives from, for Inductor's caches to take it.
+# The base class of this project's own passes. Inductor's caches require it.
 GraphPass = custom_graph_pass.CustomGraphPass
 # The settings that Inductor calls with a graph, and those that it calls with a scheduler's nodes.
 _GRAPH_PASSES = (
@@ -30,10 +33,10 @@ _GRAPH_PASSES = (
     "pre_grad_custom_pass",
 )  # fmt: skip
 _SCHEDULER_PASSES = ("_pre_fusion_custom_pass", "_post_fusion_custom_pass")
-# Left out of save_config_portable, but they do change what is compiled.
+# save_config_portable omits these settings, although they affect the compile.
 NAMES = (*_GRAPH_PASSES, *_SCHEDULER_PASSES, "cudagraph_policy")
 
-# The classes that Inductor's caches take, by setting.
+# The base classes that Inductor's caches require, by setting.
 _BASES = {
     **dict.fromkeys(_GRAPH_PASSES, GraphPass),
     **dict.fromkeys(_SCHEDULER_PASSES, getattr(custom_graph_pass, "CustomSchedulerPass", None)),
@@ -43,7 +46,10 @@ _CODE = "custom-pass"
 
 
 def encode(value: Any, plain: Callable[[Any], Any]) -> dict[str, Any] | None:
-    """JSON for a function or an object; None for other values. ``plain``: JSON of what it holds. Raises Bypass."""
+    """JSON for a function, module or callable object; None for other values.
+
+    ``plain`` encodes the values that the object contains. Raises Bypass if the code cannot be sent.
+    """
     if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
         return {"function": _name(value)}
     if isinstance(value, ModuleType):
@@ -60,7 +66,7 @@ def encode(value: Any, plain: Callable[[Any], Any]) -> dict[str, Any] | None:
 
 
 def _name(thing: Any) -> list[Any]:
-    """``user_modules.name_of``, or in its place "", the name and a unit."""
+    """``user_modules.name_of``, or ["", name, unit] for a function or class that cannot be imported."""
     if not program_source.is_nowhere(thing):
         return user_modules.name_of(thing, code=_CODE)
     subject = f"the setting {thing.__qualname__}"
@@ -79,7 +85,7 @@ def is_encoded(plain: dict[str, Any]) -> bool:
 
 
 def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
-    """The inverse of ``encode``. Raises what the user's module raises, and ValueError where it is another here."""
+    """The inverse of ``encode``. Raises ValueError if the object differs here, or what importing its module raises."""
     ((kind, content),) = encoded.items()
     if kind == "function":
         return _find(content)
@@ -99,7 +105,7 @@ def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
 
 
 def with_uuid(name: str, value: Any, encoded: Any) -> Any:
-    """A setting of Inductor's as its caches take it. ``encoded``: its JSON."""
+    """A setting of Inductor in the form that its caches accept. ``encoded`` is the setting's JSON."""
     if isinstance(value, (list, tuple)):
         return type(value)(with_uuid(name, item, encoded) for item in value)
     base = _BASES.get(name)

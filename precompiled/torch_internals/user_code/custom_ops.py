@@ -1,9 +1,9 @@
-"""Custom operators of modules and libraries: what a worker must load for one, and a digest of it.
+"""Custom operators of modules and libraries: what a worker must load for an operator, and a digest of it.
 
-A worker imports the modules that define an operator, and loads the libraries. Compiled code depends on its fake kernel
-and its backward, which can change under an unchanged graph (pytorch#144344, #160472): the digest of the sources and of
-the libraries is in the key, and in the worker's wire.Interpreter, so that a worker which has loaded an older one never
-gets the graph.
+A worker imports the modules and loads the libraries that define an operator. Compiled code depends on the operator's
+fake kernel and backward, which can change under an unchanged graph (pytorch#144344, #160472). Therefore the digest of
+the sources and libraries is in the key. It is also in the worker's wire.Interpreter, so a worker that has loaded an
+older version never gets the graph.
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
 _setup_context_fn, _backward_fn, _backend_fns}, torch._library.simple_registry.singleton.find,
@@ -37,7 +37,7 @@ from precompiled.torch_internals.user_code import (
 )
 from precompiled.torch_internals.user_code.user_modules import import_modules, modules_digest, name_of_library
 
-# Where a compile looks for what an operator does. One of them may be registered by a module of which nobody knows.
+# The dispatch keys under which a compile looks for an operator's behavior. An unknown module may have registered any.
 _DISPATCH_KEYS = (
     "CompositeImplicitAutograd", "CompositeExplicitAutograd", "Autograd", "AutogradCPU", "AutogradCUDA",
     "ADInplaceOrView", "AutocastCPU", "AutocastCUDA", "FuncTorchBatched", "Functionalize", "Meta", "CPU", "CUDA",
@@ -49,7 +49,7 @@ _ONLY_RUN = ("CPU", "CUDA")
 
 
 def kernels(op: torch._ops.OpOverload) -> str:
-    """The dispatch keys that have a kernel of this operator. A worker refuses an operator that has others there."""
+    """The dispatch keys for which this operator has a kernel. A worker refuses the operator if its own keys differ."""
     name = _qualified(op)
     return " ".join(key for key in _DISPATCH_KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
@@ -59,16 +59,16 @@ def _qualified(op: torch._ops.OpOverload) -> str:
 
 
 def defining_modules(op: torch._ops.OpOverload) -> list[str]:
-    """The modules and libraries that define an operator (a,b), with their digest. Raises Bypass where nobody knows.
+    """What defines an operator: ``[modules and libraries (a,b), their digest]``, and JSON for ``define`` if needed.
 
-    Of an operator that the program itself defines: what it imports, the digest of that, and the operator as JSON
-    (``define``). Of one that its schema says whole: the JSON alone.
+    If the program itself defines the operator, the result is ``[imported modules, their digest, JSON]``. If the schema
+    describes the operator completely, the result is ``["", "", JSON]``. Raises Bypass if the definition is unknown.
     """
     name = op._schema.name
     if op in getattr(sys.modules.get("torch._inductor.lowering"), "user_lowerings", {}):
         raise Bypass(f"{name} is autotuned here (register_custom_op_autotuning)", code="custom-op")
-    # torch wraps some functions; the wrapped ones are among them, too.
-    # A method in C has no module (``register_fake(torch.Tensor.clone)``): it defines nothing.
+    # Torch wraps some functions. The wrapped functions are in the list, too. A method in C
+    # (``register_fake(torch.Tensor.clone)``) has no module and defines nothing.
     named = {module for f in _functions(op) if (module := getattr(f, "__module__", None)) is not None}
     modules = sorted({module for module in named if not module.startswith("torch.")} | _by_fake(op))
     own = _definition(op)
@@ -89,18 +89,18 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
 
 
 def _by_fake(op: torch._ops.OpOverload) -> set[str]:
-    """The module that has registered the fake kernel, which may be another one's function, or one in C."""
+    """The module that registered the fake kernel. The kernel itself may be a function of another module, or in C."""
     kernel = simple_registry.singleton.find(_qualified(op)).fake_impl.kernel
-    if kernel is None or _definition(op) is not None:  # whose fake kernel torch itself registers
+    if kernel is None or _definition(op) is not None:  # for such an operator, torch itself registers the fake kernel
         return set()
     module = _module_of(kernel.source.rpartition(":")[0])
     return {module} if module is not None else set()
 
 
 def _by_registrations(op: torch._ops.OpOverload) -> set[str]:
-    """The libraries that register an operator, and the modules that register something for one of a library's.
+    """The libraries that register an operator, and the modules that register kernels for an operator of a library.
 
-    Raises Bypass where a registration may be anybody's.
+    Raises Bypass if the source of a registration is unknown.
     """
     places = dispatcher_registrations.of(_qualified(op))
     in_python = [place for place in places if place.file.endswith(".py") or place.file.startswith("<")]
@@ -120,7 +120,7 @@ def _by_registrations(op: torch._ops.OpOverload) -> set[str]:
 
 
 def _is_known(op: torch._ops.OpOverload, place: dispatcher_registrations.Registration) -> bool:
-    """Whether ``_functions`` has the function behind a registration in Python."""
+    """Whether ``_functions`` already contains the function behind a registration in Python."""
     if _definition(op) is not None and is_really_torchs(place.file):
         return True
     if place.key.startswith("Autograd"):
@@ -129,7 +129,7 @@ def _is_known(op: torch._ops.OpOverload, place: dispatcher_registrations.Registr
 
 
 def _module_of(file: str) -> str | None:
-    """The module of a source file, but for torch's own."""
+    """The module of a source file; None for torch's own files and for unknown files."""
     if not is_really_torchs(file):
         for name, module in list(sys.modules.items()):
             if getattr(module, "__file__", None) == file:
@@ -142,16 +142,16 @@ def _refuse(op: torch._ops.OpOverload, why: str) -> NoReturn:
 
 
 def define(units: str) -> None:
-    """Define in a worker the operators that ``defining_modules`` told as JSON; in a program, compare them with its own.
+    """In a worker, define the operators in the JSON of ``defining_modules``. In a program, compare them with its own.
 
-    Raises ValueError where an operator of the name is another one.
+    Raises ValueError if an operator of the same name differs.
     """
     for unit in json.loads(units):
         _kind(unit).define(unit)
 
 
 def digests(units: str) -> dict[str, str]:
-    """The digest of each operator of such JSON, by its name."""
+    """Name -> digest, for each operator in the JSON of ``defining_modules``."""
     return {unit["op"]: source_units.digest(unit) for unit in json.loads(units)}
 
 
@@ -160,15 +160,15 @@ def _kind(unit: dict[str, Any]) -> Any:
 
 
 def is_made_of_source(name: str) -> bool:
-    """Whether it names what a worker makes of its source, which travels with the graph: a class or a kernel."""
+    """Whether this name stands for a class or kernel whose source is sent with the graph."""
     return name.startswith((program_classes.PREFIX, program_kernels.PREFIX))
 
 
 def load(modules: Mapping[str, str]) -> None:
-    """In a worker: import modules, and load libraries, of these digests by name.
+    """In a worker, import the modules and load the libraries in ``modules`` (name -> digest).
 
-    All of a graph's, before any of its operators is defined: one of these modules may define it itself. Raises
-    ValueError, or what an import raises.
+    Load everything that a graph needs before defining any of its operators, because one of these modules may define the
+    operator itself. Raises ValueError if a digest differs, or whatever an import raises.
     """
     for name, digest in modules.items():
         if "::" not in name and not is_made_of_source(name):
@@ -176,14 +176,15 @@ def load(modules: Mapping[str, str]) -> None:
 
 
 def compare(modules: Mapping[str, str]) -> None:
-    """In the program: raises ValueError, or what an import raises, where modules or operators are others than those.
+    """In the program, check that its modules and operators have these digests.
 
-    ``modules``: digests by modules (a,b), and by operators that were told as JSON (lib::name).
+    ``modules`` maps modules (a,b) and operators that were encoded as JSON (lib::name) to digests. Raises ValueError if
+    one differs, or whatever an import raises.
     """
     load(modules)
     for name, digest in modules.items():
         if name.startswith(program_classes.PREFIX):
-            continue  # its caller asks for the class itself: program_classes.find
+            continue  # the caller looks up the class itself: program_classes.find
         if name.startswith(program_kernels.PREFIX):
             program_kernels.compare(name, digest)
         elif "::" in name:
@@ -205,20 +206,23 @@ def _functions(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
                 yield found
         yield from definition._backend_fns.values()
     for qualified in {op._schema.name, f"{op._schema.name}.{op._overloadname}"}:
-        kernel = simple_registry.singleton.find(qualified).fake_impl.kernel  # 2.11 has no get
+        kernel = simple_registry.singleton.find(qualified).fake_impl.kernel  # 2.11 has no get()
         if kernel is not None:
             yield from _with_what_it_wraps(kernel.func)
     yield from dispatcher_registrations.backwards(op)
     yield from op.py_kernels.values()
     for module, table in (("lowering", "lowerings"), ("decomposition", "decompositions")):
-        # Nothing is in it before its module was imported.
+        # The table is empty until its module is imported.
         rule = getattr(sys.modules.get(f"torch._inductor.{module}"), table, {}).get(op)
         if rule is not None:
             yield rule
 
 
 def _with_what_it_wraps(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """A fake of torch.library.register_fake lies in the closure of torch's (``_check_pystubs_once``)."""
+    """The function, and the functions in its closure if it is torch's own.
+
+    A fake kernel of torch.library.register_fake is in the closure of torch's wrapper (``_check_pystubs_once``).
+    """
     yield function
     if getattr(function, "__module__", None) == "torch.library":
         for cell in getattr(function, "__closure__", None) or ():

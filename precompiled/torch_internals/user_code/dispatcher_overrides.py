@@ -1,13 +1,16 @@
-"""Kernels of the program's own for torch's operators: ``torch.library.Library("aten", "IMPL").impl("silu", f, ...)``.
+"""Finds kernels that the program registers for torch's operators: ``Library("aten", "IMPL").impl("silu", f, ...)``.
 
-AOTAutograd traces through them, but for those of a device, which only run. A worker has torch's own.
+AOTAutograd traces through such kernels, except through device kernels, which only run. A worker has torch's kernels.
 
-torch has no list of them with their functions. But each Library knows what it has registered, and the dispatcher where
-each Library was made: one look per Library says whose it is. Libraries of ``torch.library.impl``, ``register_fake`` and
-so on are made in torch/library.py, and torch itself uses none of these for its own operators.
+Torch has no list of these kernels with their functions. But each Library has the names that it has registered, and the
+dispatcher knows the file that created each Library. So one query per Library tells whether it is torch's. The Libraries
+of ``torch.library.impl``, ``register_fake`` and similar functions are created in torch/library.py, and torch uses none
+of these functions for its own operators.
 
-Private names: torch.library.{_impls, _del_library}. Checked on 2.11.0, 2.13.0, 2.15.0. The names that a Library has
-registered (namespace/operator/key) are only with its finalizer (torch/library.py: Library.__init__).
+The names that a Library has registered (namespace/operator/key) are available only through its finalizer
+(torch/library.py: Library.__init__).
+
+Private names: torch.library.{_impls, _del_library}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -22,17 +25,18 @@ import torch.library
 from precompiled.core.files import is_really_torchs
 from precompiled.torch_internals.user_code import dispatcher_registrations
 
-# Kernels that only run: of compiled code they are run here as well.
+# Kernels that only run. Compiled code calls them in this process, so they need no refusal.
 _ONLY_RUN = frozenset({"CPU", "CUDA", "XPU", "MPS", "HPU", "MTIA", "XLA", "PrivateUse1"})
 
 _known: tuple[list[int], dict[str, str]] | None = None
 
 
 def found(namespaces: Collection[str]) -> dict[str, str]:
-    """Operator (aten::silu) -> where the program registers a kernel for it that is traced, and for which key."""
+    """Operator (aten::silu) -> the place and key of a traced kernel that the program has registered for it."""
     global _known  # noqa: PLW0603
     libraries = list(_libraries())
-    # What a Library registers makes it larger; one that is destroyed takes its own out of all that are registered.
+    # The sizes detect changes: a registration grows its Library, and a destroyed Library's names leave torch's set of
+    # all.
     sizes = [len(torch.library._impls), *map(len, libraries)]
     if _known is None or _known[0] != sizes:
         overrides: dict[str, str] = {}
@@ -43,7 +47,7 @@ def found(namespaces: Collection[str]) -> dict[str, str]:
 
 
 def _libraries() -> Iterator[set[str]]:
-    """What each Library has registered, also the destroyed ones."""
+    """The names that each Library has registered, including destroyed Libraries."""
     registry: dict[Any, Any] = weakref.finalize._registry  # type: ignore[attr-defined, unused-ignore]
     for info in list(registry.values()):
         if info.func is torch.library._del_library and info.args[0] is torch.library._impls:
@@ -61,7 +65,7 @@ def _of(names: set[str], namespaces: Collection[str]) -> dict[str, str]:
 
 
 def _foreign(operator: str) -> str | None:
-    """Where somebody else than torch has registered a kernel of this operator that is traced."""
+    """The place where code other than torch has registered a traced kernel of this operator; None if there is none."""
     for place in dispatcher_registrations.of(operator):
         in_python = place.file.endswith(".py") or place.file.startswith("<")
         if in_python and place.key not in _ONLY_RUN and not _is_torchs(place.file):

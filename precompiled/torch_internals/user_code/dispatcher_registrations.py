@@ -1,10 +1,12 @@
-"""What torch's dispatcher says of an operator: where it was defined, and where each of its kernels was registered.
+"""Reads torch's dispatcher: where an operator was defined, and where each of its kernels was registered.
+
+The text comes from aten/src/ATen/core/dispatch/OperatorEntry.cpp (dumpState). A backward of
+``torch.library.register_autograd`` is in the closures of the class that torch._library.autograd.make_autograd_impl
+creates for it.
 
 Private names: torch._C._dispatch_dump, torch._library.autograd.Info, torch._ops.OpOverload.{_namespace, _opname,
 _overloadname}.
-Checked on 2.11.0, 2.13.0, 2.15.0. The text is made in aten/src/ATen/core/dispatch/OperatorEntry.cpp (dumpState); a
-backward of ``torch.library.register_autograd`` lies in the closures of the class that torch._library.autograd's
-make_autograd_impl makes for it.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ DEFINITION = "debug"
 
 @dataclass(frozen=True)
 class Registration:
-    """``key``: the dispatch key, or DEFINITION. ``file``: the source that registered it; "" where torch has no name."""
+    """A registered kernel or definition.
+
+    ``key`` is the dispatch key, or DEFINITION. ``file`` is the source file of the registration, or "" if torch has no
+    name for it.
+    """
 
     key: str
     file: str
 
 
 def of(operator: str) -> list[Registration]:
-    """All registrations of an operator (lib::name.overload), also those that others have overridden."""
+    """All registrations of an operator (lib::name.overload), including overridden ones."""
     found = []
     for line in torch._C._dispatch_dump(operator).splitlines():
         if (match := _KERNEL.match(line) or _DEFINITION.match(line)) is not None:
@@ -44,7 +50,7 @@ def of(operator: str) -> list[Registration]:
 
 
 def backwards(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
-    """The functions that ``torch.library.register_autograd`` was given for an operator, at any time."""
+    """All functions passed to ``torch.library.register_autograd`` for an operator, including replaced ones."""
     name = f"GeneratedBackwardFor_{op._namespace}_{op._opname}_{op._overloadname}"
     for made in torch.autograd.Function.__subclasses__():
         if made.__name__ == name and made.__module__ == autograd.__name__:
@@ -54,7 +60,7 @@ def backwards(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
 
 
 def _held(function: Any, depth: int = 0) -> Iterator[autograd.Info]:
-    """What a closure holds, also that of a function which wraps it (for lists of tensors)."""
+    """The Infos in a function's closure, and in those of functions that it wraps (for lists of tensors)."""
     for cell in getattr(function, "__closure__", None) or ():
         content = cell.cell_contents
         if isinstance(content, autograd.Info):

@@ -1,16 +1,19 @@
-"""Decompositions and lowerings of the program's own for torch's operators, in Inductor's tables.
+"""Decompositions and lowerings that the program puts into Inductor's tables for torch's operators.
 
-``torch._inductor.decomposition.register_decomposition``, ``lowering.register_lowering``, ``register_pointwise``,
-``make_fallback``, ``kernel.custom_op.register_custom_op_autotuning``. A worker has torch's own tables.
+Programs add them by ``torch._inductor.decomposition.register_decomposition``, ``lowering.register_lowering``,
+``register_pointwise``, ``make_fallback`` and ``kernel.custom_op.register_custom_op_autotuning``. A worker has torch's
+own tables.
 
-Whose a function is, its file says, and those of the functions that it wraps or holds. An entry that is gone, or a
-lowering that became a call of eager code (``make_fallback``), is known by how the tables were at the first look: what a
-program has done before is not seen (docs/reference/limits.md). Torch itself adds to its tables, and takes nothing away.
+A function is torch's own if its file is, and the files of all functions that it wraps or holds. Two changes show only
+by comparison with the first look at a table: a removed entry, and a lowering that became a call of eager code
+(``make_fallback``). Such changes before the first look are not detected (docs/reference/limits.md). Torch adds entries
+to its tables but removes none.
+
+The functions that make_fallback registers have the attribute "_is_fallback_handler" (torch/_inductor/lowering.py).
 
 Private names: torch._inductor.lowering.{lowerings, user_lowerings (2.13, 2.15)},
 torch._inductor.decomposition.{decompositions, extra_random_decomps}, torch._ops.OpOverload._schema,
-torch._ops.OpOverloadPacket._qualified_op_name, torch._ops.HigherOrderOperator. Checked on 2.11.0, 2.13.0, 2.15.0. What
-make_fallback registers has the attribute "_is_fallback_handler" (torch/_inductor/lowering.py).
+torch._ops.OpOverloadPacket._qualified_op_name, torch._ops.HigherOrderOperator. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _Table = dict[Any, Callable[..., Any]]
 
 
 class _Look:
-    """One table at the last look. ``first``: its operators when first seen, and whether each called eager code."""
+    """One table at the last look. ``first``: operator at the first look -> whether its lowering called eager code."""
 
     def __init__(self, first: dict[Any, bool]) -> None:
         self.first = first
@@ -44,10 +47,10 @@ _looks: dict[str, _Look] = {}
 
 
 def found(namespaces: Collection[str]) -> dict[str, str]:
-    """Operator (aten::silu) -> what the program has done to its entry in which table."""
+    """Operator (aten::silu) -> how the program has changed its entry, and in which table."""
     overrides: dict[str, str] = {}
     for module, name in _TABLES:
-        # Nothing is in a table before its module was imported.
+        # A table is empty until its module is imported.
         table: _Table | None = getattr(sys.modules.get(f"torch._inductor.{module}"), name, None)
         if table is not None:
             overrides.update(_of(f"torch._inductor.{module}.{name}", table, namespaces))
@@ -78,13 +81,13 @@ def _changes(name: str, table: _Table, first: dict[Any, bool]) -> Iterator[tuple
 
 
 def _torchs(op: Any, namespaces: Collection[str]) -> str | None:
-    """The name of an operator of torch's own (also of Python's, such as operator.add); None for others."""
+    """The name of an operator of torch or of Python (operator.add); None for other operators."""
     if isinstance(op, torch._ops.OpOverload):
         name = op._schema.name
     elif isinstance(op, torch._ops.OpOverloadPacket):
         name = op._qualified_op_name
     elif isinstance(op, torch._ops.HigherOrderOperator):
-        # A library's own is not in any graph that is sent.
+        # Graphs with a library's own higher-order operator are not sent.
         return op.name() if type(op).__module__.startswith("torch.") else None
     else:
         return str(getattr(op, "__name__", op))
@@ -96,10 +99,10 @@ def _is_fallback(rule: Any) -> bool:
 
 
 def _is_torchs(rule: Any, known: dict[int, bool]) -> bool:
-    """Whether a rule, and all functions that it wraps or holds, are torch's own. ``known``: those looked at, by id."""
+    """Whether a rule, and all functions that it wraps or holds, are torch's own. ``known``: earlier answers, by id."""
     found = known.get(id(rule))
     if found is None:
-        known[id(rule)] = True  # for what holds itself
+        known[id(rule)] = True  # assumed while its own parts are checked, since a function may hold itself
         found = known[id(rule)] = _is_torchs_own(rule, known)
     return found
 
@@ -120,14 +123,14 @@ def _held(function: FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             content = cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # an empty cell
             continue
         if callable(content):
             yield content
 
 
 def _is_of_a_program(rule: Any) -> bool:
-    """Whether an object that can be called is of a class that is not torch's or Python's."""
+    """Whether a callable object has a class that comes neither from torch nor from Python."""
     kind = rule if isinstance(rule, type) else type(rule)
     module = kind.__module__
     return callable(rule) and module.partition(".")[0] not in ("torch", "builtins", "functools", "sympy")

@@ -1,7 +1,7 @@
-"""What is installed of a package: a digest of its files, as the installer's record tells them.
+"""A digest of an installed package's files, taken from the installer's record.
 
-A worker imports code of installed packages (custom ops, tensor subclasses), and a new version of one is other code.
-Its files are not read: the record of its distribution (RECORD in *.dist-info, PEP 376 and PEP 627) has their hashes.
+A worker imports code of installed packages (custom operators, tensor subclasses), and a new version has different code.
+The files are not read, because the RECORD in the distribution's *.dist-info contains their hashes (PEP 376, PEP 627).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -14,22 +14,22 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 
-# Their versions are in the key.
+# Packages whose versions are in the key.
 _IN_THE_KEY = frozenset({"torch", "triton", *sys.stdlib_module_names})
 
 
 @cache
 def digest(package: str) -> str:
-    """SHA-256 over the files of a top-level package; "" where no record tells them, or the key has its version.
+    """SHA-256 over the recorded files of a top-level package; "" if it has no record or its version is in the key.
 
-    Kept for the life of the process, for this is what it has loaded.
+    Cached for the life of the process, because the process keeps running the code that it has loaded.
     """
     if package in _IN_THE_KEY:
         return ""
     state = hashlib.sha256()
     found = False
     for lines in _records(package):
-        # Not scripts, whose first line is the virtual environment, nor what an installer notes of its own.
+        # Excluded: scripts, whose first line names the virtual environment, and the installer's own notes.
         for line in sorted(line for line in lines if line.partition("/")[0].partition(".")[0] == package):
             if not line.partition(",")[0].endswith(".pyc"):
                 state.update(f"{line}\n".encode())
@@ -41,7 +41,7 @@ def _records(package: str) -> Iterator[list[str]]:
     names = [package]
     try:
         metadata.distribution(package)
-    except metadata.PackageNotFoundError:  # its distribution has another name; to ask for that takes longer
+    except metadata.PackageNotFoundError:  # the distribution has a different name; finding it takes longer
         names = sorted(set(metadata.packages_distributions().get(package, ())))
     for name in names:
         yield (metadata.distribution(name).read_text("RECORD") or "").splitlines()

@@ -1,11 +1,12 @@
-"""Tensor subclasses that no worker can import, of ``__main__`` or in a function: as source that it runs.
+"""Tensor subclasses that a worker cannot import (in ``__main__`` or in a function): their source is sent instead.
 
-A compile asks of a subclass how it is taken apart and put together again, and what its operators do, all of which are
-its methods: they travel, and are in the key, with all that they read (program_units.py). What torch keeps about a class
-elsewhere (rules of operators for it, its entry in pytree) is refused.
+A compile needs a subclass's methods: they take it apart, put it together, and implement its operators. The methods are
+sent, and are in the key, with everything that they read (program_units.py). A class about which torch keeps facts
+elsewhere (operator rules, an entry in pytree) is refused.
 
-A worker makes the class for one compile and forgets it: a method may change what it reads. What the compile gives names
-the class by the digest of its unit, where a pickle would name its module, and whoever loads it has the class.
+A worker creates the class for one compile and then discards it, since a method may change the values that it reads. In
+the compile's output, the digest of the class's unit replaces the module name that a pickle would contain. A process
+that loads the output must have the class.
 
 Private names: torch._library.simple_registry.{singleton._data, GenericTorchDispatchRuleHolder.find},
 torch._ops._higher_order_ops, torch._ops.HigherOrderOperator.python_key_table, torch.utils._pytree.{SUPPORTED_NODES,
@@ -31,20 +32,20 @@ from precompiled.torch_internals.user_code.program_source import Source, is_nowh
 from precompiled.torch_internals.user_code.source_units import Unit
 
 CODE = "unsupported-input"
-PREFIX = "class "  # of its name, where the modules and operators that a graph needs are listed
-Classes = Mapping[str, type]  # by the digest of its unit
+PREFIX = "class "  # prefix of a class's name in the list of modules and operators that a graph needs
+Classes = Mapping[str, type]  # digest of a class's unit -> class
 NONE: Classes = MappingProxyType({})
 
 
 class Described:
-    """The classes of one graph's inputs."""
+    """The program's own classes among the inputs of one graph."""
 
     def __init__(self) -> None:
         self.units: list[Unit] = []
         self.classes: dict[str, type] = {}
 
     def name(self, kind: type, modules: dict[str, str]) -> list[str]:
-        """How an input names its class. What a worker must have for it is added to ``modules``. Raises Bypass."""
+        """An input's reference to its class. Adds what a worker needs for the class to ``modules``. Raises Bypass."""
         unit = _unit(kind)
         known = source_units.digest(unit)
         if known not in self.classes:
@@ -57,25 +58,28 @@ class Described:
 
 
 def made(units: Iterable[Unit]) -> dict[str, type]:
-    """The classes of ``Described.units``, made anew."""
+    """Create the classes of ``Described.units``."""
     return {source_units.digest(unit): _made(unit) for unit in units}
 
 
 def find(modules: Mapping[str, str]) -> dict[str, type]:
-    """In the program: its classes that ``Described.name`` has told. Raises ValueError where it has others."""
+    """In the program, find its classes that ``Described.name`` recorded. Raises ValueError if one has changed."""
     wanted = {name.removeprefix(PREFIX): digest for name, digest in modules.items() if name.startswith(PREFIX)}
     return {digest: _found(name, digest) for name, digest in wanted.items()}
 
 
 def dumps(value: Any, classes: Classes) -> bytes:
-    """The value, pickled, with these classes by their digests."""
+    """Pickle a value. The pickle refers to these classes by their digests."""
     buffer = io.BytesIO()
     _Pickler(buffer, classes).dump(value)
     return buffer.getvalue()
 
 
 def loads(data: bytes, classes: Classes) -> Any:
-    """The inverse; what it runs is code: the caller has verified it. Raises UnpicklingError for a class not given."""
+    """The inverse of ``dumps``. Raises UnpicklingError for a class that is not in ``classes``.
+
+    Unpickling runs code, so the caller must have verified the data.
+    """
     return _Unpickler(data, classes).load()
 
 

@@ -1,14 +1,14 @@
-"""User Triton kernels that no import leads to (of ``__main__``, in a function): as source that a worker runs.
+"""User Triton kernels that a worker cannot import (in ``__main__`` or in a function): their source is sent instead.
 
-Of a kernel Triton compiles the text of its function, and Inductor puts that text into its own, with what it reads:
-other kernels, numbers, texts and constants by their global names. All of that is written out, as a unit
-(program_units.py) with more in it::
+Triton compiles the text of a kernel's function. Inductor copies this text into its own code, with everything that the
+function reads: other kernels, and numbers, strings and constants by their global names. All of this is written out as a
+unit (program_units.py) with more fields::
 
     {"kernel": "added", "source": "@_precompiled_triton.jit()\\ndef added(x, ...): ...", ...,
      "given": {"scaled": Triton's cache key}}
 
-``given``: kernels that are imported. Globals that they read are a program's to set, so Triton's own key of them counts.
-A kernel with a closure is refused: Inductor would not write down what is in it.
+``given`` lists imported kernels. A program may set the globals that they read, so Triton's own key of them is compared.
+A kernel with a closure is refused, because Inductor would not copy the closure's contents.
 
 Private names: triton.runtime.jit.JITFunction.{fn, src, noinline, do_not_specialize, do_not_specialize_on_alignment,
 version, debug, launch_metadata, cache_key}, triton.language.core.{constexpr.value, dtype.name}. Checked on 2.11.0,
@@ -34,13 +34,14 @@ from precompiled.torch_internals.user_code import program_source, program_units
 from precompiled.torch_internals.user_code.program_source import OURS, PROGRAMS, Source
 
 CODE = "user-kernel"
-PREFIX = "kernel "  # of its name, where the modules and operators that a graph needs are listed
+PREFIX = "kernel "  # prefix of a kernel's name in the list of modules and operators that a graph needs
 _OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
-_NEEDLESS = ("version", "debug", "launch_metadata")  # options of triton.jit that say how a kernel is run, or deprecated
+# Options of triton.jit that do not affect the compiled code, or are deprecated.
+_NEEDLESS = ("version", "debug", "launch_metadata")
 
 
 def describe(function: Any) -> str:
-    """JSON of the unit of a kernel (a JITFunction). Raises Bypass where a worker could not have the same."""
+    """JSON of the unit of a kernel (a JITFunction). Raises Bypass if a worker could not rebuild the same kernel."""
     name, source = function.__name__, _Source(function)
     unit = program_units.told(_subject(function), CODE, source, lambda source: source.refer(name, function))
     return json.dumps({"kernel": name, **unit, "given": source.given}, sort_keys=True)
@@ -48,11 +49,11 @@ def describe(function: Any) -> str:
 
 @cache
 def made(told: str) -> Any:
-    """The kernel of a unit, in a worker. Raises ValueError, or what an import raises, where it would be another."""
+    """Create the kernel of a unit in a worker. Raises ValueError if it would differ, or whatever an import raises."""
     unit = json.loads(told)
     import triton
 
-    # Triton reads a kernel's text as inspect does: by the name of its file.
+    # Triton reads a kernel's text as inspect does, by the name of its file.
     file, text = f"<the program's kernel {_digest(told)}>", unit["source"]
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     space = program_units.run(unit, unit["kernel"], file, triton=triton)
@@ -63,20 +64,20 @@ def made(told: str) -> Any:
 
 
 def modules_of(told: str) -> dict[str, str]:
-    """What a worker must have for the kernel, with digests: modules to import; and the kernel itself, by its name."""
+    """What a worker needs for the kernel (name -> digest): modules to import, and the kernel itself."""
     unit = json.loads(told)
     return {**program_units.needed(unit), f"{PREFIX}{unit['kernel']}": _digest(told)}
 
 
 def innermost(kernel: Any) -> Any:
-    """The kernel itself, within whatever Triton's decorators have put around it."""
+    """The kernel itself, inside the wrappers of Triton's decorators."""
     while hasattr(kernel, "fn") and not isinstance(kernel.fn, FunctionType):
         kernel = kernel.fn
     return kernel
 
 
 def compare(name: str, digest: str) -> None:
-    """In the program: raises ValueError where ``__main__`` has no kernel of the name, or another than that."""
+    """In the program, check that ``__main__`` has this kernel. Raises ValueError if it is missing or differs."""
     found = innermost(getattr(sys.modules[PROGRAMS[0]], name.removeprefix(PREFIX), None))
     try:
         here = _digest(describe(found)) if found is not None else None
@@ -87,15 +88,18 @@ def compare(name: str, digest: str) -> None:
 
 
 class _Source(Source):
-    """The text of kernels, and of what they read."""
+    """The text of kernels and of everything that they read."""
 
     def __init__(self, kernel: Any) -> None:
         super().__init__(_subject(kernel), CODE, kernel.__module__)
-        self.given: dict[str, str] = {}  # imported kernels, by their names here -> Triton's key of them
+        self.given: dict[str, str] = {}  # imported kernels: name in this module -> Triton's cache key
         self._kernels: set[str] = set()
 
     def text(self) -> str:
-        """Kernels last: their annotations are evaluated where they are defined. Imports come before values."""
+        """The source text: imports first, then values, then kernels.
+
+        Kernels come last because their annotations are evaluated when they are defined.
+        """
 
         def order(name: str) -> tuple[bool, bool, str]:
             return name in self._kernels, "import " not in self._texts[name].partition("\n")[0], name
@@ -112,7 +116,7 @@ class _Source(Source):
                 super().refer(name, value, read)
                 self.given[name] = value.cache_key
             elif not known:
-                self._texts[name] = ""  # so that kernels may call each other
+                self._texts[name] = ""  # set before the recursion, because kernels may call each other
                 self._kernels.add(name)
                 self._texts[name] = self._kernel(name, value)
         elif known:
@@ -127,7 +131,7 @@ class _Source(Source):
             super().refer(name, value, read)
 
     def _annotated(self, name: str) -> str:
-        """A global's name with its annotation, by which Triton takes its value for a constant."""
+        """A global's name with its annotation. Triton treats a global as a constant because of its annotation."""
         from triton.language.core import constexpr
 
         annotation = self._globals.get("__annotations__", {}).get(name)
@@ -169,7 +173,7 @@ class _Source(Source):
         return text
 
     def _defaults(self, function: FunctionType, node: ast.FunctionDef) -> None:
-        """They must be what is written: the text is used as it is."""
+        """Check that the defaults are as written, because the source text is used unchanged."""
         try:
             written = [ast.literal_eval(default) for default in node.args.defaults]
             named = [default if default is None else ast.literal_eval(default) for default in node.args.kw_defaults]
@@ -194,13 +198,13 @@ class _Source(Source):
 
     def _import(self, module: ModuleType) -> None:
         if _is_tritons(module.__name__) and sys.modules.get(module.__name__) is module:
-            self.imports.add(module.__name__)  # the key has its version
+            self.imports.add(module.__name__)  # the key has Triton's version
         else:
             super()._import(module)
 
 
 def _named_in(node: ast.FunctionDef) -> Iterator[str]:
-    """The names that its annotations read."""
+    """The names that a function's annotations read."""
     given = node.args
     items = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     for annotation in [node.returns, *(item.annotation for item in items if item is not None)]:

@@ -1,14 +1,14 @@
-"""Custom operators that the program itself defines: as source that a worker runs, since nobody can import ``__main__``.
+"""Custom operators that the program itself defines: their source is sent, since a worker cannot import ``__main__``.
 
-A compile asks of an operator its schema and what traces run of it: the fake kernel, the backward and what is kept for
-it, the rule for vmap. Its kernels are called by name from the compiled code, in the program: a worker has one that
-raises. So what travels, and is in the key, are these functions with what they read (program_source.py), as a *unit*::
+A compile needs an operator's schema and the functions that traces run: the fake kernel, the backward with its setup,
+and the rule for vmap. Compiled code calls the operator's kernels by name, in the program, so a worker's kernel only
+raises. These functions and everything that they read (program_source.py) are sent, and are in the key, as a *unit*::
 
     {"op": "lib::name", "schema": "(Tensor x) -> Tensor", "mutates": [], "devices": [null], "registered": ["Meta", ...],
      "roles": {"fake": "_precompiled_fake"}, "source": "def _precompiled_fake(x): ...", "flags": 0, "imports": ["math"]}
 
-All else that a compile could ask (registrations of a library's, effects, tags, rules for autocast, lowerings of
-Inductor's) is told in a Bypass, and the graph is compiled in process.
+An operator with anything else that affects a compile (registrations of a library, effects, tags, autocast rules,
+lowerings in Inductor) raises Bypass, and the graph is compiled in process.
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _schema, _abstract_fn,
 _setup_context_fn, _backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.13, 2.15),
@@ -36,18 +36,18 @@ _ROLES = {
 }  # fmt: skip
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 _OWN_REGISTRATIONS = "/torch/_library/custom_ops.py:"
-_DEFINED: dict[str, str] = {}  # in a worker: digests of what defined operators, by name
+_DEFINED: dict[str, str] = {}  # in a worker: name of an operator -> digest of its definition
 
 
 def refuse(name: str, why: str) -> NoReturn:
-    """Raise Bypass for an operator of the program's."""
+    """Raise Bypass for an operator that the program defines."""
     program_source.refuse(f"the custom op {name}", why, code="custom-op-in-main")
 
 
 def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
-    """JSON of the operator's unit and of those of the program that it calls, and the modules that these import.
+    """JSON of the units of an operator and of the program's operators that it calls, and the modules they import.
 
-    Raises Bypass where a worker could not have the same.
+    Raises Bypass if a worker could not rebuild the same operators.
     """
     found: dict[str, dict[str, Any]] = {}
     modules: set[str] = set()
@@ -63,9 +63,9 @@ def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
 
 
 def define(unit: dict[str, Any]) -> None:
-    """Define in a worker an operator that ``describe`` told; in the program itself, compare it with its own.
+    """In a worker, define an operator that ``describe`` encoded. In the program itself, compare it with its own.
 
-    Raises ValueError where an operator of the name is another one.
+    Raises ValueError if an operator of the same name differs.
     """
     name = unit["op"]
     own = custom_ops.OPDEFS.get(name)
@@ -77,7 +77,7 @@ def define(unit: dict[str, Any]) -> None:
 
 
 def compare(name: str, digest: str) -> None:
-    """In the program: raises ValueError where it has another operator of the name than that of the digest."""
+    """In the program, check its operator of this name. Raises ValueError if its digest differs."""
     if source_units.digest(_described(custom_ops.OPDEFS[name])) != digest:
         raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
 
@@ -125,7 +125,7 @@ def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, Any], Source]:
         text = source.text()
     except Bypass:
         raise
-    except Exception as error:  # noqa: BLE001 - of reading whatever the user wrote
+    except Exception as error:  # noqa: BLE001 - reading the user's code can raise anything
         refuse(name, f"cannot be described ({type(error).__name__}: {error})")
     mutates = [item.name for item in overload._schema.arguments if item.alias_info and item.alias_info.is_write]
     unit = {
@@ -160,13 +160,13 @@ def _refuse_what_is_more(definition: custom_ops.CustomOpDef, name: str, register
 
 
 def _registrations(name: str) -> list[str]:
-    """A line for each: "Meta: registered at FILE:LINE ..."."""
+    """One line per registration: "Meta: registered at FILE:LINE ..."."""
     lines: list[str] = torch._C._dispatch_dump(name).splitlines()
     return [line for line in lines if ": registered at " in line and not line.startswith("debug:")]
 
 
 def _of_inductors(module: str, table: str) -> Any:
-    """A table of Inductor's; nothing is in it before its module was imported."""
+    """A table of Inductor. It is empty until its module is imported."""
     return getattr(sys.modules.get(f"torch._inductor.{module}"), table, ())
 
 

@@ -1,17 +1,20 @@
-"""The source of functions and classes that the program itself (``__main__``) defines, with all that they read.
+"""Writes out the source of functions and classes that the program (``__main__``) defines, with all that they read.
 
-A function's source counts only where compiling its file gives the very code that the function has. Each name that it
-reads is written out as it is now, and must be one of these, or Bypass is raised:
+The source of a function is used only if compiling its file gives exactly the function's code. Each name that the
+function reads is written out with its current value, which must be one of these:
 
-- a value that nobody can change: a number, a text, a tuple of such, a dtype, a device
-- another function of the program's that has this one name and no attributes. It may have a closure only where the thing
-  is made anew for each compile: what is in it is written out as a global is
-- there also a class of the program's that has no metaclass, and in it methods, static methods, class methods,
-  properties, slots and values as above, and what is torch's
-- a builtin that says nothing of the process around it
-- torch, or a module of the standard library's that keeps no state, and of them what is their own code
-- a module that can be imported, or a function or class in one: told in ``Source.modules``, for the caller to digest
-- an operator of the program's, or of torch's
+- an immutable value: a number, a string, a tuple of such values, a dtype, a device
+- another function of the program that has only this name and no attributes. It may have a closure only if the described
+  thing is rebuilt for each compile. The closure's contents are written out like globals
+- in the same case also a class of the program without a metaclass. It may contain methods, static methods, class
+  methods, properties, slots, immutable values and functions of torch
+- a builtin that does not depend on the process
+- torch, or a stateless module of the standard library, and functions and classes of their own
+- a module that can be imported, or a function or class in one. ``Source.modules`` lists the module, and the caller
+  computes its digest
+- an operator of the program or of torch
+
+Any other value raises Bypass.
 
 Private names: torch._ops.OpOverload._schema, torch._library.custom_ops.OPDEFS,
 torch._library.custom_ops.CustomOpDef.{_init_fn, _opoverload}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -40,13 +43,13 @@ from precompiled.core.files import is_really_torchs
 from precompiled.core.names import object_at
 
 PROGRAMS = ("__main__", "__mp_main__")  # the second one in a process that multiprocessing spawned
-OURS = "_precompiled_"  # what names of ours begin with, in the midst of the program's
+OURS = "_precompiled_"  # prefix of the names that this project adds to the program's source
 _READING = frozenset({
     "LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_DEREF", "STORE_DEREF",
     "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF",
 })  # fmt: skip
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-# Not globals(), eval(), __import__(), open() and their like: what they say is another thing in a worker.
+# Without globals(), eval(), __import__(), open() and similar functions, whose results differ in a worker.
 _BUILTINS = frozenset({
     "abs", "all", "any", "bool", "bytes", "callable", "complex", "dict", "divmod", "enumerate", "filter", "float",
     "frozenset", "getattr", "hasattr", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min",
@@ -58,54 +61,54 @@ _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operato
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
 _METACLASSES = (type, type(torch.Tensor), abc.ABCMeta)
-# What a class statement writes, and pickling; it says nothing of what the class does.
+# Attributes that a class statement or pickling creates. They do not affect the behavior of the class.
 _NOT_OF_A_CLASS = frozenset({
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
     "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__slotnames__",
     "__abstractmethods__", "_abc_impl",
 })  # fmt: skip
-# What is in a class's body beside functions, and where it has its function.
+# The wrappers of functions in a class's body, and the attribute that contains the function.
 _HOLD_A_FUNCTION: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
 
 
 def is_nowhere(thing: Any) -> bool:
-    """Whether no import leads to a function or class."""
+    """Whether a function or class cannot be imported."""
     return thing.__module__ in PROGRAMS or "<locals>" in thing.__qualname__
 
 
 def refuse(subject: str, why: str, code: str) -> NoReturn:
-    """Raise Bypass (``code``) for a thing of the program's."""
+    """Raise Bypass (``code``) for something that the program defines."""
     raise Bypass(f"{subject} is defined in the program itself, and {why}", "Move it to a module that can be imported",
                  code=code)  # fmt: skip
 
 
 class Source:
-    """The source of some of the program's functions and classes, and of what they read, for one thing that needs them.
+    """The source of some of the program's functions and classes, and of everything that they read, for one subject.
 
-    ``subject``, ``code``: of a refusal. ``module``: that of the thing, where it is in a function of one. ``anew``:
-    whether the thing is made for one compile. Then functions may have closures, and classes may be read: what these
-    keep, the next compile does not see.
+    ``subject`` and ``code`` appear in a refusal. ``module`` is the module of a subject that is defined inside a
+    function. ``anew`` means that the subject is rebuilt for each compile. Then functions may have closures and classes
+    may be read, because changes to their state do not reach the next compile.
     """
 
     def __init__(self, subject: str, code: str, module: str = "", *, anew: bool = False) -> None:
-        self.operators: list[custom_ops.CustomOpDef] = []  # of the program's, that are called
-        self.modules: set[str] = set()  # of which the caller needs a digest
-        self.imports: set[str] = set()  # torch's, and the standard library's
+        self.operators: list[custom_ops.CustomOpDef] = []  # operators of the program that the source calls
+        self.modules: set[str] = set()  # modules for which the caller needs a digest
+        self.imports: set[str] = set()  # modules of torch and of the standard library
         self.flags = 0  # for compile()
         self._subject, self._code, self._anew = subject, code, anew
         self._texts: dict[str, str] = {}
         self._classes: dict[str, type] = {}
         self._names: dict[int, str] = {}
-        self._values: dict[str, Any] = {}  # by name: what is a global here may be something else in a closure
+        self._values: dict[str, Any] = {}  # by name: a global and a closure variable of one name may differ
         self._globals = vars(sys.modules[PROGRAMS[0] if not module or module in PROGRAMS else module])
 
     def text(self) -> str:
-        """Classes come last, as their bodies run at once: those that others derive from before these."""
+        """The source text. Classes come last, since their bodies run at once, and base classes before derived ones."""
         order = sorted(self._texts, key=lambda name: (len(getattr(self._classes.get(name), "__mro__", ())), name))
         return "\n".join(self._texts[name] for name in order)
 
     def refer(self, name: str, value: Any, read: Sequence[str] = ()) -> None:
-        """Have ``name`` be this value there; ``read``: the attributes that are read of it, one of the other."""
+        """Make ``name`` stand for this value in the text. ``read``: the chain of attributes read from the value."""
         if self._values.setdefault(name, value) is not value:
             self._refuse(f"{name} is one thing in a closure and another one elsewhere")
         if isinstance(value, ModuleType):
@@ -119,9 +122,9 @@ class Source:
             namespace, _, op = value._opoverload._schema.name.partition("::")
             self._texts[name] = f"{name} = lambda *given, **named: {OURS}torch.ops.{namespace}.{op}(*given, **named)"
         elif type(value) is FunctionType and value.__globals__ is self._globals:
-            if self._names.setdefault(id(value), name) != name:  # by another name it would be another function there
+            if self._names.setdefault(id(value), name) != name:  # another name would create a second function there
                 self._refuse(f"{value.__qualname__} has two names, {name} and {self._names[id(value)]}")
-            self._texts[name] = ""  # so that a function may call itself, or what calls it
+            self._texts[name] = ""  # set before the recursion: a function may call itself, or its caller
             self._texts[name] = self._definition(name, value)
         elif isinstance(value, type) and self._has_no_name(value):
             if not self._anew:
@@ -141,7 +144,7 @@ class Source:
     def _written(
         self, name: str, function: FunctionType, node: ast.FunctionDef | None, of: type | None = None
     ) -> ast.FunctionDef:
-        """What defines the function under ``name``. ``of``: the class that it is a method of."""
+        """The definition of the function, under ``name``. ``of`` is the class that has the function as a method."""
         if function.__dict__:
             self._refuse(f"{function.__qualname__} has attributes: {', '.join(function.__dict__)}")
         if node is None:
@@ -162,7 +165,7 @@ class Source:
         return node
 
     def _read_all(self, function: FunctionType, held: Mapping[str, types.CellType] = MappingProxyType({})) -> None:
-        """``held``: the cells of its closure, by name."""
+        """Write out everything that the function reads. ``held``: name -> cell, for its closure."""
         for code in codes_within(function.__code__):
             for opname, read, attributes in _reads(code):
                 if opname.endswith("_DEREF"):
@@ -191,7 +194,7 @@ class Source:
         self.refer(name, content, attributes)
 
     def _class(self, name: str, kind: type) -> str:
-        """A class statement that makes the same."""
+        """A class statement that creates an equivalent class."""
         registered = type(kind) is abc.ABCMeta and abc._get_dump(kind)[0]  # type: ignore[attr-defined]
         if type(kind) not in _METACLASSES or registered:
             self._refuse(f"the class {name} has a metaclass, or classes that are registered with it")
@@ -209,7 +212,7 @@ class Source:
         return self._unparsed(name, made)
 
     def _has_no_name(self, kind: type) -> bool:
-        """Whether no import leads to a class."""
+        """Whether a class cannot be imported."""
         if kind.__module__ in PROGRAMS:
             return True
         return "<locals>" in kind.__qualname__ and vars(sys.modules.get(kind.__module__, types)) is self._globals
@@ -224,7 +227,7 @@ class Source:
         return name
 
     def _member(self, kind: type, attribute: str, value: Any) -> ast.stmt:
-        """The statement for one thing in a class's body."""
+        """The statement for one attribute in a class's body."""
         if isinstance(value, property) and (value.fset is not None or value.fdel is not None):
             self._refuse(f"{kind.__name__}.{attribute} can be set")
         held = _HOLD_A_FUNCTION.get(type(value))
@@ -290,10 +293,10 @@ class Source:
         self.operators.append(definition)
 
     def _imported(self, name: str, value: Any) -> str:
-        """The import of a function or class."""
+        """The import statement for a function or class."""
         module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         short = getattr(value, "__name__", None)
-        if short and getattr(torch, short, None) is value:  # torch.empty_like says that it is of another class
+        if short and getattr(torch, short, None) is value:  # torch.empty_like names another class as its module
             module, qualname = "torch", short
         if not module or not qualname or module in PROGRAMS or object_at(module, qualname) is not value:
             self._refuse(f"{name.removeprefix(OURS)} is a {type(value).__qualname__}")
@@ -309,7 +312,7 @@ class Source:
         if _is_standard(name) or is_really_torchs(getattr(module, "__file__", None) or ""):
             self.imports.add(name)
         elif name.partition(".")[0] in sys.stdlib_module_names:
-            self._refuse(f"reads the module {name}")  # its state, or a file of the user's that hides it
+            self._refuse(f"reads the module {name}")  # it has state, or a user's file hides it
         else:
             self.modules.add(name)
 
@@ -324,13 +327,13 @@ class Source:
 
 
 def _is_standard(name: str) -> bool:
-    """Whether a module is one of those of the standard library's that keep no state, and not a file of its name."""
+    """Whether a module is a stateless module of the standard library, and not a user's file of the same name."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return name in _STANDARD and (file is None or os.path.realpath(file).startswith(_STANDARD_FOLDER))
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a callable's code is torch's, the standard library's, or of C; a patch of theirs is not."""
+    """Whether a callable's code belongs to torch, the standard library or C. False for patches of their functions."""
     if isinstance(value, FunctionType):
         file = os.path.realpath(value.__code__.co_filename)
         return is_really_torchs(file) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)
@@ -342,7 +345,7 @@ def _is_own(value: Any) -> bool:
 
 
 def as_source(value: Any) -> str | None:
-    """An expression for a value that nobody can change; None for another one."""
+    """An expression for an immutable value; None for other values."""
     if isinstance(value, torch.dtype):
         return f"{OURS}{value!r}"
     if isinstance(value, torch.device):
@@ -352,13 +355,13 @@ def as_source(value: Any) -> str | None:
     text = repr(value)
     try:
         again = ast.literal_eval(text)
-    except (ValueError, SyntaxError):  # infinities are no literals
+    except (ValueError, SyntaxError):  # infinities have no literal
         return None
     return text if repr(again) == text else None
 
 
 def _is_a_slot(kind: type, name: str, value: Any) -> bool:
-    """Whether it is what ``__slots__`` makes."""
+    """Whether an attribute is a descriptor that ``__slots__`` created."""
     slots = vars(kind).get("__slots__", ())
     return isinstance(value, types.MemberDescriptorType) and name in slots and value.__objclass__ is kind
 
@@ -368,7 +371,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _reads(code: CodeType) -> Iterator[tuple[str, str, list[str]]]:
-    """Instructions that read or set a name that is not local, or import, with the attributes that are read next."""
+    """The instructions that import, or that read or set a nonlocal name, with the attributes that are read next."""
     instructions = list(dis.get_instructions(code))
     for position, instruction in enumerate(instructions):
         if instruction.opname in _READING:

@@ -1,9 +1,9 @@
-"""What program_source.py has read, as plain data (a *unit*), and run in a worker.
+"""Builds a *unit* (plain data) from what program_source.py has read, and runs units in a worker.
 
     {"source": ..., "flags": 0, "imports": ["math"], "modules": {"lib": digest of its sources}, "ops": [...]}
 
-``imports``: torch's, and the standard library's. ``ops``: custom operators of the program's that it calls
-(program_ops.py).
+``imports`` lists modules of torch and the standard library. ``ops`` lists the program's custom operators that the
+source calls (program_ops.py).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -21,7 +21,7 @@ from precompiled.torch_internals.user_code.source_units import Unit
 
 
 def told(subject: str, code: str, source: Source, read: Callable[[Source], None]) -> Unit:
-    """The unit of what ``read`` has ``source`` read; raises Bypass where a worker could not have the same."""
+    """The unit of everything that ``read`` adds to ``source``. Raises Bypass if a worker could not rebuild it."""
     try:
         read(source)
         text, modules, ops = source.text(), set(source.modules), set()
@@ -32,7 +32,7 @@ def told(subject: str, code: str, source: Source, read: Callable[[Source], None]
         digests = {module: user_modules.modules_digest([module], code=code) for module in sorted(modules)}
     except Bypass:
         raise
-    except Exception as error:  # noqa: BLE001 - of reading whatever the user wrote
+    except Exception as error:  # noqa: BLE001 - reading the user's code can raise anything
         refuse(subject, f"cannot be described ({type(error).__name__}: {error})", code)
     return {
         "source": text, "flags": source.flags, "imports": sorted(source.imports), "modules": digests,
@@ -41,7 +41,7 @@ def told(subject: str, code: str, source: Source, read: Callable[[Source], None]
 
 
 def needed(unit: Unit) -> dict[str, str]:
-    """What a worker must have for it, with digests: modules to import, and operators of the program."""
+    """What a worker needs for a unit (name -> digest): modules to import, and operators of the program."""
     found = dict(unit["modules"])
     for operator in _operators(unit):
         found[operator["op"]] = source_units.digest(operator)
@@ -49,9 +49,10 @@ def needed(unit: Unit) -> dict[str, str]:
 
 
 def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
-    """The names that its source defines, anew. ``more``: what the source has under OURS, besides torch.
+    """Run a unit's source in a new namespace, and return the namespace.
 
-    Raises ValueError, or what an import raises, where a module or an operator is another one here.
+    ``more`` adds values besides torch under the prefix OURS. Raises ValueError if a module or operator differs here, or
+    whatever an import raises.
     """
     for module, digest in unit["modules"].items():
         user_modules.import_modules(module, digest)
@@ -61,5 +62,5 @@ def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
 
 
 def _operators(unit: Unit) -> list[dict[str, Any]]:
-    """What program_ops tells of the program's operators that it calls."""
+    """The units of the program's operators that this unit calls."""
     return [operator for told in unit["ops"] for operator in json.loads(told)]

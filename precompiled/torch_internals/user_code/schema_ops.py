@@ -1,9 +1,10 @@
-"""Custom operators of which a compile asks the schema alone, since they write into their arguments and return nothing.
+"""Custom operators that a compile knows completely from their schema: they write into arguments and return nothing.
 
-torch makes the fake kernel of such an operator itself: it does nothing (can_generate_trivial_fake_impl in
-torch/_library/utils.py). Where it has kernels for devices only, and no rule of Python's, its schema says all, and its
-kernels are called by name from the compiled code, in the program. So neither its module nor its library is loaded in a
-worker, which has an operator of this schema whose kernels raise. What travels, and is in the key, is a *unit*::
+Torch itself creates the fake kernel of such an operator, which does nothing (can_generate_trivial_fake_impl in
+torch/_library/utils.py). If the operator has only device kernels and no rules in Python, its schema is all that a
+compile needs. Compiled code calls the kernels by name, in the program. So a worker loads neither the operator's module
+nor its library: it defines an operator with this schema whose kernels raise. The data that is sent, and is in the key,
+is a *unit*::
 
     {"op": "lib::name", "schema": "name(Tensor! out, Tensor x) -> ()", "tags": [], "aliases": "FROM_SCHEMA",
      "registered": ["CPU"]}
@@ -28,17 +29,18 @@ from precompiled.torch_internals.user_code import dispatcher_registrations, prog
 
 _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
-# How torch shows ``Tensor!``, which it does not read.
+# How torch prints ``Tensor!``. Torch cannot parse this form.
 _WRITTEN = re.compile(r"\(\$\d+! -> \)")
-# How it shows the class of an opaque object (opaque_inputs.py), which does not matter, and one that it reads.
+# How torch prints the class of an opaque object (opaque_inputs.py), which does not matter, and a name that it can
+# parse.
 _OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"
-_DEFINED: dict[str, torch.library.Library] = {}  # in a worker
+_DEFINED: dict[str, torch.library.Library] = {}  # in a worker: operator -> the Library that defines it
 
 
 def describe(op: torch._ops.OpOverload) -> str | None:
-    """JSON of the operator's unit; None where more than its schema counts.
+    """JSON of the operator's unit; None if a compile depends on more than its schema.
 
-    The caller has looked for functions that Python has registered for it.
+    The caller has already checked that Python has registered no function for the operator.
     """
     schema = op._schema
     if schema.returns or not schema.is_mutable or schema.overload_name:
@@ -71,7 +73,7 @@ def is_unit(unit: dict[str, Any]) -> bool:
 
 
 def define(unit: dict[str, Any]) -> None:
-    """Define such an operator in a worker. Raises ValueError where there is another one of its name."""
+    """Define such an operator in a worker. Raises ValueError if a different operator of its name exists."""
     name = unit["op"]
     namespace, _, operator = name.partition("::")
     if not hasattr(getattr(torch.ops, namespace), operator):
@@ -85,7 +87,7 @@ def define(unit: dict[str, Any]) -> None:
 
 
 def compare(name: str, expected: str) -> None:
-    """Raises ValueError where the operator of this name is another one here than that of the digest, or none."""
+    """Raises ValueError if the operator of this name is missing or its digest differs."""
     namespace, _, operator = name.partition("::")
     found = getattr(getattr(torch.ops, namespace), operator, None)
     described = describe(found.default) if found is not None and "default" in found.overloads() else None

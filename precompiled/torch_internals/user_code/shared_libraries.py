@@ -1,11 +1,11 @@
-"""Shared libraries that this process has loaded: which register operators of torch's, and a digest of one's content.
+"""Shared libraries that this process has loaded: finds those that register operators, and computes their digests.
 
-torch says of each registration the C++ file that it was compiled from, as the macro TORCH_LIBRARY noted it; nothing
-says which library that file went into. But the name of the file is in that library, as its ``__FILE__``: where others
-have it too, all of them count. The digest is over the files of a library and of those that it needs, except what
-torch needs itself: torch's build is in the key.
+For each registration, torch knows the C++ file that it was compiled from, since the macro TORCH_LIBRARY records it.
+Torch does not know the library that contains this file. But a library contains the file's name, as its ``__FILE__``. If
+several libraries contain the name, all of them are used. The digest covers the files of a library and of those that it
+needs, except the libraries that torch itself needs: torch's build is in the key.
 
-What the dynamic loader did is read from itself and from the files' dynamic sections (man 3 dl_iterate_phdr, man 5 elf).
+The loader's state and the files' dynamic sections are read directly (man 3 dl_iterate_phdr, man 5 elf).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -26,7 +26,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from precompiled.core.errors import Bypass
 from precompiled.core.files import is_really_torchs, process_start, saved
 
-# What a library calls to register operators: torch::Library's constructor, or that of torch's stable ABI.
+# The functions that a library calls to register operators: the constructor of torch::Library, or of torch's stable ABI.
 _REGISTERING = (b"_ZN5torch7LibraryC", b"aoti_torch_library_init_")
 
 _LOAD, _DYNAMIC = 1, 2  # PT_LOAD, PT_DYNAMIC
@@ -34,20 +34,20 @@ _NEEDED, _STRINGS, _STRINGS_SIZE, _SONAME = 1, 5, 10, 14  # DT_NEEDED, DT_STRTAB
 
 
 def is_extension(path: str) -> bool:
-    """Whether a module of this file is a shared library."""
+    """Whether a module with this file is a shared library."""
     return path.endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def registering(file: str) -> list[str]:
-    """The loaded libraries, but for torch's own, that register operators and were compiled from this source file."""
+    """The loaded libraries, except torch's own, that register operators and were compiled from this source file."""
     return list(_registering(file, _changes()))
 
 
 def digest(path: str, *, code: str) -> str:
-    """SHA-256 over a library and those that it needs.
+    """SHA-256 over a library and the libraries that it needs.
 
-    Raises Bypass (``code``) where one of them is not loaded or cannot be read, and "custom-op-edited" where a file may
-    be another one than was loaded.
+    Raises Bypass (``code``) if one of them is not loaded or cannot be read, and Bypass "custom-op-edited" if a file may
+    have changed since it was loaded.
     """
     return _digest(os.path.realpath(path), code, _changes())
 
@@ -67,7 +67,7 @@ def _holds(path: str, text: bytes) -> bool:
 @cache
 def _digest(path: str, code: str, changes: int) -> str:
     state = hashlib.sha256()
-    # By name: the order is that of the names, whatever the loader took first.
+    # Sorted by name, because the loader's order may differ between processes.
     for found in sorted(_with_needed(path, code, changes), key=lambda found: (os.path.basename(found), found)):
         try:
             state.update(f"{os.path.basename(found)} {content_digest(found)}\n".encode())
@@ -78,9 +78,9 @@ def _digest(path: str, code: str, changes: int) -> str:
 
 @cache
 def content_digest(path: str) -> str:
-    """SHA-256 of a file. Kept for the life of the process, for this is what it has loaded.
+    """SHA-256 of a file. Cached for the life of the process, because the process keeps running what it has loaded.
 
-    Raises OSError, and Bypass "custom-op-edited" where the file may be another one than was loaded.
+    Raises OSError, and Bypass "custom-op-edited" if the file may have changed since it was loaded.
     """
     if saved(path) > process_start():
         raise Bypass(f"{os.path.basename(path)} was saved after this process started", code="custom-op-edited")
@@ -111,7 +111,7 @@ def _with_needed(path: str, code: str, changes: int) -> set[str]:
 
 @cache
 def _of_torch(changes: int) -> frozenset[str]:
-    """torch's own libraries, and those that they need."""
+    """Torch's own libraries, and the libraries that they need."""
     loaded = _by_name(changes)
     found: set[str] = set()
     waiting = [path for path in _loaded(changes) if is_really_torchs(path)]
@@ -125,7 +125,7 @@ def _of_torch(changes: int) -> frozenset[str]:
 
 @cache
 def _by_name(changes: int) -> dict[str, str]:
-    """Loaded libraries by the names that others may need them by. The first one loaded is the one that counts."""
+    """Loaded libraries by the names under which others need them. Of equal names, the first loaded one counts."""
     found: dict[str, str] = {}
     for path in _loaded(changes):
         for name in (_read(path).name, os.path.basename(path)):
@@ -149,14 +149,14 @@ _CALLBACK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_si
 
 
 def _changes() -> int:
-    """Another number whenever a library was loaded or unloaded."""
+    """A number that changes whenever a library is loaded or unloaded."""
     return next(_objects(first=True))[1]
 
 
 @cache
 def _loaded(changes: int) -> tuple[str, ...]:
     """The files of all loaded libraries, in the order of their loading."""
-    del changes  # the cache's key
+    del changes  # only the key of the cache
     named = (os.path.realpath(os.fsdecode(name)) for name, _ in _objects() if name.startswith(b"/"))
     return tuple(path for path in dict.fromkeys(named) if _is_readable(path))
 
@@ -169,7 +169,7 @@ def _objects(*, first: bool = False) -> Iterator[tuple[bytes, int]]:
         found.append((item.contents.name or b"", item.contents.adds + item.contents.subs))
         return int(first)
 
-    # Called with the GIL, so that no other thread of Python's holds it while it waits for the loader.
+    # PyDLL calls this with the GIL held, so that no other Python thread holds the GIL while it waits for the loader.
     ctypes.PyDLL(None).dl_iterate_phdr(_CALLBACK(note), None)
     return iter(found)
 
@@ -185,7 +185,7 @@ class _Library:
 
 
 def _is_readable(path: str) -> bool:
-    """Not the kernel's own (linux-vdso), nor what was deleted."""
+    """False for the kernel's own library (linux-vdso) and for deleted files."""
     try:
         _read(path)
     except (OSError, ValueError):
@@ -201,7 +201,7 @@ def _content(path: str) -> Iterator[mmap.mmap]:
 
 @cache
 def _read(path: str) -> _Library:
-    """What a library's dynamic section says. Raises OSError, and ValueError where the file is no 64-bit library."""
+    """What a library's dynamic section contains. Raises OSError, or ValueError if the file is not a 64-bit library."""
     with _content(path) as content:
         try:
             return _dynamic(content)
@@ -210,7 +210,7 @@ def _read(path: str) -> _Library:
 
 
 def _dynamic(content: mmap.mmap) -> _Library:
-    if content[:6] != b"\x7fELF\x02\x01":  # 64 bits, the lowest first
+    if content[:6] != b"\x7fELF\x02\x01":  # 64 bits, little-endian
         raise ValueError("no shared library of 64 bits")
     (headers,) = struct.unpack_from("<Q", content, 32)
     size, count = struct.unpack_from("<HH", content, 54)
@@ -231,7 +231,7 @@ def _dynamic(content: mmap.mmap) -> _Library:
 
 
 def _offset(address: int, loads: list[tuple[int, int, int]]) -> int:
-    """Where in the file an address of the loaded library lies."""
+    """The position in the file of an address in the loaded library."""
     for start, length, offset in loads:
         if start <= address < start + length:
             return address - start + offset

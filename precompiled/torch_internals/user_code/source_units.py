@@ -1,4 +1,4 @@
-"""A *unit*: something of the program's as plain data, which a worker makes anew; mostly source (program_source.py).
+"""Digests and runs *units*: parts of the program as plain data, mostly source (program_source.py), for a worker.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -18,7 +18,7 @@ Unit = dict[str, Any]
 
 
 def text(unit: Unit) -> str:
-    """The same text for equal units."""
+    """A canonical text: equal units have equal texts."""
     return json.dumps(unit, sort_keys=True)
 
 
@@ -27,7 +27,10 @@ def digest(unit: Unit) -> str:
 
 
 def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
-    """The names that its ``source`` defines, anew. ``more``: what the source has under OURS, besides torch."""
+    """Run a unit's ``source`` in a new namespace, and return the namespace.
+
+    ``more`` adds values besides torch under the prefix OURS.
+    """
     for module in unit["imports"]:
         importlib.import_module(module)
     space = {f"{OURS}{short}": value for short, value in {"torch": torch, **more}.items()}

@@ -1,19 +1,20 @@
-"""User Triton kernels in a graph: the node's numbers in a table of this process, to names and values, and back.
+"""Launches of user Triton kernels in a graph: replaces a node's table numbers by names and values, and back.
 
 Dynamo puts ``kernel[grid](...)`` into a graph as a call of ``triton_kernel_wrapper_mutation`` (after AOTAutograd, of
-``..._functional``), whose ``kernel_idx`` and ``constant_args_idx`` number entries of a table that each process fills in
-an order of its own (torch/_higher_order_ops/triton_kernel_wrap.py: KernelSideTable). The canonical form of such a call
-has in their place::
+``..._functional``). Its ``kernel_idx`` and ``constant_args_idx`` are positions in a table that each process fills in
+its own order (torch/_higher_order_ops/triton_kernel_wrap.py: KernelSideTable). The canonical target of such a call has
+one of these forms instead::
 
     ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [[argument, value], ...]]
     ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [...], tuning]
     ["kernel", operator, ["", name, source], "", [...], tuning]
 
-The worker imports the module. The fingerprint covers what a program can change without an edit: globals that the
-kernel's code reads (Triton's own cache key of it) and the autotuner's configurations. Where the worker's is another,
-it refuses the graph, which is then compiled in process. To a kernel that no import leads to there is a source
-(program_kernels.py). ``tuning`` is what an autotuner has that no module has: the program's, and the one that Dynamo
-makes of ``triton.heuristics``, whose results are in its configurations then; null for a kernel without one.
+- The worker imports the module. For a kernel that cannot be imported, the source is sent (program_kernels.py).
+- The fingerprint covers what a program can change without an edit: the globals that the kernel reads (as Triton's own
+  cache key) and the autotuner's configurations. If the worker's fingerprint differs, it refuses the graph, which is
+  then compiled in process.
+- ``tuning`` describes an autotuner that is in no module: one of the program, or the one that Dynamo creates from
+  ``triton.heuristics``, whose results become its configurations. It is null for a kernel without an autotuner.
 
 Private names: torch._higher_order_ops.triton_kernel_wrap.kernel_side_table.{add_kernel, get_kernel, add_constant_args,
 get_constant_args}, torch._ops.HigherOrderOperator._name, triton.runtime.jit.JITFunction.cache_key,
@@ -49,7 +50,7 @@ def is_launch(target: Any) -> bool:
 
 
 def encode(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any]]:
-    """The canonical target of a launch, and the keyword arguments that are left. Raises Bypass."""
+    """The canonical target of a launch, and its other keyword arguments. Raises Bypass if the kernel cannot be sent."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     numbers = [node.kwargs[name] for name in _NUMBERS]
@@ -71,7 +72,8 @@ def encode(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any]]:
 def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:
     """The operator, and the two numbers in this process's table.
 
-    Raises ValueError, ImportError or AttributeError for what ``encode`` never gives, or what is another kernel by now.
+    Raises ValueError, ImportError or AttributeError if the kernel differs here, or for data that ``encode`` never
+    returns.
     """
     _kind, operator, found, fingerprint, values, *tuning = name
     if operator not in _OPERATORS:
@@ -95,24 +97,24 @@ def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:
 
 
 def modules_of(name: list[Any]) -> dict[str, str]:
-    """The module that a worker must import for it, with the digest of its sources."""
+    """The module that a worker must import for the launch, with the digest of its sources."""
     module, _qualname, digest = name[2]
     return {module: digest} if module else program_kernels.modules_of(digest)
 
 
 def _function(kernel: Any) -> Any:
-    """The JITFunction in an autotuner (which Dynamo allows one of, around nothing else), or the kernel itself."""
+    """The JITFunction inside an autotuner, or the kernel itself. Dynamo allows one autotuner and no other wrapper."""
     return getattr(kernel, "fn", kernel) if hasattr(kernel, "configs") else kernel
 
 
 def _name(kernel: Any) -> user_modules.Name:
     function = _function(kernel)
-    # Neither an autotuner nor what Dynamo makes of heuristics has a name of its own; the latter is in no module.
+    # An autotuner and Dynamo's object for heuristics have no name of their own, and the latter is in no module.
     return user_modules.name_of(kernel, function.__module__, function.__name__, code="user-kernel")
 
 
 def _name_of_function(function: Any) -> user_modules.Name | None:
-    """The name of what a module has around a function (heuristics, an autotuner); None where no import leads there."""
+    """The name under which a module has a function's wrapper (heuristics, autotuner); None if it cannot be imported."""
     module, name = function.__module__, function.__name__
     if module in PROGRAMS or program_kernels.innermost(object_at(module, name)) is not function:
         return None
@@ -159,7 +161,7 @@ def _encode_constant(value: Any) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value).__module__.startswith("triton.language") and type(value).__name__ == "dtype":
-        return {"x": ["tl", value.name]}  # tl.float32 and the like, as a tl.constexpr
+        return {"x": ["tl", value.name]}  # tl.float32 and other dtypes, as a tl.constexpr
     raise Bypass(f"a Triton kernel is called with a constant of type {type(value).__qualname__}", code="user-kernel")
 
 

@@ -1,10 +1,11 @@
-"""Modules of the user that a worker imports: the names that a graph needs from them, and a digest of their sources.
+"""The user's modules that a worker imports: names of their functions and classes, and a digest of their sources.
 
-The sources are the modules' own files and, of the user's own modules, the files of those that they import or refer to,
-with the values that are set in them now (user_values.py). Of an installed package the digest is that of its record
-(installations.py): it changes with a new installation, not with an edit; values count of the named modules alone.
-Torch's own code is named without a digest, and ours: the key has their versions. A module may be a shared library; one
-that no import leads to is named by its path (shared_libraries.py).
+- The sources of a user's module are its file, the files of the user's modules that it imports or refers to, and the
+  values that are currently set in them (user_values.py).
+- For an installed package, the digest covers its installation record (installations.py), which changes with a new
+  installation but not with an edit. Only the named modules contribute values.
+- Code of torch and of this project has no digest, because the key contains both versions.
+- A module may be a shared library. A library that cannot be imported is named by its path (shared_libraries.py).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -32,24 +33,24 @@ from precompiled.core.files import process_start, saved
 from precompiled.core.names import object_at
 from precompiled.torch_internals.user_code import installations, shared_libraries, user_values
 
-# Not as in core.files, which knows more places: a digest in the key depends on these, in clients and in workers.
+# The list in core.files covers more places, but must not be used here: clients and workers need equal digests.
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 
-# The key has torch's version, and SCHEMA (graph/key.py) says what a worker makes of a program.
+# The key contains torch's version, and SCHEMA (graph/key.py) covers how a worker handles a program.
 _IN_THE_KEY = frozenset({"torch", "precompiled"})
-# vLLM says which variables its operators depend on, and they are in the key (graph/environment.py). What else is set in
-# its modules is set by each engine, and no worker has it.
+# vLLM declares the variables on which its operators depend, and these are in the key (graph/environment.py). Each
+# engine sets further values in vLLM's modules, which no worker has.
 _SAYS_ITSELF = frozenset({"vllm"})
-# A function or class at the top level of a module: module, qualified name, digest of the sources ("" for those above).
+# A function or class at the top level of a module: module, qualified name, digest of the sources ("" if in the key).
 Name = list[str]
 
 
 def name_of(thing: Any, module: str | None = None, qualname: str | None = None, *, code: str) -> Name:
-    """How a worker finds a function or class. Raises Bypass (``code``) where an import does not lead to it.
+    """The name by which a worker finds a function or class. Raises Bypass (``code``) if it cannot be imported.
 
-    ``module`` and ``qualname``: for an object without these attributes.
+    ``module`` and ``qualname`` replace these attributes for an object that lacks them.
     """
     module, qualname = module or thing.__module__, qualname or thing.__qualname__
     if module == "__main__" or object_at(module, qualname) is not thing:
@@ -66,7 +67,7 @@ def _is_in_the_key(module: str) -> bool:
 
 
 def name_with_module(thing: Any, modules: dict[str, str], *, code: str) -> Name:
-    """``name_of``; its module is added to those that a worker must import, with the digest."""
+    """``name_of``, which also adds the module and its digest to ``modules``, which a worker imports."""
     name = name_of(thing, code=code)
     module, _, digest = name
     if digest:
@@ -75,13 +76,13 @@ def name_with_module(thing: Any, modules: dict[str, str], *, code: str) -> Name:
 
 
 def find(name: Name) -> Any:
-    """The object that ``name_of`` named; raises ValueError, ImportError or AttributeError where it has changed."""
+    """The object that ``name_of`` named. Raises ValueError, ImportError or AttributeError if it has changed."""
     module, qualname, digest = name
     return attrgetter(qualname)(find_module([module, digest]))
 
 
 def name_of_module(module: ModuleType, *, code: str) -> list[str]:
-    """A module's name, and the digest of its sources ("" as in a ``Name``). Raises Bypass (``code``)."""
+    """A module's name and the digest of its sources ("" as in a ``Name``). Raises Bypass (``code``)."""
     name = module.__name__
     if name == "__main__" or sys.modules.get(name) is not module:
         raise Bypass(f"{name} cannot be imported", code=code)
@@ -89,7 +90,7 @@ def name_of_module(module: ModuleType, *, code: str) -> list[str]:
 
 
 def find_module(named: list[str]) -> ModuleType:
-    """The module that ``name_of_module`` named; raises as ``find``."""
+    """The module that ``name_of_module`` named. Raises ValueError, ImportError or AttributeError if it has changed."""
     name, digest = named
     if digest:
         import_modules(name, digest)
@@ -99,7 +100,7 @@ def find_module(named: list[str]) -> ModuleType:
 
 
 def name_of_library(path: str) -> str:
-    """How a worker loads a shared library: the module that it is, where an import leads to it, or else its path."""
+    """The name by which a worker loads a shared library: its module if it can be imported, or else its path."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and shared_libraries.is_extension(file) and os.path.realpath(file) == path:
@@ -107,27 +108,28 @@ def name_of_library(path: str) -> str:
             found = PathFinder.find_spec(name, getattr(parent, "__path__", None))
             if found is not None and found.origin and os.path.realpath(found.origin) == path:
                 return name
-    if "," in path or "::" in path:  # which part the names of modules and of operators
+    if "," in path or "::" in path:  # these separate the names of modules and of operators
         raise Bypass(f"the library {path} cannot be named", code="custom-op")
     return path
 
 
 def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
-    """SHA-256 over their sources and the values in them; raises Bypass (``code``) for a module without sources."""
+    """SHA-256 over the modules' sources and values. Raises Bypass (``code``) for a module without sources."""
     state = hashlib.sha256()
     files, packages = _source_files(modules, code)
     for path, name in sorted(files.items()):
         if path.suffix != ".py":
-            loaded = name in modules  # with the libraries that it needs, which a library that is not loaded has not yet
+            # A named library is loaded, so its digest covers the libraries that it needs. Others may not be loaded yet.
+            loaded = name in modules
             found = (
                 shared_libraries.digest(str(path), code=code) if loaded else shared_libraries.content_digest(str(path))
             )
             state.update(f"{path.name} {found}\n".encode())
             continue
         if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
-            # This process may have loaded the old source or the new one, so there is no digest of what it has loaded.
+            # The process may have loaded the old or the new source, so the digest of what it runs is unknown.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
-        # Not the path: two checkouts of one project may share artifacts.
+        # The path is not included, so that two checkouts of one project can share artifacts.
         state.update(f"{path.name}\n".encode())
         state.update(hashlib.sha256(path.read_bytes()).digest())
         installed = str(path).startswith(_INSTALLED)
@@ -139,7 +141,7 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
 
 
 def _source_files(modules: list[str], code: str) -> tuple[dict[Path, str], set[str]]:
-    """Source file -> its module; and the installed packages that these import."""
+    """Source file -> its module, and the installed packages that these modules import."""
     files: dict[Path, str] = {}
     packages: set[str] = set()
     waiting = list(modules)
@@ -160,7 +162,7 @@ def _source_files(modules: list[str], code: str) -> tuple[dict[Path, str], set[s
         if installed and name not in modules:
             continue
         files[path] = name
-        if path.suffix != ".py":  # the code of the packages that it lies in is run when it is imported
+        if path.suffix != ".py":  # importing a library also runs the code of its packages
             waiting += () if name.startswith("/") else itertools.accumulate(name.split(".")[:-1], "{}.{}".format)
         elif not installed:
             waiting += _imported(path, path.stat().st_mtime_ns, name)
@@ -169,7 +171,7 @@ def _source_files(modules: list[str], code: str) -> tuple[dict[Path, str], set[s
 
 
 def _file_of(name: str) -> Path | None:
-    """The source of a module, or the library that it is."""
+    """The source file of a module, or the shared library that it is."""
     if name.startswith("/"):
         return Path(name)
     file = getattr(sys.modules.get(name), "__file__", None) or getattr(_spec(name), "origin", None)
@@ -177,7 +179,7 @@ def _file_of(name: str) -> Path | None:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """The spec of a module, also of one that is not imported yet; nothing is imported for it."""
+    """The spec of a module, found without importing anything."""
     if name in sys.modules:
         return sys.modules[name].__spec__
     parent = name.rpartition(".")[0]
@@ -193,7 +195,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 @cache
 def _imported(path: Path, saved: int, name: str) -> set[str]:
-    """The names that a source imports, at any depth: of modules, and perhaps of objects in them."""
+    """The names that a source file imports, at any depth: modules, and possibly objects in modules."""
     del saved  # part of the cache's key: the source may change
     try:
         tree = ast.parse(path.read_bytes())
@@ -209,7 +211,7 @@ def _imported(path: Path, saved: int, name: str) -> set[str]:
             base = parents[: len(parents) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-    # A package's own code runs when a module of it is imported.
+    # Importing a module also runs the code of its packages.
     return {part for whole in found for part in itertools.accumulate(whole.split("."), "{}.{}".format) if part}
 
 
@@ -220,9 +222,9 @@ def _referred(module: ModuleType | None) -> set[str]:
     for value in list(vars(module).values()):
         try:
             found = value.__name__ if issubclass(type(value), ModuleType) else getattr(value, "__module__", None)
-        except Exception:  # noqa: BLE001 - a proxy, whose attributes are code of the user's
+        except Exception:  # noqa: BLE001 - a proxy, whose attributes run the user's code
             continue
-        # A package has an attribute for each of its modules that is imported: in a worker these may be others.
+        # A package has an attribute for each imported module of its own, and a worker may have imported different ones.
         if isinstance(found, str) and not found.startswith(f"{module.__name__}."):
             names.add(found)
     return names
@@ -231,7 +233,7 @@ def _referred(module: ModuleType | None) -> set[str]:
 def import_modules(names: str, digest: str) -> None:
     """Import the modules that ``defining_modules`` named, in a worker or another program.
 
-    Raises ValueError where their sources differ.
+    Raises ValueError if their sources or values differ.
     """
     modules = names.split(",")
     for name in modules:

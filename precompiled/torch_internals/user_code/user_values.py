@@ -1,9 +1,14 @@
-"""What a module's functions compute with, and its sources do not say: values that a program has set, and registrations.
+"""The state of a module that its functions use and its source does not determine: values that were set, registrations.
 
-Numbers and texts at the top level, in its classes, and in the objects that it keeps there (a configuration, an
-``argparse.Namespace``); which functions and classes its names stand for (a program may choose among several), and what
-these hold; which functions are registered for its operators. What is neither (modules, locks, tensors) is left out, and
-so are variables of the environment: a worker has few of the client's.
+The state consists of:
+
+- numbers and strings at the top level of the module, in its classes, and in objects that it holds (a configuration, an
+  ``argparse.Namespace``)
+- the functions and classes behind its names, since a program may choose among several, and what these hold
+- the functions that are registered for its operators
+
+Other values (modules, locks, tensors) are left out. Environment variables are left out too, because a worker has few of
+the client's variables.
 
 Private names: torch._ops.{OpOverload, OpOverloadPacket}, torch._library.custom_ops.OPDEFS,
 torch._library.custom_ops.CustomOpDef.{_qualname, _init_fn, _schema, _abstract_fn,
@@ -30,7 +35,8 @@ import torch
 from torch._library import custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 
-# Types of values that say all by their repr; the first ones may be keys, and lists of nothing else have no limit.
+# Types whose repr describes a value completely. Those of _PLAIN may be keys, and containers of only these are
+# unlimited.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 _BY_REPR = frozenset({
     range, decimal.Decimal, fractions.Fraction, torch.memory_format, torch.layout,
@@ -40,15 +46,15 @@ _CACHED: type = type(functools.lru_cache(len))
 _FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
-_LEFT_OUT = Ellipsis  # the same in each process: a list may show it
+_LEFT_OUT = Ellipsis  # a constant with the same repr in every process, because a list may contain it
 MAX_DEPTH = 4
-MAX_LOOKED_AT = 10_000  # values of one module, but for those in lists and dictionaries of nothing but plain ones
+MAX_LOOKED_AT = 10_000  # values of one module, not counting those inside lists and dictionaries of plain values only
 
 
 def values(module: str) -> str:
-    """A module's values, as they are now: a program may have set them to others than its source says.
+    """A text of a module's current values, which a program may have changed from those in its source.
 
-    A worker has those of the source. Where they differ it refuses the graph, which is then compiled in process.
+    A worker has the values of the source. If they differ, it refuses the graph, which is then compiled in process.
     """
     found = sys.modules.get(module)
     if found is None:
@@ -59,7 +65,7 @@ def values(module: str) -> str:
 
 
 class _Look:
-    """One look at the values of a module, of a bounded length: the same values are left out in each process."""
+    """Reads the values of one module, up to a bound. Every process leaves out the same values."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -68,11 +74,11 @@ class _Look:
     def shown(self, value: Any, depth: int) -> Any:
         try:
             return self._shown(value, depth)
-        except Exception:  # noqa: BLE001 - code of the user's is run, which may raise anything: it is no data then
+        except Exception:  # noqa: BLE001 - the user's code may raise anything; such a value is left out
             return _LEFT_OUT
 
     def _shown(self, value: Any, depth: int) -> Any:
-        kind = type(value)  # not isinstance(), which asks a proxy for what it stands for
+        kind = type(value)  # not isinstance(), which returns the type that a proxy stands for
         self._left -= 1
         if _is_plain(value):
             return repr(value)
@@ -121,7 +127,7 @@ class _Look:
         return [item for item in (self.shown(value, depth + 1) for value in found) if item is not _LEFT_OUT]
 
     def registered(self, name: str, definition: Any) -> Any:
-        """What stands for a custom operator: it may be chosen where the program begins."""
+        """The functions behind a custom operator, which a program may choose at its start."""
         single = ("_init_fn", "_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")
         functions = [getattr(definition, attribute, None) for attribute in single]
         for table in (getattr(definition, attribute, {}) for attribute in ("_backend_fns", "_torch_dispatch_fns")):
@@ -130,7 +136,7 @@ class _Look:
         return name, definition._schema, [self._function(function, 0) for function in functions], repr(types_)
 
     def _function(self, function: Any, depth: int) -> Any:
-        """Which function of the sources it is, and what its closure holds; of other callables what they hold."""
+        """Which function of the sources this is, and what its closure holds. For other callables, what they hold."""
         kind = type(function)
         if depth > MAX_DEPTH:
             return kind.__qualname__
@@ -148,7 +154,7 @@ class _Look:
         code = function.__code__
         held = []
         for cell in function.__closure__ or ():
-            with suppress(ValueError):  # not set yet
+            with suppress(ValueError):  # an empty cell
                 content = cell.cell_contents
                 held.append(self._function(content, depth + 1) if callable(content) else self.shown(content, depth + 1))
         held = [item for item in held if item is not _LEFT_OUT]
