@@ -66,7 +66,7 @@ def save_package(compiled: "object", path: "str") -> None:
     """Write what ``compiled`` (what torch.compile gave) was compiled to into one file, for another host of this kind.
 
     Guards, bytecode and artifacts of what was called so far, with the hook and packages on. The file is
-    code: whoever loads it runs it. Raises PackageError.
+    code: a process that loads it runs it. Raises PackageError.
     """
     from precompiled.packages import portable
 

@@ -78,7 +78,7 @@ class Settings:
     # Artifacts contain code: without this, a host accepts only objects that a trusted key signed.
     remote_unsigned: bool = _setting(
         False,
-        "accept unsigned objects of the remote: whoever can write there can then run code as you",
+        "accept unsigned objects of the remote: a user who can write there can then run code as you",
     )
     remote_put: bool = _setting(True, "upload what is compiled here")
     remote_timeout_s: float = _setting(10.0, "limit of one request to the remote")
