@@ -1,4 +1,4 @@
-"""The private torch of packages: Dynamo's frames, guards and traces.
+"""The part of packages that uses private names of torch: Dynamo's frames, guards and traces.
 
-Each file names what it uses, and the versions on which that was checked.
+Each file lists the private names that it uses, and the versions on which they were checked.
 """

@@ -1,7 +1,8 @@
-"""Keeps failures of our notes out of a trace.
+"""Keep errors of our notes out of a trace.
 
-trace_patches.py puts functions of ours around functions of Dynamo's, which look at objects of the program. Whatever
-such a look raises stays here: Dynamo gets what its own function gave, or raised, and the frame is not kept.
+trace_patches.py wraps functions of Dynamo. The wrappers inspect objects of the program, which may raise anything. If a
+wrapper raises an error of its own, Dynamo still gets the result or error of its own function, and the frame is not
+kept.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -21,7 +22,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 
 
 def dynamos_frames() -> Iterator[types.FrameType]:
-    """The frames that led to a note, the innermost first, without ours."""
+    """The frames that led to a note, innermost first, without ours."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         if not files.is_ours(frame.f_code.co_filename):
@@ -30,7 +31,7 @@ def dynamos_frames() -> Iterator[types.FrameType]:
 
 
 class _Call:
-    """One call of Dynamo's function below ours."""
+    """One call of the wrapped function of Dynamo."""
 
     __slots__ = ("called", "error", "result")
 
@@ -51,7 +52,7 @@ _calls = _Calls()
 def contained(
     original: Callable[..., Any], wrap: Callable[..., Callable[..., Any]], now: Callable[[], TraceLog | None]
 ) -> Callable[..., Any]:
-    """``wrap(original, now)``, so that what it raises of its own ends nothing. ``original`` runs once per call."""
+    """``wrap(original, now)``, with errors of the wrapper contained. ``original`` runs once per call."""
 
     def observed(*args: Any, **kwargs: Any) -> Any:
         call = _calls.open[-1]
@@ -76,7 +77,7 @@ def contained(
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            if error is call.error:  # Dynamo's own: a graph break, an AttributeError of the program's
+            if error is call.error:  # Dynamo's own error: a graph break, or an AttributeError of the program
                 raise
             log.problem = NotPortable(f"{type(error).__name__} at a note of ours", code="package-internal-error")
             if not call.called:

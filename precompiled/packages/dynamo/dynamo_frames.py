@@ -1,7 +1,7 @@
-"""Where Dynamo meets a frame that it has no code for: asked first, told afterwards.
+"""Hook into Dynamo where it meets a frame without code: look up a package before the trace, record the trace after it.
 
 Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
-Replacing that method on both classes comes before anything is traced or counted.
+This file replaces ``__call__`` of both classes, so it runs before Dynamo traces or counts anything.
 
 Private names: torch._dynamo.convert_frame.{ConvertFrame._inner_convert, ConvertFrameAssert.{_torchdynamo_orig_backend,
 _one_graph, _export, _package}, CheckFunctionManager.serialize_guards, DynamoOutput, has_tensor_in_frame,
@@ -46,7 +46,7 @@ _NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionM
 
 
 class Packages(Protocol):
-    """Who is asked and told (packages/automatic.py)."""
+    """What the hook calls (implemented by packages/automatic.py)."""
 
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
     def ended(self) -> None: ...
@@ -59,7 +59,7 @@ _packages: Packages | None = None
 
 
 def install(packages: Packages) -> None:
-    """Ask and tell ``packages`` from now on; idempotent. Raises NotPortable where this torch lacks what is needed."""
+    """Call ``packages`` at each frame from now on. Idempotent. Raises NotPortable if this torch lacks a needed name."""
     global _packages  # noqa: PLW0603
     _packages = packages
     if _patches:
@@ -71,14 +71,14 @@ def install(packages: Packages) -> None:
         for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
             _patches.replace(converter, "__call__", _routed)
         trace_recording.install()
-    except BaseException:  # what was noted by half of it would be believed
+    except BaseException:  # with only half of the patches, recordings would be wrong
         _packages = None
         remove()
         raise
 
 
 def remove() -> None:
-    """Give Dynamo its own methods back; idempotent."""
+    """Restore Dynamo's own methods. Idempotent."""
     trace_recording.remove()
     _patches.undo()
 
@@ -92,13 +92,14 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, frame, cache_entry, hooks, frame_state, *args, **kwargs)
 
         if _packages is None or trace_recording.is_tracing():
-            return trace()  # ConvertFrame calls ConvertFrameAssert
+            return trace()  # nested: ConvertFrame calls ConvertFrameAssert
         looked = _contained(_looked, self, frame, hooks, frame_state)
         if looked is None:
             return trace()
         known, problem, traceable = looked
         if not traceable:
-            # The most are of this kind (a configuration's attributes), and that is all that Dynamo would say of one.
+            # Most frames are of this kind (reading a configuration's attributes, for example), and Dynamo's own result
+            # for one would be the same.
             return installing.left_alone(known, "no tensor-related objects found in frame")
         try:
             found = _contained(_packages.find, known) if problem is None else None
@@ -115,7 +116,10 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _looked(converter: Any, frame: Any, hooks: Any, state: Any) -> tuple[Frame, NotPortable | None, bool] | None:
-    """A frame, why its trace cannot be kept, and whether there is anything to trace; None: no package is about it."""
+    """Return the frame, why its trace cannot be kept, and whether there is anything to trace.
+
+    None: packages do not apply.
+    """
     known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
     if known is None:
         return None
@@ -123,7 +127,7 @@ def _looked(converter: Any, frame: Any, hooks: Any, state: Any) -> tuple[Frame, 
 
 
 def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
-    """Give the packages what a trace came to."""
+    """Pass the result of a trace to the packages."""
     assert _packages is not None
     traced.result = result
     if result.guarded_code is None:
@@ -138,7 +142,7 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
 
 
 def _contained(step: Callable[..., Any], *arguments: Any) -> Any:
-    """What a step of ours gives; None if it fails, for nothing of ours may end a call that torch can serve."""
+    """Run a step of ours. Returns None if it fails: no error of ours may end a call that torch can serve."""
     try:
         return step(*arguments)
     except (KeyboardInterrupt, SystemExit):
@@ -156,7 +160,7 @@ def _note_failure(error: BaseException) -> None:
 
 
 def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
-    """None for what no package is about: other backends, export, filtered guards."""
+    """The frame, or None if packages do not apply: another backend, an export, or filtered guards."""
     inner = getattr(converter, "_inner_convert", converter)
     if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
         return None
@@ -174,16 +178,16 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
         return None
     known = len(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code))
     if known >= torch._dynamo.config.recompile_limit:
-        return None  # Dynamo gives up on it
+        return None  # Dynamo does not compile this code again
     return Frame(
         code, frame.f_locals, frame.f_globals, bool(inner._one_graph), options, owner, hooks, state, first=known == 0
     )
 
 
 def _innermost(converter: Any) -> Any:
-    """What torch.compile() was given as its backend."""
+    """The backend object that torch.compile() created, below Dynamo's wrappers."""
     backend = converter
-    cuts = sys.modules.get("torch._dynamo.backends.distributed")  # the graphs of DistributedDataParallel
+    cuts = sys.modules.get("torch._dynamo.backends.distributed")  # cuts the graphs of DistributedDataParallel
     while True:
         if hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
@@ -202,7 +206,7 @@ def _options(backend: Any) -> dict[str, Any] | None:
 
 
 def entries_of(owner: Any) -> list[tuple[str, str]]:
-    """(function, name) of the entries that were made or used for one torch.compile()."""
+    """(function, name) of the entries that one torch.compile() recorded or used."""
     if not hasattr(owner, _ENTRIES):
         setattr(owner, _ENTRIES, [])
     found: list[tuple[str, str]] = getattr(owner, _ENTRIES)
@@ -210,7 +214,7 @@ def entries_of(owner: Any) -> list[tuple[str, str]]:
 
 
 def compiled(function: Any) -> tuple[Any, types.FunctionType]:
-    """What torch.compile() was given, as a function, and its owner; raises NotPortable for anything else."""
+    """The owner and the function of a result of torch.compile(). Raises NotPortable for anything else."""
     context = vars(function).get("dynamo_ctx") if isinstance(function, torch.nn.Module) else None
     if isinstance(function, torch.nn.Module):
         target = type(vars(function)["_modules"]["_orig_mod"]).forward if context is not None else None

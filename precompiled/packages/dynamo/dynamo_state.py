@@ -1,4 +1,4 @@
-"""What a trace depends on without a guard of its own: the state of the process, Dynamo's settings, modes.
+"""Read what a trace depends on beside its guards: the state of the process, Dynamo's settings, and modes.
 
 Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_function_stack,
 torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
@@ -33,7 +33,7 @@ from precompiled.torch_internals.graph import ambient_modes
 _GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
 )  # fmt: skip
-# Settings of where files are, of what is logged, and of after how many recompiles Dynamo gives up.
+# Settings that do not affect a trace: where files are, what is logged, and after how many recompiles Dynamo stops.
 _IRRELEVANT = frozenset(
     {"base_dir", "debug_dir_root", "log_file_name", "verbose", "repro_after", "repro_level", "_save_config_ignore",
      "recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit",
@@ -43,24 +43,24 @@ _IRRELEVANT = frozenset(
 
 def is_inductors(path: str) -> bool:
     """Whether a module's file is code that Inductor has generated."""
-    # Not by Inductor's cache_dir(), which makes the directory and sets the variable.
+    # Does not call Inductor's cache_dir(), which creates the directory and sets the variable.
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     folder, _, name = path.removeprefix(os.path.join(os.path.abspath(directory), "")).partition(os.sep)
-    return len(folder) == 2 and name[1:3] == folder  # codecache.get_path; others' files may be in it
+    return len(folder) == 2 and name[1:3] == folder  # as codecache.get_path; other files may be in the folder
 
 
 def process_state() -> dict[str, str]:
-    """State of the process that a trace depends on without a guard, beside the modes and the configuration."""
+    """State of the process that a trace depends on without a guard, beside modes and configuration."""
     from torch.nn.modules import module
 
     return {
         "device": str(torch.utils._device.CURRENT_DEVICE),
-        # In a trace, torch.cuda.is_available(), device_count() and so on are constants.
+        # Results of torch.cuda.is_available(), device_count() and others are constants of a trace.
         "current device": str(torch.cuda.current_device() if torch.cuda.is_initialized() else 0),
         "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
-        # Constants of a trace as well; GlobalStateGuard checks the types only where autocast is on.
+        # Constants of a trace as well: GlobalStateGuard checks the types only if autocast is on.
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
         "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
         "process groups": ranks.process_groups(),
@@ -77,13 +77,13 @@ def first_device() -> str:
 
 
 def mode_problem() -> NotPortable | None:
-    """Under a mode that rules packages out: the error, since no package is used or made; else None."""
+    """The error if packages are neither used nor recorded under an active mode; None if they are."""
     if torch._dynamo.config.compiled_autograd:
-        # Then Dynamo also looks at what compiled autograd itself runs in a backward, and the modules that this imports:
-        # where no trace came before, one began in the middle of an import that the trace needs, and failed.
+        # Dynamo then also traces what compiled autograd itself runs in a backward, and the modules that this imports.
+        # Without an earlier trace, such a trace began in the middle of an import that it needed, and failed.
         return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
     if getattr(torch._dynamo.config, "enable_compiler_collectives", False):
-        # Ranks talk to each other while they trace: one that traces while others use packages would wait for ever.
+        # Ranks communicate while they trace. A rank that traces while others use packages would wait forever.
         return NotPortable("it is traced with torch._dynamo.config.enable_compiler_collectives", code="package-mode")
     active = torch._C._len_torch_function_stack() or torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters()
     return in_a_mode() if active else None
@@ -94,7 +94,7 @@ def in_a_mode() -> NotPortable:
 
 
 def global_state() -> str:
-    """Grad mode, autocast, precision, threads, and so on, as Dynamo guards on them."""
+    """Grad mode, autocast, precision, threads and more, as Dynamo guards on them."""
     return str(torch._C._dynamo.guards.GlobalStateGuard().__getstate__())
 
 
@@ -111,37 +111,41 @@ def restored_global_state(kept: str) -> Any:
 
 
 def trace_configuration() -> str:
-    """Digest of Dynamo's own settings, which decide what is traced, and how. Raises NotPortable for code in them."""
+    """Digest of Dynamo's settings, which decide what is traced and how.
+
+    Raises NotPortable if a setting contains code that has no description.
+    """
     config = torch._dynamo.config
     values = config.save_config_portable(ignore_private_configs=False)
     described = Descriptions()
     shown = [[name, described.value(value)] for name, value in sorted(values.items()) if name not in _IRRELEVANT]
-    # save_config_portable leaves these out, but a trace treats the functions that they name in another way.
+    # save_config_portable omits these two, but a trace treats the functions that they name differently.
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
     # Which sizes are symbolic, by the names of their sources (TORCH_COMPILE_DYNAMIC_SOURCES).
     for name in ("dynamic_sources", "dynamic_values", "unbacked_sources"):
         shown.append([name, getattr(torch.compiler.config, name, "")])
-    # Users add to these by torch.compiler.allow_in_graph, disallow_in_graph, and so on. Without the functions that
-    # compiled autograd allows for each kind of node that it meets: where nothing is traced, it meets none.
+    # Users add to these by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd allows a
+    # function for each kind of node that it meets. These are not counted, because a process that traces nothing meets
+    # none.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
     for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids",
                  "_leaf_function_ids"):  # fmt: skip
         ids = getattr(torch._dynamo.trace_rules, name, None)
         shown.append([name, len(ids() - nodes) if ids is not None else 0])
-    # Whether a graph break raises (torch._dynamo.error_on_graph_break), where it is not in the configuration.
+    # Whether a graph break raises (torch._dynamo.error_on_graph_break), if the configuration does not say so.
     breaks = getattr(torch._dynamo.utils, "_get_error_on_graph_break", lambda: None)()
     stance = getattr(getattr(torch._dynamo.eval_frame, "_stance", None), "stance", "")
     return hashlib.sha256(repr((shown, breaks, str(stance))).encode()).hexdigest()
 
 
 def modes_of_a_compile(uses_cpu: bool, on_gpu: bool) -> dict[str, Any]:
-    """The modes in which a trace would call the backend: Dynamo makes no_grad of inference mode."""
+    """The modes in which a trace would call the backend. Dynamo turns inference mode into no_grad for the call."""
     with maybe_disable_inference_mode():
         return ambient_modes.read(uses_cpu, on_gpu)
 
 
 def passing() -> bool:
-    """Whether Dynamo may skip frames for a reason that holds for this run alone."""
+    """Whether Dynamo may skip frames for a reason that applies to this run only."""
     return bool(torch._dynamo.config.suppress_errors or os.environ.get("TORCHDYNAMO_DEBUG_FUNCTION"))

@@ -1,8 +1,9 @@
-"""Bytecode and guards as bytes, and back: plain data, code objects and Dynamo's sources, and nothing of the user's.
+"""Encode bytecode and guards as bytes, and decode them: plain data, code objects and Dynamo's sources.
 
-Names that Dynamo made up for one process (``__compiled_fn_3_5f1c...``, ``__builtins_dict___7``) are written as numbers,
-and read as the names that the later process gives; they occur in bytecode, sources and guard expressions alike. A
-module's globals, of which bytecode makes functions, are written as the module's name.
+Objects of the user's are refused. Dynamo makes up names for one process (``__compiled_fn_3_5f1c...``,
+``__builtins_dict___7``), which occur in bytecode, sources and guard expressions. They are written as placeholders, and
+read as the names that the later process chooses. If the bytecode makes functions with a module's globals, the globals
+are written as the module's name.
 
 Private names: torch._guards.{Source, GuardEnvExpr, TracingContext, tracing}, torch._dynamo.source.*,
 torch._dynamo.bytecode_transformation.get_code_keys, torch._dynamo.guards.{ShapeCodeParts, _ShapeGuardsHelper,
@@ -39,7 +40,10 @@ _TORCH_VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memo
 
 
 def encode(value: Any, names: Mapping[str, str]) -> bytes:
-    """``names``: those of this process -> what stands for them. Raises NotPortable for anything of the user's."""
+    """Encode a value. ``names`` maps names of this process to placeholders.
+
+    Raises NotPortable for any object of the user's.
+    """
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, names).dump(value)
@@ -49,10 +53,14 @@ def encode(value: Any, names: Mapping[str, str]) -> bytes:
 
 
 def decode(data: bytes, name: Callable[[str], str]) -> Any:
-    """``name``: what stands for a name -> the name here. The bytes are code: the caller has verified them."""
+    """Decode bytes of ``encode``. ``name`` maps a placeholder to a name of this process.
+
+    The bytes can run code: the caller must have verified them.
+    """
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.name = name
-    # Some sources (ClosureSource's kin) install a guard where they are made: into a context that nobody looks at.
+    # Some sources (ClosureSource and similar ones) install a guard when they are made. This context discards such
+    # guards.
     with torch._guards.tracing(torch._guards.TracingContext(None)):
         return unpickler.load()
 
@@ -73,7 +81,7 @@ class _Pickler(pickle.Pickler):
                 at = match.end()
             return [*pieces, (False, value[at:])]
         if type(value) is types.MethodType and is_a(value.__self__, type) and value.__name__ == _MAKE:
-            kind: Any = value.__self__  # a namedtuple's, by which the bytecode makes the frame's result
+            kind: Any = value.__self__  # of a namedtuple; the bytecode makes the frame's result by it
             if object_at(kind.__module__, kind.__qualname__) is not kind:
                 raise NotPortable(f"no name leads to {kind.__module__}.{kind.__qualname__}")
             return kind.__module__, kind.__qualname__
@@ -90,7 +98,7 @@ class _Pickler(pickle.Pickler):
         if kind in _PLAIN or kind in _CONTAINERS or kind in _TORCH_VALUES:
             return NotImplemented
         if isinstance(value, torch._guards.Source) and not all(field.init for field in dataclasses.fields(value)):
-            # What 2.11's sources say of themselves has the fields that their constructor does not take.
+            # In 2.11, __reduce__ of a source also has the fields that its constructor does not take.
             return kind, tuple(getattr(value, field.name) for field in dataclasses.fields(value) if field.init)
         if isinstance(value, (torch._guards.Source, torch._guards.GuardEnvExpr)):
             return NotImplemented
@@ -110,7 +118,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pieces: Any) -> Any:
         if isinstance(pieces, str):
-            if pieces not in sys.modules:  # not imported for this: whoever calls the function has imported it
+            if pieces not in sys.modules:  # do not import it: the program imports it before it calls the function
                 raise Mismatch(f"the module {pieces} is not imported here")
             return vars(sys.modules[pieces])
         if isinstance(pieces, tuple):

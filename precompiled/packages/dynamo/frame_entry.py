@@ -1,8 +1,8 @@
-"""The parts of an entry that come from a frame, and a frame and its trace while Dynamo compiles it.
+"""The data of an entry that comes from a frame, and of a frame and its trace while Dynamo compiles it.
 
-Entries are pickles: the names of ``Body``, ``SkippedFrame``, ``Graph``, ``guard_facts.Guards``, ``unguarded.Seen``,
-``size_history.Kept`` and of their fields, and of ``entry_codec._code``, lie in users' stores. To rename one needs
-another FORMAT of entries.
+Entries are pickles in users' stores. They contain the names of ``Body``, ``SkippedFrame``, ``Graph``,
+``guard_facts.Guards``, ``unguarded.Seen``, ``size_history.Kept`` and of their fields, and of ``entry_codec._code``. If
+you rename one, raise the FORMAT of entries.
 
 Private names: torch._dynamo.convert_frame.has_tensor_in_frame,
 torch._dynamo.guards.ShapeCodeParts.python_code_parts. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -33,15 +33,15 @@ from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About
 
-# The attribute of the callables that backend.py gives to Dynamo which holds the graph's Graph (below).
+# Attribute with the graph's Graph (below), on the callables that backend.py gives to Dynamo.
 MARK = "_precompiled_graph"
-# And the one that holds the tensors which it adds to its arguments (torch_internals/client/graph_attributes.py).
+# Attribute with the tensors that such a callable adds to its arguments (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph of an entry: all that is needed to load its artifact."""
+    """A graph of an entry: everything that is needed to load its artifact."""
 
     key: str
     name: str
@@ -50,23 +50,23 @@ class Graph:
     size_inputs: list[int]
     modules: dict[str, str]
     device: str
-    held: tuple[Any, ...] = ()  # sources of the tensors that its callable takes behind its arguments
-    groups: tuple[str, ...] = ()  # the names of its process groups
+    held: tuple[Any, ...] = ()  # sources of the tensors that its callable takes after its arguments
+    groups: tuple[str, ...] = ()  # names of its process groups
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame that Dynamo has no code for."""
+    """A frame for which Dynamo has no code."""
 
     code: types.CodeType
     local: dict[str, Any]
     scope: dict[str, Any]
     one_graph: bool
-    options: dict[str, Any]  # Inductor's, of torch.compile
+    options: dict[str, Any]  # those of torch.compile, for Inductor
     owner: Any  # the backend object: each torch.compile() has its own
     hooks: Any  # Dynamo's hooks of this call
     state: Any  # Dynamo's state of this code object
-    first: bool  # Dynamo has no compiled code for it yet
+    first: bool  # whether Dynamo has no compiled code for it yet
 
     def scope_with(self, imports: dict[str, str], builtins_names: Iterable[str]) -> dict[str, Any]:
         """The frame's globals, with the names that Dynamo adds for its sources: aliases of modules, and builtins."""
@@ -96,26 +96,26 @@ class Frame:
 
 @dataclass
 class Body:
-    """The pickled part of an entry, for a frame that was compiled."""
+    """The pickled part of an entry for a compiled frame."""
 
     guards: Guards
     unguarded: Seen
     code: types.CodeType
     imports: dict[str, str]  # alias in the globals -> module
-    # Other names in the globals that the bytecode uses: (name, kind, value or what stands for it).
+    # Other names in the globals that the bytecode uses: (name, kind, the value or data from which it is made).
     installed: list[tuple[str, str, Any]]
     inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
     graphs: list[Graph]
-    assumed_constant: list[Asked]  # functions that the trace took for constant: they are called again
-    # Functions that are described, and had not run when the trace was over: module and name -> digest of their code.
+    assumed_constant: list[Asked]  # functions that the trace assumed to be constant; they are called again
+    # Functions that are described, and had not run when the trace ended: module and name -> digest of their code.
     later: dict[str, str] = field(default_factory=dict)
-    sizes_met: tuple[Kept, ...] = ()  # what a later trace is to know of this one
-    optimizers: tuple[Prepared, ...] = ()  # whose groups the trace has read
+    sizes_met: tuple[Kept, ...] = ()  # sizes and numbers that a later trace must know from this one
+    optimizers: tuple[Prepared, ...] = ()  # optimizers whose groups the trace has read
 
 
 @dataclass
 class SkippedFrame:
-    """The pickled part of an entry, for a frame that Dynamo left as it is: all on which that may depend."""
+    """The pickled part of an entry for a frame that Dynamo skipped: everything that the skip may depend on."""
 
     reason: str
     locals: str  # digest of names and types
@@ -126,7 +126,7 @@ class SkippedFrame:
     guards: list[GuardFact]
     unguarded: Seen
     global_state: str
-    # As Body.installed. Absent in entries of before.
+    # As Body.installed. Absent in older entries.
     installed: tuple[tuple[str, str, Any], ...] = ()
 
 
@@ -137,8 +137,8 @@ class Attempt:
     code: list[types.CodeType]
     imports: dict[str, str]
     builtins_name: str
-    scopes: dict[str, dict[str, Any]] = field(default_factory=dict)  # the globals of functions, by its names for them
-    guards: list[Any] = field(default_factory=list)  # a copy: 2.15 clears those of a discarded attempt
+    scopes: dict[str, dict[str, Any]] = field(default_factory=dict)  # name in this attempt -> globals of functions
+    guards: list[Any] = field(default_factory=list)  # a copy, because 2.15 clears the guards of a discarded attempt
 
 
 @dataclass
@@ -153,14 +153,14 @@ class Traced:
     described: set[str] = field(default_factory=set)  # digests of the code that is part of a description
     trace_log: TraceLog = field(default_factory=TraceLog)
     sizes_met: list[Met] = field(default_factory=list)
-    # Dynamo begins another attempt where it finds that it must break the graph.
+    # Dynamo starts another attempt if it finds that it must break the graph.
     attempts: list[Attempt] = field(default_factory=list)
-    skip: str | None = None  # why the frame runs as it is; None when it was compiled
-    result: Any = None  # what Dynamo has got
+    skip: str | None = None  # why Dynamo left the frame uncompiled; None if it compiled the frame
+    result: Any = None  # what the converter returned to Dynamo
 
     @property
     def imports(self) -> dict[str, str]:
-        """Alias in the globals -> module; also those of attempts that were given up."""
+        """Alias in the globals -> module, including those of discarded attempts."""
         return {alias: module for attempt in self.attempts for alias, module in attempt.imports.items()}
 
     @property
@@ -170,11 +170,11 @@ class Traced:
 
     @property
     def guards(self) -> list[Any]:
-        """Those of the attempts that are over."""
+        """The guards of all finished attempts."""
         return [guard for attempt in self.attempts for guard in attempt.guards]
 
     def named(self, name: str, kind: str) -> str:
-        """A placeholder for a name that Dynamo made up."""
+        """Make a placeholder for a name that Dynamo made up."""
         self.names[name] = f"{kind.replace(' ', '_')}{len(self.names)}"
         return self.names[name]
 
@@ -184,12 +184,12 @@ def qualnames(traced: Traced) -> set[str]:
     return {outermost(code) for attempt in traced.attempts for code in attempt.code}
 
 
-# They give numbers of a device, which a trace takes for constants; cards of one name have other ones.
+# Functions that return numbers of a device. A trace takes these for constants, but two cards of one name may differ.
 _DEVICE_NUMBERS = frozenset({"get_device_properties", "mem_get_info"})
 
 
 def device_numbers(traced: Traced) -> list[str]:
-    """The functions by which code that a trace met may ask a device for its numbers; none where there is no device."""
+    """The functions by which traced code may query a device for its numbers. Empty if this host has no CUDA device."""
     if not torch.cuda.is_available():
         return []
     met = [code for attempt in traced.attempts for code in attempt.code if not files.is_torchs(code.co_filename)]
@@ -197,9 +197,9 @@ def device_numbers(traced: Traced) -> list[str]:
 
 
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
-    """Digest of an entry's bytecode, and of what Dynamo put into its globals; graphs count by their keys.
+    """Digest of an entry's bytecode and of what Dynamo put into its globals. Graphs count by their keys.
 
-    ``names``: made up in this process -> placeholder.
+    ``names`` maps names made up in this process to placeholders.
     """
     made = [body.code, *(what for _name, _kind, what in body.installed)]
     made += [[source.name for source in graph.held] for graph in body.graphs]
@@ -209,8 +209,8 @@ def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
 
 
 def meaning(body: Body, about: About, bytecode: str) -> str:
-    """Digest of what an entry guards on and does, without lines of code. ``bytecode``: its ``bytecode_digest``."""
+    """Digest of what an entry guards on and does, without line numbers. ``bytecode`` is its ``bytecode_digest``."""
     asked = [repr(item) for item in body.assumed_constant]
-    shapes = body.guards.shapes  # no fact is about these: two traces may differ in their ranges of sizes alone
+    shapes = body.guards.shapes  # no fact covers these: two traces may differ only in their ranges of sizes
     sizes = sorted(shapes.python_code_parts.exprs) if shapes is not None else []
     return hashlib.sha256(repr([bytecode, asked, sizes]).encode() + about.without_places().to_bytes()).hexdigest()

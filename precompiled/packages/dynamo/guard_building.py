@@ -1,6 +1,7 @@
-"""The guards of an entry, made on a live frame: by Dynamo's own GuardBuilder, once all facts (guard_facts.py) agree.
+"""Build the guards of an entry on a live frame with Dynamo's own GuardBuilder, once all facts (guard_facts.py) agree.
 
-So they are the guards that a trace would have made here, those on identity included, and none is dropped.
+The result equals the guards that a trace would have made in this process. Guards on identity are included; none is
+dropped.
 
 Private names: torch._dynamo.guards.{CheckFunctionManager, GuardBuilder}, torch._guards.{Guard, GuardsSet,
 TracingContext, tracing}, torch._dynamo.output_graph.{OutputGraphCommon, OutputGraphGuardsState},
@@ -30,7 +31,7 @@ from precompiled.packages.dynamo.guard_facts import Guards, Reader
 
 
 class Rebuilder:
-    """Makes the guards of one entry on a live frame."""
+    """Builds the guards of one entry on a live frame."""
 
     def __init__(self, kept: Guards, code: types.CodeType, local: dict[str, Any], scope: dict[str, Any]) -> None:
         self._kept = kept
@@ -42,7 +43,7 @@ class Rebuilder:
     def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
         """Raise Mismatch unless every fact of the guards holds in this process.
 
-        ``check_source=False``: digests of code may differ.
+        With ``check_source=False``, digests of code may differ.
         """
         dynamo_state.check_global_state(self._kept.global_state)
         if differs := guard_facts.sizes_differ(self._kept, self._local):
@@ -53,7 +54,7 @@ class Rebuilder:
                 raise Mismatch(f"{source.name} has other keys here, or in another order")
 
     def build(self, fail: Callable[..., None] | None) -> Any:
-        """Dynamo's guard manager; raises Mismatch when it does not accept the frame."""
+        """Build Dynamo's guard manager. Raises Mismatch if it does not accept the frame."""
         kept = self._kept
         guards = [
             Guard(source, functools.partial(getattr(GuardBuilder, kind), **parameters) if parameters
@@ -62,7 +63,7 @@ class Rebuilder:
         ]  # fmt: skip
         shapes = kept.shapes
         if shapes is not None and not shapes.python_fallback:
-            # The expression in Python instead of the C++, which would be compiled now.
+            # Use the expression in Python. The one in C++ would have to be compiled now.
             shapes = dataclasses.replace(shapes, python_fallback=True)
         state = OutputGraphGuardsState(
             local_scope=self._local,
@@ -80,11 +81,11 @@ class Rebuilder:
             name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
             **kept.extra,
         )
-        # An empty context: some guards ask the context for constants that a trace made.
+        # The context is empty: some guards look up constants of the trace in it.
         with (
             tracing(TracingContext(None)),
             torch._C.DisableTorchFunction(),
-        ):  # as Dynamo does; not around manager.check, which is about the present state
+        ):  # as Dynamo does; not around manager.check, which checks the current state
             manager = CheckFunctionManager(
                 self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
             ).guard_manager
@@ -95,7 +96,7 @@ class Rebuilder:
         return manager
 
     def mark_static(self) -> None:
-        """Mark parameters as a trace does: compiled autograd, and traces of other frames, look for these marks."""
+        """Mark parameters as a trace does: compiled autograd, and traces of other frames, read these marks."""
         for source in self._kept.static:
             value = guard_facts.value_at(source, self.reader)
             if getattr(value, optimizers.STATIC, None) != "unguarded":
@@ -105,5 +106,5 @@ class Rebuilder:
 def _why(manager: Any, local: dict[str, Any]) -> str:
     try:
         return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
-    except Exception as error:  # noqa: BLE001 - this is for people
+    except Exception as error:  # noqa: BLE001 - this is only part of a message
         return type(error).__name__

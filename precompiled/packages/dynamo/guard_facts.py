@@ -1,10 +1,10 @@
-"""Dynamo's guards of one frame: described when they are made, and made again in another process.
+"""Describe Dynamo's guards of one frame when they are made, and compare the descriptions in another process.
 
-Upstream saves pickled copies of the guarded values, and makes the guards from these copies; guards on identity cannot
-be saved so and are dropped. Here no object of the user's is saved. A guard is its *source* (``L['self'].training``),
-its kind, and a description of the value there (describe/descriptions.py). In the later process the frame is live: the
-value at each source is described again, and only when all descriptions agree are the guards made
-(guard_building.py).
+Upstream pickles copies of the guarded values and builds guards from the copies. Guards on identity cannot be saved that
+way, so upstream drops them. Here, no object of the user's is saved. A stored guard is its *source*
+(``L['self'].training``), its kind, and a description of the value there (describe/descriptions.py). In the later
+process the frame is live: the value at each source is described again. The guards are built (guard_building.py) only if
+all descriptions agree.
 
 A value without a description, or a guard of an unknown kind, raises NotPortable.
 
@@ -43,7 +43,7 @@ from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_state, optimizers, ranks, value_facts
 from precompiled.store.package_format import About, Told
 
-# Kinds that depend on the state around the frame or on their parameters; no value is read from their source.
+# Kinds that depend on the state around the frame or on their parameters. No value is read from their source.
 NO_FACT = frozenset(
     {"GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "GLOBAL_STATE", "FSDP_TRAINING_STATE", "SHAPE_ENV", "DEFAULT_DEVICE",
      "TORCH_FUNCTION_STATE", "AUTOGRAD_SAVED_TENSORS_HOOKS", "FUNCTORCH_STACK_MATCH", "DUPLICATE_INPUT", "DUAL_LEVEL",
@@ -54,11 +54,11 @@ _VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH
 _THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
 _LENGTHS = frozenset(difference.LENGTHS)
 _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
-# Ends of sources of dictionaries whose keys no entry compares: copyreg's table has other keys in each process, and
-# those of hooks are numbers that each process gives anew.
+# Ends of sources of dictionaries whose keys are not compared: the keys of copyreg's table differ between processes, and
+# the keys of hooks are numbers that each process assigns.
 NO_KEYS = (".dispatch_table", "_hooks", "_hooks_with_kwargs", "_hooks_always_called")
-# The second is on the gradient of a parameter that an optimizer steps: Dynamo takes for granted that its sizes, strides
-# and so on stay what they were when it traced.
+# NOT_NONE_MATCH is on the gradient of a parameter that an optimizer steps. Dynamo assumes that its sizes, strides and
+# other properties stay as they were in the trace.
 _TENSORS = frozenset({"TENSOR_MATCH", "NOT_NONE_MATCH"})
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(
@@ -92,14 +92,18 @@ class Guards:
 
 
 def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
-    """The guards that Dynamo has made, with what is at their sources now. Changes nothing; raises NotPortable."""
+    """Describe the guards that Dynamo has made, with the values at their sources now.
+
+    Has no side effects. Raises NotPortable.
+    """
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise dynamo_state.in_a_mode()
     return Guards(
         guards=facts(guards, builder, described),
         key_order=[
             (source, order_of(value_at(source, builder), source, described))
-            # A set, whose order is another one in each process: two that trace the same make the same entry.
+            # Sorted, because guard_on_key_order is a set, whose order differs between processes: equal traces must give
+            # equal entries.
             for source in sorted(output.guard_on_key_order, key=lambda source: source.name)
         ],
         sizes={
@@ -122,7 +126,7 @@ def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, descri
 
 
 def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list[GuardFact]:
-    """Describe the values at the guards' sources. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
+    """Describe the values at the guards' sources. ``reader`` is a GuardBuilder or a Reader. Raises NotPortable."""
     kept: list[GuardFact] = []
     for guard in guards:
         kind, parameters = _how(guard)
@@ -135,7 +139,7 @@ def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list
 
 
 def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, check_source: bool = True) -> None:
-    """Raise Mismatch unless every fact holds here; ``check_source=False``: digests of code may differ."""
+    """Raise Mismatch unless every fact holds here. With ``check_source=False``, digests of code may differ."""
     described.recount()
     for number, (source, kind, parameters, fact) in enumerate(kept):
         if kind in NO_FACT:
@@ -144,7 +148,8 @@ def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, c
         try:
             found = _fact(kind, parameters, guard, reader, described)
             if kind in _TENSORS and isinstance(reader.get(guard), FakeTensor):
-                # A fake tensor is described as a real one, for a watch to record; but compiled code needs memory.
+                # Watch mode records with fake tensors, which are described as real ones. Compiled code needs real
+                # memory.
                 raise Mismatch(f"{source.name} is a fake tensor")
             if kind in ("TENSOR_MATCH", "ID_MATCH"):
                 _check_mark(source, kind, reader.get(guard))
@@ -157,8 +162,10 @@ def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, c
 
 
 def _check_mark(source: Any, kind: str, value: Any) -> None:
-    """A tensor that a compiled optimizer has marked is an attribute of the graph, any other an input of it: an entry
-    with the one is no answer where a trace would make the other. What a module holds, a trace marks anew.
+    """Raise Mismatch if a tensor's static mark differs from the one in the trace.
+
+    A tensor that a compiled optimizer has marked is an attribute of the graph; any other tensor is an input. An entry
+    made with one kind does not serve the other. A marked tensor of a module is exempt, because a trace marks it anew.
     """
     marked = getattr(value, optimizers.STATIC, None) == optimizers.GUARDED
     if isinstance(value, torch.Tensor) and marked == (kind == "TENSOR_MATCH"):
@@ -168,18 +175,18 @@ def _check_mark(source: Any, kind: str, value: Any) -> None:
 
 
 def compare_values(kept: list[GuardFact], reader: Reader) -> None:
-    """As ``compare``, of constants alone, and without those that cannot be read yet."""
+    """Like ``compare``, but only for constants, and without those that cannot be read yet."""
     described = Descriptions()
     for number, (source, kind, _parameters, fact) in enumerate(kept):
         if kind in _VALUES:
             with contextlib.suppress(NotPortable):
                 found = described.value(value_at(source, reader))
-                if found != fact[: len(found)]:  # a set's fact has its number as well
+                if found != fact[: len(found)]:  # the fact of a set also has its number
                     raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
 def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]], seen: list[list[Any]]) -> About:
-    """The guards for people, under the names of no process."""
+    """Describe the guards for reports such as ``precompiled explain``, without names of this process."""
     return About(
         guards=[
             Told(_name(source), kind, _told(source, parameters), fact, _place(guard))
@@ -211,7 +218,7 @@ def _place(guard: Guard) -> str:
 
 
 def quick_fingerprint(value: Any) -> str:
-    """A fingerprint of a local that costs little: enough to pass over most entries for other calls."""
+    """A cheap fingerprint of a local, which is enough to skip most entries for other calls."""
     if isinstance(value, torch.Tensor):
         return f"{value_facts.kind_of(value).__qualname__} {value.dtype} {value.dim()}"
     if isinstance(value, types.FunctionType):
@@ -220,7 +227,7 @@ def quick_fingerprint(value: Any) -> str:
 
 
 def guarded_locals(guards: list[Guard]) -> list[str]:
-    """Names of the locals whose types are guarded, so that an entry is for one type."""
+    """Names of the locals whose types are guarded, so that an entry serves one type only."""
     kinds = {"TYPE_MATCH", "TENSOR_MATCH", "CLOSURE_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH"}
     return sorted(
         {
@@ -232,7 +239,7 @@ def guarded_locals(guards: list[Guard]) -> list[str]:
 
 
 def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
-    """A tensor argument whose sizes an entry does not accept, in words; None when all are accepted."""
+    """Name a tensor argument whose sizes an entry does not accept, as a message. None if all sizes are accepted."""
     for source, known in kept.sizes.items():
         if type(source) is LocalSource and isinstance(value := local.get(source.local_name), torch.Tensor):
             size = known.get("size")
@@ -278,7 +285,7 @@ def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
 def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> Any:
     if kind in NO_FACT:
         return None
-    if kind == "HASATTR" and "attr" not in parameters:  # 2.11: the attribute is the last part of the source
+    if kind == "HASATTR" and "attr" not in parameters:  # in 2.11, the attribute is the last part of the source
         source = guard.originating_source
         base = getattr(source, "base", None)
         if base is None or not hasattr(source, "member"):
@@ -286,18 +293,18 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         return hasattr(value_at(base, builder), source.member)
     value = builder.get(guard)
     if kind in _VALUES:
-        # Two sets of equal content differ where the frame adds to one of them.
+        # Two sets of equal content must be distinguished if the frame adds to one of them.
         return [*described.value(value), described.number(value)] if type(value) is set else described.value(value)
     if isinstance(value, (inspect.Signature, inspect.Parameter)):  # reads of its attributes have no guards
         return [described.thing(value), described.number(value)]
     if kind == "CLOSURE_MATCH" and isinstance(value, types.FunctionType):  # a guard on the function's __code__
-        if is_torchs(value.__code__.co_filename):  # many functions may have one code: those of boolean_dispatch
+        if is_torchs(value.__code__.co_filename):  # several functions may share one code object (boolean_dispatch)
             return [described.function(value), described.number(value)]
         return [described.code_of(value), described.number(value), described.classes_in(value)]
     if kind in ranks.KINDS:
         return [described.thing(value), described.number(value)]
     if kind in _THINGS:
-        # Dynamo guards on which tensor it is, and which optimizer, and reads of it what it reads of others.
+        # Dynamo guards only on the identity of the tensor or optimizer, so describe here what a trace reads of it.
         if isinstance(value, torch.Tensor):
             return value_facts.exactly(value, described)
         if isinstance(value, torch.optim.Optimizer):
@@ -331,18 +338,18 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
 
 
 def order_of(value: Any, source: Any, described: Descriptions) -> Any:
-    """The keys or items of a container that a trace iterated over, where Dynamo has no guard on them."""
+    """Describe the order of a container that a trace iterated over, on which Dynamo may have no guard."""
     if isinstance(value, (set, frozenset)):
-        # Who goes through a set of others has no entry (ordered.py).
+        # ordered.py refuses traces that iterate over a set of other items.
         return [described.value(item) for item in value] if all(map(is_hashed_alike, value)) else None
     if not isinstance(value, dict) or source.name.endswith(NO_KEYS):
         return None
-    # Mostly there is a guard on them as well; not where a list was made of the dictionary.
+    # Mostly Dynamo has a guard on them too, but not if the trace made a list of the dictionary.
     return keys_of(value, described)
 
 
 def keys_of(value: Iterable[Any], described: Descriptions) -> list[Any]:
-    """The keys of a dictionary, in their order. A tensor or a module counts by which object it is."""
+    """The keys of a dictionary, in order. A tensor or a module counts by its identity."""
     return [_key(key, described) for key in value]
 
 
@@ -356,11 +363,11 @@ def _key(key: Any, described: Descriptions) -> Any:
 
 
 def codes_digest(guards: list[Guard]) -> str:
-    """Digest of the guards' own expressions, without ids: a check on our descriptions."""
+    """Digest of the guards' own expressions, without ids. A check on our descriptions."""
     lines = set()
     for guard in guards:
         for code in guard.code_list or ():
-            # Without the type at the end: it may be a code object, with its file and line.
+            # Cut off the type at the end: it may be a code object, with its file and line.
             shown = _NUMBERS.sub("#", _MADE_UP.sub("@", code.partition(", type=")[0]))
             if "{" in shown:  # items of a set, whose order depends on addresses (as in pytree's BUILTIN_TYPES)
                 shown = ", ".join(sorted(_ITEMS.split(shown)))
@@ -383,20 +390,24 @@ class Reader:
 
 
 def value_at(source: Any, reader: Any) -> Any:
-    """The value at a source. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable where it cannot be read."""
+    """The value at a source.
+
+    ``reader`` is a GuardBuilder or a Reader. Raises NotPortable if the value cannot be read.
+    """
     try:
-        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # its kind has no effect here
+        return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # the kind has no effect here
     except Exception as error:
         raise NotPortable(f"{source.name} cannot be read: {type(error).__name__}: {error}",
                           code="package-guard") from error  # fmt: skip
 
 
 def functions_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reader: Any) -> list[tuple[Any, str]]:
-    """The functions whose globals these are: of each its source and "", or the source of an object, and the name under
-    which it or its class has it.
+    """Find the functions whose ``__globals__`` is ``scope``.
 
-    Code that is made at run time has globals of its own, which no module has: a ``torch.fx.GraphModule``'s forward.
-    All of them are told: elsewhere they may have globals of their own each.
+    Returns (source, "") if the source's value is the function, else (source of an object, name under which the object
+    or its class has the function). Code made at run time, such as a ``torch.fx.GraphModule``'s forward, has globals
+    that belong to no module. All its functions are returned, because in another process each may have globals of its
+    own.
     """
     found: list[tuple[Any, str]] = []
     for source in sorted({guard.originating_source for guard in guards}, key=lambda source: source.name):
@@ -408,6 +419,6 @@ def functions_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reade
 
 
 def globals_of(value: Any, name: str) -> dict[str, Any] | None:
-    """The globals of a function in Python, or of one that an object or its class has; None where there is none."""
+    """The globals of a Python function, or of the function that an object or its class has as ``name``; else None."""
     held = {**vars(type(value)), **getattr(value, "__dict__", {}), "": value}.get(name)
     return held.__globals__ if isinstance(held, types.FunctionType) else None

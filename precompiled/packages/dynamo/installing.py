@@ -1,7 +1,7 @@
-"""An entry of a package on a live frame: whether it is for this call, and what Dynamo gets for it.
+"""Decide whether an entry fits a live frame, and give it to Dynamo.
 
-Dynamo gets the ``GuardedCode`` that a trace would have given, and puts it into its own cache, so that it does recompile
-limits, the match of backends, ``torch.compiler.reset`` and explanations of failed guards itself. Upstream's second
+Dynamo gets the ``GuardedCode`` that a trace would have given, and puts it into its own cache. So Dynamo itself handles
+recompile limits, the match of backends, ``torch.compiler.reset`` and explanations of failed guards. Upstream's second
 table (``_load_precompile_entry``) is not used.
 
 Private names: torch._dynamo.convert_frame.{get_compile_id, input_codes, output_codes, orig_code_map},
@@ -46,14 +46,14 @@ from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame
 from precompiled.packages.dynamo.guard_building import Rebuilder
 from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
 
-# What stands for the globals of functions in an entry's ``installed``.
+# Kinds of items in ``installed`` that stand for the globals of functions.
 _SCOPES = ("scope", "namedtuple", "globals of functions")
-# What ``usable`` puts into the globals.
+# Kinds of items that ``usable`` puts into the frame's globals.
 _FIRST = ("builtins", "module", "named", "weak reference", *_SCOPES)
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
-    """Why an entry cannot be for this frame, by the fingerprints of its locals; None when it may be."""
+    """Why an entry cannot serve this frame, by the fingerprints of its locals. None if it may."""
     for name, before in locals_.items():
         here = quick_fingerprint(frame.local[name]) if name in frame.local else "absent"
         if here != before:
@@ -65,9 +65,9 @@ def usable(
     body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], undo: contextlib.ExitStack, *,
     check_source: bool = True,
 ) -> Rebuilder:  # fmt: skip
-    """Compare all that an entry depends on with the live frame; raises Mismatch with the first difference.
+    """Compare everything that an entry depends on with the live frame.
 
-    ``undo``: gets what takes back what was done to objects of the program's.
+    ``undo`` gets callbacks that undo changes of the program's objects. Raises Mismatch with the first difference.
     """
     modules = [what for _name, kind, what in body.installed if kind == "module"]
     modules += [module for module, *_asked in body.assumed_constant]
@@ -83,22 +83,22 @@ def usable(
         for module, qualname, values, named, before in body.assumed_constant:
             try:
                 now = Descriptions().value(object_at(module, qualname)(*values, **named))
-            except Exception as error:  # the function, or what it needs, is gone: other entries may be for this call
+            except Exception as error:  # the function, or what it needs, is gone; other entries may fit
                 raise Mismatch(f"{module}.{qualname} raises {type(error).__name__}: {error}") from error
             if now != before:
                 raise Mismatch(f"{module}.{qualname} gives {now}, and gave {before} when it was traced")
-        installed.clear()  # the names stay in the globals
+        installed.clear()  # success: the names stay in the globals
     return rebuilder
 
 
 def _prepare(body: Body, frame: Frame, undo: contextlib.ExitStack) -> None:
-    """Do to optimizers what a trace does, unless guards on values say already that the entry is not for this call."""
+    """Do to optimizers what a trace does to them, unless guards on values already rule the entry out."""
     value_of = _value_of(frame)
     try:
         optimizers.make_capturable(body.optimizers, value_of, undo)
         guard_facts.compare_values(body.guards.guards, guard_facts.Reader(frame.local, frame.scope))
         optimizers.prepare(body.optimizers, value_of, undo)
-    except (AttributeError, KeyError, TypeError) as error:  # it is no optimizer, or its groups hold something else
+    except (AttributeError, KeyError, TypeError) as error:  # it is not an optimizer, or its groups differ
         raise Mismatch(f"an optimizer is another thing here: {error}") from error
 
 
@@ -110,9 +110,10 @@ def _value_of(frame: Frame) -> Callable[[Any], Any]:
 def _import(
     modules: Iterable[str], inlined: Iterable[tuple[list[Any], str]], guards: list[GuardFact], frame: Frame
 ) -> None:
-    """Import the modules that a trace has imported, unless guards on values say already that the entry is not for this
-    call. And do what Dynamo does where it first meets a library: it has einops fill its table of backends, on which
-    there are guards then.
+    """Import the modules that the trace imported, unless guards on values already rule the entry out.
+
+    Also does what Dynamo does when it first meets a library: it makes einops fill its table of backends, on which there
+    are guards.
     """
     needed = {*modules, *(place[0] for place, _digest in inlined)}
     unmet = trace_rules._lazy_module_init.keys() & {module.split(".")[0] for module in needed}
@@ -123,7 +124,7 @@ def _import(
     for module in sorted(absent):
         try:
             importlib.import_module(module)
-        except (Exception, SystemExit) as error:  # the module raises anything
+        except (Exception, SystemExit) as error:  # the module may raise anything
             raise Mismatch(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
     for library in sorted(unmet):
         try:
@@ -135,9 +136,9 @@ def _import(
 def rebuilt(
     frame: Frame, rebuilder: Rebuilder
 ) -> Callable[[list[Callable[..., Any]], Body, Callable[[str], str]], Any]:
-    """Build the guards; returns a function that gives Dynamo the entry, with the callables of its graphs.
+    """Build the guards. Returns a function that gives Dynamo the entry, with the callables of its graphs.
 
-    Raises Mismatch when the guards do not accept the frame.
+    Raises Mismatch if the guards do not accept the frame.
     """
     hooks = frame.hooks
     compile_id = convert_frame.get_compile_id(frame.state)
@@ -167,7 +168,7 @@ def rebuilt(
                 cleanups.append(CleanupHook.create(frame.scope, alias, _resume(moved(what), frame.scope, alias)))
             elif kind == "resume code":
                 cleanups.append(CleanupHook.create(frame.scope, alias, moved(what)))
-            else:  # ``_aliases`` has put it there for the guards
+            else:  # ``_aliases`` has already put it there, for the guards
                 cleanups.append(CleanupHook.create(frame.scope, alias, frame.scope.pop(alias)))
         code = moved(body.code)
         convert_frame.input_codes.add(frame.code)
@@ -182,7 +183,7 @@ def rebuilt(
 
 
 def _moved(code: types.CodeType, before: types.CodeType, now: types.CodeType) -> types.CodeType:
-    """``code`` of a function that has moved: a traceback names the file and the lines where the function is now."""
+    """Move ``code`` along with its function, so that tracebacks name the function's current file and lines."""
     if before.co_filename == now.co_filename and before.co_firstlineno == now.co_firstlineno:
         return code
     if code.co_filename != before.co_filename:
@@ -197,13 +198,13 @@ def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[
     if not code.co_freevars:
         return types.FunctionType(code, scope, name)
 
-    # Called with the closure; in C, so that Dynamo meets no frame of ours.
+    # Called with the closure. A partial is in C, so Dynamo meets no frame of ours.
     return functools.partial(types.FunctionType, code, scope, name, None)
 
 
 @contextlib.contextmanager
 def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[list[str]]:
-    """Put modules and builtins into the globals under the names that sources use; removed again after an error."""
+    """Put modules and builtins into the globals under the names that sources use. An error removes them again."""
     scope = frame.scope
     wanted: dict[str, Any] = {}
     for alias, module in body.imports.items():
@@ -225,7 +226,7 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
     try:
         for alias, value in wanted.items():
             if alias not in scope:
-                if not alias.startswith("__"):  # not one of Dynamo's own: trace_recording.check_bytecode
+                if not alias.startswith("__"):  # not a name that Dynamo made up: see trace_recording.check_bytecode
                     raise Mismatch(f"the program has not imported {alias}, which the bytecode needs")
                 scope[alias] = value
                 added.append(alias)
@@ -238,7 +239,7 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
 
 
 def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[str, Any]:
-    """The globals of functions of no module, as they are here; raises Mismatch. ``scope``: the frame's."""
+    """The live globals for functions whose globals belong to no module. ``scope`` is the frame's. Raises Mismatch."""
     if kind == "scope":
         return frame.scope
     if kind == "namedtuple":
@@ -252,7 +253,7 @@ def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[st
         if found is not None and here is not found:
             raise Mismatch(f"{source.name} {function} has other globals here than {what[0][0].name} {what[0][1]}")
         found = here
-    assert found is not None  # of no function there would be no entry
+    assert found is not None  # an entry names at least one function
     return found
 
 
@@ -260,7 +261,7 @@ def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[st
 def or_discarded(
     body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack
 ) -> Iterator[None]:
-    """Call ``discard`` after an error: guards that do not accept the call, an artifact that does not load."""
+    """Call ``discard`` after an error: guards do not accept the call, or an artifact does not load."""
     try:
         yield
     except BaseException:
@@ -269,8 +270,9 @@ def or_discarded(
 
 
 def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack) -> None:
-    """Remove the names that ``usable`` put into the frame's globals for an entry; Dynamo's aliases of modules stay.
-    And take back what it did to objects of the program's.
+    """Undo ``usable``: remove the names that it put into the frame's globals, and undo its changes of objects.
+
+    Dynamo's aliases of modules stay.
     """
     for placeholder, kind, _what in body.installed:
         if kind in _FIRST:
@@ -279,7 +281,7 @@ def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextl
 
 
 def skipped(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> ConvertFrameReturn:
-    """Dynamo's result for a frame that an entry says to skip; raises Mismatch where the entry is not for this call."""
+    """Dynamo's result for a frame that an entry says to skip. Raises Mismatch if the entry does not fit the call."""
     _import(kept.imports.values(), kept.inlined, kept.guards, frame)
     if (changed := changed_source(kept.inlined)) is not None:
         raise Mismatch(f"the source of {changed} has changed")
@@ -306,7 +308,7 @@ def left_alone(frame: Frame, reason: str) -> ConvertFrameReturn:
 
 
 def changed_source(inlined: Iterable[tuple[list[Any], str]]) -> str | None:
-    """A function that the trace inlined and whose source has changed; None where there is none."""
+    """Name an inlined function whose source has changed; None if all are unchanged."""
     for place, digest in inlined:
         if digest not in codes_at(place):
             return f"{place[0]}.{'.'.join(place[1])}"

@@ -1,4 +1,6 @@
-"""Switches packages on where Dynamo is there, or else at the first ``torch.compile``: its import takes half a second.
+"""Switch packages on when Dynamo is imported, or else at the first ``torch.compile``.
+
+Packages import Dynamo, which takes half a second, so ``import precompiled`` must not do it.
 
 Private names: torch._TorchCompileInductorWrapper.__init__, torch._TorchCompileWrapper.__init__.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -21,11 +23,11 @@ log = logging.getLogger("precompiled.package")
 
 _patches = Patches()
 _WRAPPERS = ("_TorchCompileInductorWrapper", "_TorchCompileWrapper")
-problem: str | None = None  # why packages are off although they were asked for
+problem: str | None = None  # why packages are off although the settings enable them
 
 
 def install(switch_on: Callable[[], None]) -> None:
-    """Call ``switch_on`` now, or when something is first compiled; idempotent."""
+    """Call ``switch_on`` now if Dynamo is imported, else at the first ``torch.compile``. Idempotent."""
     if "torch._dynamo.convert_frame" in sys.modules:
         _switch(switch_on)
         return
@@ -51,14 +53,14 @@ def _switch(switch_on: Callable[[], None]) -> None:
     try:
         with (
             garbage_collection.seldom()
-        ):  # what this import brings would make the first call's a collection of everything
+        ):  # the import creates so many objects that the next collection, in the first call, would be a full one
             switch_on()
         problem = None
-    except Exception as error:  # noqa: BLE001 - a private name that this torch lacks: packages are off, the rest works
+    except Exception as error:  # noqa: BLE001 - this torch lacks a private name: packages are off, the rest works
         problem = f"{type(error).__name__}: {error}"
         log.warning("packages are off with torch %s: %s", torch.__version__, problem)
 
 
 def remove() -> None:
-    """Wait for the first compile no more; idempotent."""
+    """Stop waiting for the first compile. Idempotent."""
     _patches.undo()

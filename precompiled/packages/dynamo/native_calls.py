@@ -1,16 +1,21 @@
-"""Notices functions of the program that Dynamo calls itself while it traces, instead of tracing them.
+"""Notice functions of the program that Dynamo calls while it traces, instead of tracing them.
 
-Dynamo computes some values by Python: ``f"{MODE.FAST}"`` runs the enum's ``__format__``, ``SCALES + 1`` the
-``__add__`` of a metaclass. What such a function reads has no guard. So each call of a function of the program during a
-trace is noticed (``NativeCall``), and native_reads.py describes what it read, or refuses the trace.
+Dynamo computes some values in Python: ``f"{MODE.FAST}"`` runs the enum's ``__format__``, ``SCALES + 1`` the ``__add__``
+of a metaclass. What such a function reads has no guard. So each call of a function of the program during a trace is
+noticed (``NativeCall``), and native_reads.py describes what the function read, or refuses the trace.
 
-CPython 3.12 and newer report calls by ``sys.monitoring``, which costs nothing once a code object is switched off: these
-versions watch a trace from its beginning. Before, ``sys.setprofile`` makes all of Python run at half its speed: a trace
-is watched from the moment at which it meets a value with functions that Dynamo may call (``meets``).
+How calls are noticed:
 
-Not noticed: what Dynamo calls without using the result (_INCIDENTAL: it hashes each value to look for it in its own
-tables), what runs below an operator or in an import (_BELOW: artifacts' keys and requirements have it), guards, and the
-compile (``paused``).
+- CPython 3.12 and newer report calls by ``sys.monitoring``, which costs nothing once a code object is switched off. So
+  these versions watch the whole trace.
+- On older versions, ``sys.setprofile`` halves Python's speed. So a trace is watched only after it meets a value with
+  functions that Dynamo may call (``meets``).
+
+Calls that are not noticed:
+
+- Calls whose result Dynamo does not use (_INCIDENTAL): it hashes each value to look it up in its own tables.
+- Calls below an operator or in an import (_BELOW): the keys of artifacts and the requirements cover these.
+- Guards, and the compile (``paused``).
 
 Private names: torch._dynamo.utils.hashable,
 torch._dynamo.variables.builder.VariableBuilder.wrap_module,
@@ -38,10 +43,10 @@ from precompiled.packages.describe.kinds import INSTALLATION
 
 log = logging.getLogger("precompiled.package")
 
-# Packages whose functions Dynamo calls for itself, and which read nothing of the program's.
+# Packages whose functions Dynamo calls for its own purposes. They read nothing of the program.
 _DYNAMOS = frozenset({*INSTALLATION, "precompiled", "torchgen", "functorch", "sympy", "mpmath", "numpy", "networkx",
                       "optree", "packaging", "triton", "pytest", "_pytest", "hypothesis"})  # fmt: skip
-# (end of a file's name, function; None: any): callers that do not use the result.
+# Callers that do not use the result: (end of the file's name, function; None: any function).
 _INCIDENTAL = (
     ("torch/_dynamo/trace_rules.py", None), ("torch/_dynamo/utils.py", "hashable"),
     ("torch/_dynamo/variables/builder.py", "wrap_module"), ("torch/_dynamo/variables/lazy.py", "__init__"),
@@ -52,10 +57,10 @@ _BELOW = ("torch/_library/", "torch/_ops.py", "torch/library.py", "torch/_subcla
 _CODE_OF_AN_EVAL = "<module>"  # also of an import
 _OF_SUBCLASSES = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__", "__del__")
 _ASKED_FOR_A_NAME = ("__getattr__", "__getattribute__")
-# What Dynamo calls on an instance of a class of the program, where the result counts.
+# Functions that Dynamo calls on an instance of a class of the program, and whose result affects the trace.
 _OF_INSTANCES = ("__class__", "__class_getitem__")
 _MAKES_A_CLASS = frozenset({"__new__", "__init__", "__prepare__", "__init_subclass__", "mro"})
-_MODULE_OF = type.__dict__["__module__"].__get__  # not a metaclass's
+_MODULE_OF = type.__dict__["__module__"].__get__  # a metaclass may define another ``__module__``
 _FUNCTIONS = (types.FunctionType, staticmethod, classmethod, property)
 
 FROM_THE_BEGINNING = sys.version_info >= (3, 12)
@@ -63,7 +68,10 @@ FROM_THE_BEGINNING = sys.version_info >= (3, 12)
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A call of a function of the program that Dynamo did not trace. ``arguments``: also what its closure holds."""
+    """A call of a function of the program that Dynamo did not trace.
+
+    ``arguments`` includes the values of its closure.
+    """
 
     code: types.CodeType
     scope: dict[str, Any]
@@ -72,14 +80,14 @@ class NativeCall:
 
 @dataclass
 class NativeCalls:
-    """The calls that were noticed in one trace. ``problem``: why some may have gone unnoticed."""
+    """The calls noticed in one trace. ``problem`` says why some calls may have been missed."""
 
     calls: list[NativeCall] = field(default_factory=list)
     problem: NotPortable | None = None
 
 
 class _Watch(threading.local):
-    """The trace of this thread that is watched."""
+    """The trace that this thread watches."""
 
     noticed: NativeCalls | None = None
     pauses: int = 0
@@ -91,7 +99,7 @@ _watch = _Watch()
 
 @contextlib.contextmanager
 def watching() -> Iterator[NativeCalls]:
-    """Collect the calls that are noticed while the block traces. They may hold objects of the user's."""
+    """Collect the calls that the trace in this block makes. They may hold objects of the user's."""
     _watch.noticed, _watch.pauses = NativeCalls(), 0
     try:
         if FROM_THE_BEGINNING:
@@ -104,7 +112,7 @@ def watching() -> Iterator[NativeCalls]:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Notice nothing in the block: its calls decide nothing of a trace."""
+    """Ignore calls in this block: they do not affect the trace."""
     _watch.pauses += 1
     try:
         yield
@@ -113,7 +121,10 @@ def paused() -> Iterator[None]:
 
 
 def meets(value: Any) -> None:
-    """A trace has met a value: it is watched from now on if Dynamo may call functions of the value's class."""
+    """Note that a trace has met a value.
+
+    Starts to watch the trace if Dynamo may call functions of the value's class.
+    """
     noticed = _watch.noticed
     if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
         _begin(noticed)
@@ -159,7 +170,7 @@ def _is_dynamos(module: Any) -> bool:
 
 
 def _note(frame: types.FrameType) -> None:
-    """A function was called. Never raises: this runs in the middle of the user's program."""
+    """Note a function call. Never raises, because this runs in the middle of the user's program."""
     noticed, code = _watch.noticed, frame.f_code
     if noticed is None or _watch.pauses or _is_ours(code.co_filename, frame.f_globals):
         return
@@ -178,7 +189,7 @@ def _note(frame: types.FrameType) -> None:
 
 
 def _counts(frame: types.FrameType) -> bool:
-    """Whether a call may decide what is traced."""
+    """Whether a call may affect what is traced."""
     if frame.f_code.co_name == _CODE_OF_AN_EVAL:
         return False
     caller: types.FrameType | None = frame
@@ -188,7 +199,7 @@ def _counts(frame: types.FrameType) -> bool:
         if among_the_programs and not _is_ours(file, caller.f_globals):
             if function in _OF_SUBCLASSES or _is_a_look(caller):
                 return False
-        elif among_the_programs:  # who called the outermost function of the program
+        elif among_the_programs:  # this frame called the outermost function of the program
             among_the_programs = False
             if files.is_ours(file) or any(
                 file.endswith(end) and function == (of or function) for end, of in _INCIDENTAL
@@ -196,12 +207,12 @@ def _counts(frame: types.FrameType) -> bool:
                 return False
         if any(part in file for part in _BELOW) or function in _OF_SUBCLASSES:
             return False
-        caller = caller.f_back if not files.is_ours(file) else None  # ours: the trace began there
+        caller = caller.f_back if not files.is_ours(file) else None  # a frame of ours: the trace began there
     return True
 
 
 def _is_a_look(frame: types.FrameType) -> bool:
-    """Whether Dynamo asks an object for an attribute of Dynamo's or Python's own (``__class__``)."""
+    """Whether Dynamo reads an attribute of its own or of Python's (``__class__``) from an object."""
     if frame.f_code.co_name not in _ASKED_FOR_A_NAME or frame.f_code.co_argcount != 2:
         return False
     asked = frame.f_locals.get(frame.f_code.co_varnames[1])
@@ -212,7 +223,7 @@ _files: dict[str, bool] = {}
 
 
 def _is_ours(file: str, scope: dict[str, Any]) -> bool:
-    """Whether code is torch's, Python's, ours, or of a library that Dynamo itself uses."""
+    """Whether code belongs to torch, Python, precompiled, or a library that Dynamo itself uses."""
     known = _files.get(file)
     if known is None:
         if file.startswith("<") and not file.startswith("<frozen "):  # a dataclass's __init__, a namedtuple's __new__
@@ -251,7 +262,7 @@ def _begin(noticed: NativeCalls) -> None:
         _report_calls(noticed)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001 - a trace must not end for this
+    except BaseException as error:  # noqa: BLE001 - a trace must not end because of this
         noticed.problem = _unnoticed(f"{type(error).__name__}: {error}")
 
 
@@ -295,7 +306,7 @@ def _end() -> None:
 if sys.version_info >= (3, 12):
 
     def _monitor() -> int | None:
-        """A tool of sys.monitoring that reports calls, where one is free. Others' tools are left alone."""
+        """Make a tool of sys.monitoring report calls, if a tool id is free. Other programs' tools are left alone."""
         monitoring = sys.monitoring
         for tool in (4, 3):  # the ids that no kind of tool has by convention
             if monitoring.get_tool(tool) is None:
@@ -307,7 +318,7 @@ if sys.version_info >= (3, 12):
         return None
 
     def _started(code: types.CodeType, _offset: int) -> Any:
-        """Of any thread: a thread without a trace notices nothing."""
+        """Called for calls of any thread. A thread without a trace ignores them."""
         if not code.co_filename.startswith("<") and _is_ours(code.co_filename, {}):
             return sys.monitoring.DISABLE
         if _watch.noticed is not None:

@@ -1,8 +1,8 @@
-"""What functions read that Dynamo called itself while it traced (native_calls.py): described, and compared later.
+"""Describe what functions read that Dynamo called itself while it traced (native_calls.py), for a later comparison.
 
-Such a function's code is part of a description already, since Dynamo reached it through a class or a function. What
-else it reads is its globals, its arguments, and the variables of its closure. All are described whole, for no guard
-says which parts of them count. A trace is refused where one has no description.
+The code of such a function is already part of a description, because Dynamo reached it through a class or a function.
+The function also reads its globals, its arguments, and the variables of its closure. All of these are described
+completely, because no guard says which parts matter. If one has no description, the trace is refused.
 
 Private names: torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -30,13 +30,13 @@ from precompiled.packages.describe.kinds import ATOMS, IMPURE, INSTALLATION, is_
 from precompiled.packages.dynamo.native_calls import NativeCall, NativeCalls
 from precompiled.packages.dynamo.trace_log import TraceLog
 
-# A module and a name in it, and the description of its value.
+# A module, a name in it, and the description of its value.
 Read = tuple[str, str, Any]
 
 _CONTAINERS = (tuple, list, set, frozenset, dict)
 _PLAIN = (*ATOMS, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, torch.dtype, torch.device, type,
           enum.Enum)  # fmt: skip
-# Modules of Python's whose functions give the same in each process.
+# Modules of Python's whose functions give the same result in each process.
 _PURE = frozenset({"math", "operator", "functools", "itertools", "enum", "typing", "dataclasses", "re", "string",
                    "collections", "collections_abc", "abc", "types", "builtins"})  # fmt: skip
 _MEMO = type(functools.lru_cache(abs))
@@ -44,7 +44,10 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
-    """The globals that the noticed calls read. ``described`` has all other facts already. Raises NotPortable."""
+    """Describe the globals that the noticed calls read. Raises NotPortable.
+
+    ``described`` must have all other facts already.
+    """
     if noticed.problem is not None:
         raise noticed.problem
     found: dict[tuple[str, str], Any] = {}
@@ -66,7 +69,7 @@ def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
 
 
 def compare(kept: list[Read], described: Descriptions) -> None:
-    """Raise Mismatch unless the globals hold the same here."""
+    """Raise Mismatch unless the globals have equal descriptions here."""
     for module, name, fact in kept:
         scope = vars(sys.modules[module]) if module in sys.modules else {}
         if name not in scope or described.value(scope[name]) != fact:
@@ -74,9 +77,9 @@ def compare(kept: list[Read], described: Descriptions) -> None:
 
 
 def instances(log: TraceLog, described: Descriptions) -> list[Any]:
-    """The sources of the objects that the noticed calls were given: their state counts. Raises NotPortable.
+    """The sources of the objects that the noticed calls got as arguments: their state counts. Raises NotPortable.
 
-    An object without a source is the trace's own, or a part of something that is described.
+    An object without a source was made by the trace, or is part of something that is described.
     """
     found: dict[str, Any] = {}
     for call in log.native.calls:
@@ -116,17 +119,18 @@ def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
 
 
 class _Within(Descriptions):
-    """Finds memos and impure functions in containers, objects and classes. A description has no more than the name of
-    one, and no trace knows whether a call used it.
+    """Finds memos and impure functions inside containers, objects and classes.
+
+    A description has only the name of such a function, and a trace cannot tell whether a call used it.
     """
 
-    elsewhere: str | None = None  # the first that was found
+    elsewhere: str | None = None  # the first one found
 
     def check(self, call: NativeCall, *values: Any) -> None:
-        """Raise NotPortable if one is in something that a call was given or reads."""
+        """Raise NotPortable if a value that the call got or reads contains such a function."""
         for value in values:
             if not isinstance(value, torch.Tensor):
-                with contextlib.suppress(NotPortable):  # the caller describes the value too, and says why it cannot
+                with contextlib.suppress(NotPortable):  # the caller describes the value too, and reports why it cannot
                     self.value(value)
         if self.elsewhere is not None:
             raise _refused(call, f"may read {self.elsewhere}")
@@ -152,8 +156,10 @@ def _imported(code: types.CodeType) -> set[str]:
 
 
 def _leads_elsewhere(value: Any) -> str | None:
-    """What may give a value that is not described: a module, or a thing of one of Python's or torch's that is not pure
-    (``os.getenv``, a path, a lock), or a memo, whose function does not run where the result is known.
+    """Name what may give a value without a description; None if ``value`` cannot.
+
+    That is a module, an object of Python's or torch's that is not pure (``os.getenv``, a path, a lock), or a memo,
+    whose function does not run if the result is cached.
     """
     if type(value) is types.ModuleType:
         return None if value.__name__ in _PURE else f"the module {value.__name__}"
@@ -169,7 +175,7 @@ def _leads_elsewhere(value: Any) -> str | None:
 
 
 def _objects(values: Any, depth: int = 0) -> Iterator[Any]:
-    """The values whose state no description of a class holds."""
+    """The values whose state is not part of the description of a class."""
     for value in values:
         kind = type(value)
         if kind in _CONTAINERS and depth < MAX_DEPTH:

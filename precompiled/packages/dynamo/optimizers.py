@@ -1,15 +1,15 @@
-"""Optimizers whose ``step`` is compiled: what Dynamo does to one before it looks at it, done again for an entry.
+"""Optimizers with a compiled ``step``: repeat for an entry what Dynamo does to an optimizer before it traces it.
 
-Dynamo does not trace how an optimizer makes its state (torch/_dynamo/variables/optimizer.py). While it traces, it calls
-``_init_group`` on the program's own optimizer, once for each group: then the state is there, and guards are made on it.
-Parameters and state are marked as static by that, which makes them attributes of the graph, each with a guard on which
-object it is (torch_internals/client/graph_attributes.py makes inputs of them).
+Dynamo does not trace how an optimizer creates its state (torch/_dynamo/variables/optimizer.py). While it traces, it
+calls ``_init_group`` on the program's own optimizer, once for each group. Then the state exists, and Dynamo makes
+guards on it. Dynamo also marks parameters and state as static. That makes them attributes of the graph, each with a
+guard on its identity (torch_internals/client/graph_attributes.py makes inputs of them).
 
-In a later process there is no state yet at the first step. So what Dynamo has called is noted, and called on the
-optimizer that is there before its state is compared. All of it is taken back where the entry is not for this call.
+In a later process, no state exists before the first step. So the calls of Dynamo are noted, and repeated on the live
+optimizer before its state is compared. If the entry does not fit the call, everything is undone.
 
-Only ``_init_group`` of torch's own is called: it reads nothing but parameters, gradients, the group and the state, all
-of which have guards, or a description in the place of one (a gradient).
+Only torch's own ``_init_group`` is called. It reads only parameters, gradients, the group and the state. All of these
+have guards, except gradients, which are described instead.
 
 Private names: torch._dynamo.variables.optimizer.OptimizerVariable.{get_python_args, value, source},
 torch._dynamo.variables.optimizer.OptimizerVariable._safe_to_set_capturable (2.15),
@@ -37,7 +37,7 @@ from precompiled.packages.dynamo.trace_log import Call, TraceLog
 
 STATIC, GUARDED = "_dynamo_static_input_type", "guarded"
 _ABSENT = object()
-# 2.15 sets ``capturable`` while it calls ``_init_group`` only.
+# 2.15 sets ``capturable`` only while it calls ``_init_group``.
 _FOR_A_CALL = hasattr(OptimizerVariable, "_safe_to_set_capturable")
 
 # An optimizer's source, and the calls of its ``_init_group``.
@@ -45,15 +45,15 @@ Prepared = tuple[Any, tuple[Call, ...]]
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Owner and name of a function of Dynamo's, and what makes its wrapper (trace_patches.wrap)."""
+    """Owner and name of each function of Dynamo to wrap, and what makes its wrapper (trace_patches.wrap)."""
     yield OptimizerVariable, "get_python_args", _initialised
 
 
 def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """Dynamo asks for the arguments where it is about to call ``_init_group``."""
+    """Note the arguments, which Dynamo computes just before it calls ``_init_group``."""
 
     def get_python_args(self: Any, *args: Any, **kwargs: Any) -> Any:
-        values, named = original(self, *args, **kwargs)  # raises where it will trace the call
+        values, named = original(self, *args, **kwargs)  # raises if Dynamo will trace the call
         noted = now()
         if noted is not None:
             if (problem := _not_torchs(self.value)) is not None:
@@ -75,7 +75,10 @@ def _argument(value: Any, groups: list[int]) -> tuple[str, Any]:
 
 
 def _not_torchs(optimizer: Any) -> str | None:
-    """Why ``_init_group`` cannot be called for an entry: it may read anything. None where it is torch's own."""
+    """Why ``_init_group`` must not be called for an entry, or None if it is torch's own.
+
+    Another function may read anything.
+    """
     owner = next((kind for kind in type(optimizer).__mro__ if "_init_group" in vars(kind)), None)
     function = inspect.unwrap(vars(owner)["_init_group"]) if owner is not None else None
     code = getattr(function, "__code__", None)
@@ -88,7 +91,7 @@ def _not_torchs(optimizer: Any) -> str | None:
 
 
 def kept(guards: Iterable[Any], noted: TraceLog) -> tuple[Prepared, ...]:
-    """The optimizers whose groups a trace has read, with the calls that it made."""
+    """The optimizers whose groups a trace has read, with the calls of ``_init_group``."""
     found = {}
     for guard in guards:
         source = guard.originating_source
@@ -101,7 +104,10 @@ def kept(guards: Iterable[Any], noted: TraceLog) -> tuple[Prepared, ...]:
 
 
 def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: Any) -> tuple[Any, ...]:
-    """Where the tensors that a graph holds are found: each has a guard on its identity. Raises NotPortable."""
+    """The sources of the tensors that a graph holds: each has a guard on its identity.
+
+    Raises NotPortable if a tensor has no such guard.
+    """
     known: dict[int, Any] = {}
     for guard in guards:
         if guard.create_fn_name() == "ID_MATCH":
@@ -116,14 +122,17 @@ def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: A
 
 
 def make_capturable(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo: contextlib.ExitStack) -> None:
-    """As Dynamo does where it reads the groups of an optimizer. ``undo``: gets what takes it back."""
+    """Set ``capturable``, as Dynamo does when it reads the groups of an optimizer.
+
+    ``undo`` gets callbacks that undo it.
+    """
     if not _FOR_A_CALL:
         for source, _calls in optimizers:
             _capturable(value_of(source), undo)
 
 
 def _capturable(optimizer: torch.optim.Optimizer, undo: contextlib.ExitStack) -> None:
-    """On a GPU, where there is no state yet: so that the number of steps is counted there."""
+    """Set ``capturable`` for groups on a GPU that have no state yet, so that their steps are counted on the GPU."""
     for group in optimizer.param_groups:
         parameters = group["params"]
         if (
@@ -136,7 +145,7 @@ def _capturable(optimizer: torch.optim.Optimizer, undo: contextlib.ExitStack) ->
 
 
 def prepare(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo: contextlib.ExitStack) -> None:
-    """Make state and marks as a trace does. Raises Mismatch where it cannot be made."""
+    """Create state and marks as a trace does. ``undo`` gets callbacks that undo it. Raises Mismatch."""
     for source, calls in optimizers:
         optimizer = value_of(source)
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
@@ -157,7 +166,7 @@ def prepare(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo
                     if _FOR_A_CALL:
                         _capturable(optimizer, after)
                     optimizer._init_group(*map(argument, values), **more)
-            except Exception as error:  # for gradients that it does not take; a trace raises it, too
+            except Exception as error:  # it rejects these gradients; a trace would raise this too
                 raise Mismatch(f"{type(optimizer).__qualname__}._init_group raises {error}") from error
         for tensor in pytree.tree_leaves(list(optimizer.state.values())):
             if isinstance(tensor, torch.Tensor):
@@ -199,9 +208,10 @@ def _restore(state: Any, before: dict[Any, dict[Any, Any]]) -> None:
 def holding(
     function: Callable[..., Any], sources: Iterable[Any], optimizers: Iterable[Prepared], value_of: Callable[[Any], Any]
 ) -> Callable[..., Any]:
-    """A graph's callable, which takes the tensors that Dynamo's module holds behind its arguments.
+    """A graph's callable, which adds the tensors that Dynamo's module holds after its arguments.
 
-    They are let go with an optimizer, as by Dynamo (``create_finalizer``): its state would live on otherwise.
+    The tensors are released together with the optimizer, as Dynamo does (``create_finalizer``). Otherwise the
+    optimizer's state would stay alive.
     """
     held = [value_of(source) for source in sources]
     if not held:

@@ -1,11 +1,12 @@
-"""Notes where a trace goes through a set or a dictionary of whose order, or keys, Dynamo keeps no guard.
+"""Note where a trace reads a set or dictionary in an order, or by keys, on which Dynamo has no guard.
 
-Dynamo guards on the content of a set, and rarely on its order, which is another one in each process where its items are
-texts or objects: a program that was traced in one order is not what a trace would give in another. Algebra of sets
-(``a - b``) makes sets, and what matters is who goes through these; so every variable that stands for a set is looked at
-when all of it is read, whether or not it has a source, but for those that the trace fills itself (set_order.py). Of
-dictionaries Dynamo keeps no guard on the keys where a list is made of one (``[*table]``), nor where it is the
-``__dict__`` of something.
+Sets: Dynamo guards on the content of a set, and rarely on its order. If the items are texts or objects, the order
+differs between processes, so a trace in one order does not serve a process with another order. Set operations
+(``a - b``) make new sets, so sets without a source matter too. Therefore each variable that stands for a set is checked
+when a trace reads all of it. Sets that the trace itself fills are exempt (set_order.py).
+
+Dictionaries: Dynamo has no guard on the keys if the trace makes a list of the dictionary (``[*table]``), or if the
+dictionary is the ``__dict__`` of an object.
 
 Private names: torch._dynamo.variables.{SetVariable, FrozensetVariable},
 torch._dynamo.variables.lists.BaseListVariable.list_extend (2.15),
@@ -47,22 +48,22 @@ _SETS = (SetVariable, FrozensetVariable)
 _WITH_METHODS = (ConstDictVariable, BaseListVariable)
 _GOES_THROUGH = ("unpack_var_sequence", "tp_iter_impl")
 _WRITES = ("repr_impl", "tp_repr_impl", "debug_repr")
-# Of the methods of a variable that stands for a set, those whose answer depends on the order.
+# Methods of a set's variable whose result depends on the order.
 _IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
-# Who takes a set as a constant to make another set of it, to compare it, or to ask whether there is anything in it.
+# Callers that take a set as a constant only to make another set, to compare it, or to test whether it is empty.
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
-_ASKS = ("generic_bool", "generic_is_true", "inner")  # the last one: a jump
+_ASKS = ("generic_bool", "generic_is_true", "inner")  # ``inner`` is a conditional jump
 _PASSES_ON = "realize_and_forward"  # of a lazy variable
-# Who makes a function with what its cells hold, and who asks for that to see in which file it is.
+# The first makes a function with the contents of its cells. The second calls it only to find the function's file.
 _OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"
-# Functions that make the same of a set in any order, but for a key that finds two items alike.
+# Functions whose result does not depend on the order of a set. With a key that makes two items equal, it does.
 _SORTS = ("call_sorted", "call_min", "call_max")
 _MAKES_A_SET = ("call_set", "call_frozenset")
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Owner and name of a function of Dynamo's, and what makes its wrapper (trace_patches.wrap)."""
+    """Owner and name of each function of Dynamo to wrap, and what makes its wrapper (trace_patches.wrap)."""
     for kind in kinds(VariableTracker):
         if issubclass(kind, (*_SETS, ConstDictVariable)) or any(issubclass(one, kind) for one in _SETS):
             for names, note in ((_GOES_THROUGH, _gone_through), (_WRITES, _read)):
@@ -85,7 +86,7 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
 
 
 def kinds(kind: type) -> Iterator[type]:
-    """A class, and all that are derived of it."""
+    """A class and all its subclasses."""
     yield kind
     inner: type
     for inner in kind.__subclasses__():
@@ -97,9 +98,10 @@ def _is_set(variable: Any) -> bool:
 
 
 def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> None:
-    """All of a set is read, in its order. That of numbers is described wherever a set is met (unguarded.py).
+    """Refuse the trace if it reads all of a set whose order differs between processes.
 
-    ``item_by_item``: in the order in which Dynamo has the items.
+    A set of numbers is exempt: its order is described wherever a trace meets one (unguarded.py). ``item_by_item`` says
+    that Dynamo reads the items in the order of its own variable, so a set whose order the trace knows is exempt too.
     """
     if noted.in_any_order or not _is_set(variable) or len(variable.items) < 2:
         return
@@ -115,7 +117,7 @@ def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> No
 
 
 def _before(note: Callable[..., None]) -> Callable[..., Any]:
-    """Makes wrappers that call ``note`` with the log and the arguments, and then what is wrapped."""
+    """Make wrappers that call ``note`` with the log and the arguments, and then the wrapped function."""
 
     def wrapper(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +142,7 @@ def _read(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) ->
 
 
 def _as_a_constant(noted: TraceLog, variable: Any, *_: Any, **__: Any) -> None:
-    """A function that Dynamo calls with the set itself: a text of it, a list."""
+    """Note a function that Dynamo calls with the set itself, to make a text or a list, for example."""
     callers = (frame.f_code for frame in dynamos_frames() if frame.f_code.co_name != _PASSES_ON)
     code = next(callers)
     if code.co_name == _OF_A_CELL and _ASKS_FOR_THE_FILE in [outer.co_name for outer in itertools.islice(callers, 3)]:
@@ -152,7 +154,7 @@ def _as_a_constant(noted: TraceLog, variable: Any, *_: Any, **__: Any) -> None:
 def _asked(noted: TraceLog, variable: Any, tx: Any, name: str, args: Any, *_: Any, **__: Any) -> None:
     if name == "__iter__":
         _gone_through(noted, variable, tx)
-    elif name in _IN_ORDER and not (name == "pop" and args):  # 2.11 has discard() as the pop() of a key
+    elif name in _IN_ORDER and not (name == "pop" and args):  # 2.11 implements discard() as the pop() of a key
         _read(noted, variable, tx)
     elif name == "extend" and isinstance(variable, BaseListVariable):
         _in_a_list(noted, args)
@@ -163,7 +165,7 @@ def _extended(noted: TraceLog, _list: Any, _tx: Any, args: Any, *_: Any, **__: A
 
 
 def _of_keys(noted: TraceLog, _tx: Any, _kind: Any, *args: Any, **_: Any) -> None:
-    """``dict.fromkeys(table)``: on 2.15 the items are taken as they are."""
+    """Note ``dict.fromkeys(table)``. 2.15 reuses the keys of ``table`` without reading them one by one."""
     _in_a_list(noted, args[:1], item_by_item=False)
 
 
@@ -173,7 +175,7 @@ def _names(noted: TraceLog, items: Any) -> None:
 
 
 def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None:
-    """``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
+    """Note ``[*table]``, ``(*table,)``, ``list(table)``, ``items.extend(table)``."""
     for arg in args:
         given = arg.realize() if isinstance(arg, LazyVariableTracker) and arg.is_realized() else arg
         _all_of(noted, given, item_by_item=item_by_item)
@@ -182,7 +184,10 @@ def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None
 
 
 def _in_any_order(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """Of a set itself: what a generator over one does on its way may be operators of the graph."""
+    """Allow any order of a set that is the argument itself.
+
+    A generator over a set is not allowed: it may add operators to the graph in the set's order.
+    """
 
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         noted = now()

@@ -1,4 +1,4 @@
-"""What a trace depends on of torch.distributed, beside its guards (docs/decisions/0041).
+"""Read what a trace depends on in torch.distributed, beside its guards (docs/decisions/0041).
 
 Private names: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, torch.distributed.distributed_c10d._world.{pg_names,
 pg_map, pg_group_ranks}, torch.nn.parallel.DistributedDataParallel._get_active_ddp_module,
@@ -23,16 +23,17 @@ from precompiled.packages.describe import descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.torch_internals.ranks import dtensor_state, dtensors
 
-# Kinds of guards that are on such objects alone.
+# Kinds of guards that are on these objects only.
 KINDS = frozenset({"FAKE_SCRIPT_TYPE_MATCH", "OPAQUE_OBJ_GUARD_FN_MATCH", "DTENSOR_SPEC_MATCH"})
-# Where fully_shard and the like have their state on a module (torch/distributed/_composable/contract.py).
+# The attribute in which fully_shard and others keep their state on a module
+# (torch/distributed/_composable/contract.py).
 _STATE_KEY = re.compile(r"(?<=^__composable_api_state_key)_[0-9a-f-]{36}$")
 
 
 def process_groups() -> str:
-    """This rank, and all groups by their names: in a trace, ranks, sizes and the names of groups are constants.
+    """This rank and all process groups by name: in a trace, ranks, sizes and names of groups are constants.
 
-    Of the DistributedDataParallel whose forward is running, the sizes of buckets, at which Dynamo cuts a graph.
+    Also the bucket sizes of the DistributedDataParallel whose forward is running: Dynamo cuts its graph there.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return "none"
@@ -52,8 +53,9 @@ def process_groups() -> str:
 
 
 def dtensors_state() -> str:
-    """What decides, beside the DTensors themselves, what becomes of a graph of theirs: it is in the graph's key, which
-    an entry has without a capture.
+    """The state, beside the DTensors themselves, that affects how a graph with DTensors is compiled.
+
+    A graph's key contains this state. A package uses the key without a new capture, so the state is a requirement.
     """
     if sys.modules.get("torch.distributed.tensor") is None:
         return "default"
@@ -70,9 +72,9 @@ def is_a_group(value: Any) -> bool:
 
 
 def told(value: Any) -> Any:
-    """A group, a mesh, a placement, or how a DTensor is laid out, as plain data; None: it is none of these.
+    """Describe a group, a mesh, a placement, or the layout of a DTensor as plain data. None for other values.
 
-    By the names of groups, whose ranks an entry requires (``process_groups``). Raises NotPortable.
+    Groups are described by name; an entry requires their ranks (``process_groups``). Raises NotPortable.
     """
     if is_a_group(value):
         return value.group_name
@@ -99,13 +101,13 @@ descriptions.told = told
 
 
 def is_of_fully_shard(hook: Any) -> bool:
-    """Whether a hook of a module is one of fully_shard's: Dynamo is disabled in it, and looks at no object of it."""
+    """Whether a module's hook belongs to fully_shard. Dynamo is disabled inside it, and reads no object of it."""
     state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
-    # 2.13 has no such setting: it always is.
+    # 2.13 has no such setting: Dynamo is always disabled there.
     disabled = getattr(torch._dynamo.config, "skip_fsdp_hooks", True)
     return bool(state and disabled and isinstance(hook, types.MethodType) and type(hook.__self__) is state.FSDPState)
 
 
 def without_key(name: str) -> str:
-    """The name of a module's attribute, without what is random in each process."""
+    """The name of a module's attribute, without the part that is random in each process."""
     return _STATE_KEY.sub("", name)

@@ -1,10 +1,11 @@
-"""Sets that a trace makes, of which it knows the order.
+"""Find the sets that a trace makes with an order that is the same in every process.
 
-Dynamo keeps the items of a set as a dictionary does. One that was made by ``{a, b}`` or ``set()``, and was given its
-items one by one, or out of a list, has them in the order in which the program did that, in every process, and Dynamo
-goes through it in that order, whatever Python would do. What came out of another set came in the order of that.
+Dynamo keeps the items of a set as a dictionary does. If a set is made by ``{a, b}`` or ``set()`` and gets its items one
+by one, or from a list, its items are in the order in which the program added them, in every process. Dynamo also
+iterates in that order, whatever Python would do. Items that come from another set have the order of that set.
 
-Nothing is assumed of how Dynamo changes a set: its order is known while its items are those that were seen to come.
+This file assumes nothing about how Dynamo changes a set: the order counts as known only while the items are exactly
+those that were seen to be added.
 
 Private names: torch._dynamo.variables.{ConstantVariable, SetVariable.__init__, SetVariable.call_method,
 SetVariable.items}, torch._dynamo.variables.lists.BaseListVariable.items,
@@ -31,21 +32,23 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.untraced import unlazy
 
 _DISPLAY = "BUILD_SET"
-_FRAMES = 4  # between that function of Dynamo's and the variable that it makes
-_MAX_ITEMS = 256  # what comes out of a list is compared with all that is there
+_FRAMES = 4  # at most so many frames between that function of Dynamo and the variable that it makes
+_MAX_ITEMS = 256  # each item from a list is compared with all items of the set
 _REMOVE = ("discard", "remove")
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """As ``ordered.replacements``."""
-    for name, with_ in (("__init__", _made), ("call_method", _changed)):  # a base has them, in some versions
+    for name, with_ in (("__init__", _made), ("call_method", _changed)):  # in some versions a base class defines them
         yield next(kind for kind in SetVariable.__mro__ if name in vars(kind)), name, with_
     yield BuiltinVariable, "call_set", _made_of
 
 
 def is_torchs(tx: Any) -> bool:
-    """Whether the code that is traced just now is torch's, which gives the same in any order: Dynamo's own for a method
-    of sets, or a module's (functional_call looks for tied weights). Dynamo's for other functions (reduce) does not.
+    """Whether the code that is being traced belongs to torch and gives the same result for any order of a set.
+
+    True for Dynamo's own code for methods of sets, and for modules of torch (functional_call looks for tied weights).
+    False for Dynamo's code for other functions, such as reduce.
     """
     code = getattr(tx, "f_code", None)
     if code is None:
@@ -56,7 +59,7 @@ def is_torchs(tx: Any) -> bool:
 
 
 def is_known(noted: TraceLog, variable: Any) -> bool:
-    """Whether the items of a variable for a set are in the order in which the trace has added them."""
+    """Whether the items of a set's variable are in the order in which the trace has added them."""
     return _order(noted, variable) is not None
 
 
@@ -71,7 +74,7 @@ def _order(noted: TraceLog, variable: Any) -> list[Any] | None:
 
 
 def _forget(noted: TraceLog, variable: Any) -> None:
-    """For good: by chance they may come to lie in that order again."""
+    """Forget the order for good: by chance the items may be in that order again later."""
     noted.in_order.pop(id(variable.items), None)
 
 
@@ -84,7 +87,7 @@ def _know(noted: TraceLog, variable: Any) -> None:
 
 
 def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``{a, b}``."""
+    """Note ``{a, b}``."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -99,7 +102,7 @@ def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> C
 
 
 def _made_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``set()``, ``set(names)``."""
+    """Note ``set()`` and ``set(names)``."""
 
     def call_set(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         noted = now()
@@ -119,7 +122,7 @@ def _made_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
 def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def call_method(self: Any, tx: Any, name: str, args: Any, *more: Any, **kwargs: Any) -> Any:
         noted, order, coming = now(), None, None
-        # Dynamo's own code for update() adds item by item, out of any set.
+        # Dynamo's own code for update() adds the items of any set one by one.
         if noted is not None and isinstance(self, SetVariable) and not is_torchs(tx):
             order = _order(noted, self)
             coming = _coming(noted, name, args) if order is not None else None
@@ -135,7 +138,7 @@ def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
 
 
 def _coming(noted: TraceLog, name: str, args: Any) -> list[Any] | None:
-    """The variables that a call of a set's method adds to it, in their order; None where that is not known."""
+    """The variables that a call of a set's method adds to it, in order. None if the order is unknown."""
     if name == "add":
         return list(args)
     given = unlazy(args[0]) if name == "update" and len(args) == 1 else None
@@ -148,7 +151,7 @@ def _coming(noted: TraceLog, name: str, args: Any) -> list[Any] | None:
 
 
 def _is_expected(found: list[Any], order: list[Any], name: str, coming: list[Any] | None) -> bool:
-    """Whether the keys are those of before, with what came behind them, or without what was removed."""
+    """Whether the keys are the earlier ones followed by the added ones, or the earlier ones without the removed one."""
     if name in _REMOVE:
         return _same(found, [key for key in order if any(key is left for left in found)])
     if coming is None or len(order) + len(coming) > _MAX_ITEMS or not _same(found[: len(order)], order):
@@ -162,7 +165,10 @@ def _is_expected(found: list[Any], order: list[Any], name: str, coming: list[Any
 
 
 def _alike(left: Any, right: Any) -> bool:
-    """Of two variables, or values of lazy ones. Nothing is made a constant here: that goes through sets itself."""
+    """Whether two variables, or values of lazy ones, are equal.
+
+    Does not turn a variable into a constant: that reads sets itself.
+    """
     left, right = _text_or_number(left), _text_or_number(right)
     return left is right or (type(left) is type(right) and isinstance(left, (str, int)) and left == right)
 

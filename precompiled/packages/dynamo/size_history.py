@@ -1,13 +1,12 @@
-"""What Dynamo has learned of sizes and numbers, where an entry stands for the trace that would have taught it.
+"""Keep Dynamo's history of sizes and numbers when an entry replaces the trace that would have recorded it.
 
-A trace notes each size, int and float that it meets (torch/_dynamo/pgo.py); where a later trace meets another one, it
-makes a symbol of it. A process that gets the first trace from a package would know nothing of it: its second trace
-would be another one than that of a process that has traced both, with other graphs, and even other errors. So an entry
-says what its trace has met, by name; and the first trace after its use notes the values that were there, before its
-own.
+A trace notes each size, int and float that it meets (torch/_dynamo/pgo.py). If a later trace meets a different value,
+it makes a symbol of it. A process that gets the first trace from a package would have no history. Its second trace
+would then differ from that of a process that traced both, with other graphs, and even other errors. So an entry stores,
+by name, what its trace met. After an entry is used, the first trace notes the values of that call before its own.
 
-They wait here until then, rather than in torch's table, whose keys (file, line, closure) are those of the code that is
-traced.
+Until then the values wait in this file, not in torch's table: the keys of that table (file, line, closure) are those of
+the code that is traced.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},
@@ -33,31 +32,33 @@ from precompiled.packages.describe.places import Places, found_at
 
 
 class Met(NamedTuple):
-    """What a trace has met, under the name of its source. ``strides``: None for a number."""
+    """A size or number that a trace met, by the name of its source."""
 
     code: types.CodeType
     closure: tuple[str, ...]  # digests of the functions that the code's cells hold
     name: str
-    strides: tuple[int | None, ...] | None  # of each dimension that whose size times stride it is, if it is one's
+    # None for a number. For a tensor, one item per dimension: the dimension from which its stride is inferred (as size
+    # times stride), or None.
+    strides: tuple[int | None, ...] | None
 
 
 class Kept(NamedTuple):
-    """The same in an entry, by plain data."""
+    """The same in an entry, as plain data."""
 
-    place: list[Any] | None  # of the code (describe/places.py); None: within the frame's own
+    place: list[Any] | None  # of the code (describe/places.py); None: inside the frame's own code
     digest: str
-    number: int  # among the codes there that have this digest
+    number: int  # index among the code objects at that place with this digest
     closure: tuple[str, ...]
     name: str
     strides: tuple[int | None, ...] | None
 
 
-# File, line and name of code, with its closure: what torch tells code apart by.
+# File, line and name of code, and its closure. torch distinguishes code by these.
 _Code = tuple[str, int, str, tuple[str, ...]]
 
 
 class _Waiting:
-    """What entries that were used have met, until the code is traced. Forgotten when Dynamo forgets what it knows."""
+    """Values that used entries have met, until the code is traced. Cleared when Dynamo clears its own history."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[_Code, str], list[Any]] = {}
@@ -81,9 +82,9 @@ _waiting = _Waiting()
 def wrap(
     now: Callable[[], list[Met] | None], looking: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> Callable[[], None]:
-    """Note what this thread's traces meet in ``now()``, where it is not None; returns a function that ends this.
+    """Append what this thread's traces meet to ``now()``, unless it is None. Returns a function that stops this.
 
-    ``looking``: keeps what goes wrong at a note out of the trace.
+    ``looking`` keeps errors of a note out of the trace.
     """
     original = pgo.update_automatic_dynamic
 
@@ -107,7 +108,10 @@ def wrap(
 
 
 def kept(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:
-    """For an entry. What was met in code that no name leads to is left out: nothing else depends on it."""
+    """Convert the values for an entry.
+
+    Values met in code that no name leads to are left out: nothing else needs them.
+    """
     return tuple(_kept(met, root, places))
 
 
@@ -129,7 +133,7 @@ def _placed(code: types.CodeType, root: types.CodeType, places: Places) -> tuple
 
 
 def replay(met: Iterable[Kept], root: types.CodeType, local: dict[str, Any], scope: dict[str, Any]) -> None:
-    """Have the next trace know what the entry's has met, with the values of this call."""
+    """Add what the entry's trace met to the history of the next trace, with the values of this call."""
     names = {**dynamo_guards._get_closure_vars(), "L": local, "G": scope}
     for place, digest, number, closure, name, strides in met:
         alike = _alike(digest, codes_within(root) if place is None else found_at(place))
@@ -153,7 +157,7 @@ def _digest(cell: types.CellType) -> str:
     try:
         held = cell.cell_contents
         return code_digest(held.__code__) if isinstance(held, types.FunctionType) else ""
-    except (ValueError, NotPortable):  # not set yet; made by Dynamo
+    except (ValueError, NotPortable):  # an empty cell, or a function that Dynamo made
         return ""
 
 
@@ -166,16 +170,16 @@ def _strides(entry: Any) -> tuple[int | None, ...] | None:
 def _value(name: str, names: dict[str, Any]) -> Any:
     try:
         return eval(name, names)  # as Dynamo's guards do
-    except Exception:  # noqa: BLE001 - it is no input of the call then
+    except Exception:  # noqa: BLE001 - the name is not an input of the call
         return None
 
 
 def _entry(value: Any, strides: tuple[int | None, ...] | None) -> Any:
-    """What a trace would note for it; None where it is something else than what the entry's trace has met."""
+    """What a trace would note for a value. None if its type or number of dimensions differs from the entry's."""
     if strides is None:
         return pgo.FrameStateSizeEntry.make_scalar(value) if type(value) in (int, float) else None
     if not isinstance(value, torch.Tensor) or (strides and value.dim() != len(strides)):
         return None
-    own = value.stride() if strides else ()  # a sparse tensor has none
+    own = value.stride() if strides else ()  # a sparse tensor has no strides
     shown = tuple(here if of is None else pgo.InferStride(of) for of, here in zip(strides, own, strict=True))
     return pgo.FrameStateSizeEntry.make_tensor(tuple(value.size()), shown)

@@ -1,9 +1,8 @@
-"""Graphs that Dynamo calls in turn: DistributedDataParallel has a graph cut at its buckets, so that the gradients of
-one are sent while the backward of the next one runs.
+"""Graphs that Dynamo calls in turn, because DistributedDataParallel has cut a graph at its buckets.
 
-Dynamo gets a ``torch.fx.GraphModule`` that calls what the backend has made of each part (``submod`` of a module, and
-whether its only output is meant, ``unwrap_singleton_tuple``). An entry has its steps as plain data, and the parts as
-graphs of its own.
+The gradients of one bucket are sent while the backward of the next one runs. Dynamo gets a ``torch.fx.GraphModule``
+that calls what the backend returned for each part: ``submod`` of a module, and ``unwrap_singleton_tuple``, which says
+that the part returns its only output bare. An entry stores these steps as plain data, and the parts as separate graphs.
 
 Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
 torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15),
@@ -23,13 +22,17 @@ from torch._dynamo import output_graph
 
 from precompiled.packages.describe.errors import NotPortable
 
-# ("input", name) | ("call", number of the graph, arguments, whether its only output is meant) |
-# ("item", step, number) | ("output", what); a step is meant by ("step", its number).
+# A step is one of these. ("step", number) refers to the result of an earlier step.
+#
+# - ("input", name)
+# - ("call", number of the graph, arguments, whether it returns its only output bare)
+# - ("item", step, index)
+# - ("output", value)
 Step = tuple[Any, ...]
 
 
 def module_of(value: Any) -> torch.fx.GraphModule | None:
-    """What calls the parts, where Dynamo was given such a one for a graph."""
+    """The module that calls the parts, if ``value`` calls one; else None."""
     module = getattr(value, "_orig_mod", None)
     if module is None:
         module = getattr(getattr(value, "_torchdynamo_orig_callable", None), "__self__", None)
@@ -37,20 +40,20 @@ def module_of(value: Any) -> torch.fx.GraphModule | None:
 
 
 def is_of_nothing(value: Any) -> bool:
-    """Whether Dynamo calls a function of its own in place of a graph, because nothing was left in the graph."""
+    """Whether Dynamo calls its own function in place of an empty graph."""
     nothing = getattr(output_graph, "noop_graph_call", None)
     return nothing is not None and getattr(value, "_torchdynamo_orig_callable", None) is nothing
 
 
 def of_nothing() -> Any:
-    """What Dynamo calls in place of a graph in which nothing was left."""
+    """The function that Dynamo calls in place of an empty graph."""
     return torch._dynamo.disable(output_graph.noop_graph_call, reason="do not trace Dynamo-compiled graph")
 
 
 def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None]) -> tuple[Step, ...]:
-    """The steps. ``number_of``: the number of a part's graph in the entry; None where it has none.
+    """The steps of a module. ``number_of`` gives the number of a part's graph in the entry, or None if it has none.
 
-    Raises NotPortable where a part has no graph, or the module does more than to call parts.
+    Raises NotPortable if a part has no graph, or if the module does more than call parts.
     """
     steps: list[Step] = []
     numbers: dict[torch.fx.Node, int] = {}
@@ -86,7 +89,7 @@ def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None
 
 
 def called_in_turn(steps: Sequence[Step], functions: Sequence[Callable[..., Any]]) -> torch.fx.GraphModule:
-    """What calls the parts, with the callables of the entry's graphs; torch.fx lets go of a tensor at its last use."""
+    """Build a module that calls the entry's graphs in turn. torch.fx releases a tensor after its last use."""
     graph = torch.fx.Graph()
     nodes: list[torch.fx.Node] = []
 

@@ -1,4 +1,4 @@
-"""What Dynamo read while it traced a frame: filled by trace_patches and untraced, described by unguarded.
+"""What Dynamo read while it traced a frame. trace_patches and untraced fill the log; unguarded describes its content.
 
 Private names: torch._dynamo.source.ConstantSource. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -15,8 +15,8 @@ from torch._dynamo.source import ConstantSource
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo.native_calls import NativeCalls
 
-# Of an optimizer's ``_init_group``: its arguments and keywords, each as ("group", index), ("list", None) for an empty
-# one, or ("value", constant).
+# The arguments and keywords of a call of ``_init_group``. Each is ("group", index), ("list", None) for an empty list,
+# or ("value", constant).
 Call = tuple[list[tuple[str, Any]], dict[str, tuple[str, Any]]]
 # Module, qualified name, arguments, keywords, described result.
 Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
@@ -24,29 +24,33 @@ Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
 
 @dataclass
 class TraceLog:
-    """Of all attempts to trace one frame."""
+    """The reads of all attempts to trace one frame."""
 
     values: list[Any] = field(default_factory=list)  # sources
     attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
     wholes: list[tuple[Any, str]] = field(default_factory=list)  # source; "str", "dir", "keys", "order", "state" or HAS
     met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
-    made: dict[int, Any] = field(default_factory=dict)  # by id: what a variable without a source was made of
+    made: dict[int, Any] = field(default_factory=dict)  # by id: a value that became a variable without a source
     asked: dict[str, Asked] = field(default_factory=dict)
     initialised: dict[str, list[Call]] = field(default_factory=dict)  # by the name of an optimizer's source
     native: NativeCalls = field(default_factory=NativeCalls)
-    in_any_order: int = 0  # within so many functions that make the same of a set in any order (ordered.py)
+    in_any_order: int = 0  # depth of nested functions whose result does not depend on a set's order (ordered.py)
     in_order: dict[int, tuple[Any, list[Any]]] = field(default_factory=dict)  # by id: items of a set (set_order.py)
     problem: NotPortable | None = None
 
     def read(self, source: Any) -> None:
-        """A value was. A ConstantSource is what assume_constant_result has put into the globals: it is asked again."""
+        """Note that a value was read.
+
+        A ConstantSource names a result that assume_constant_result has put into the globals. Its function is called
+        again instead.
+        """
         if source is not None and not isinstance(source, ConstantSource):
             self.values.append(source)
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """What goes wrong at a look keeps nothing of the trace, and does not end it."""
+        """Contain errors of a note: they do not end the trace, but it is not kept."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):

@@ -1,17 +1,17 @@
-"""Notes what a trace reads: reads without a guard are described by unguarded.py.
+"""Note what a trace reads. unguarded.py describes the reads that have no guard.
 
-Dynamo guards on most of what it finds, and rarely on what it does not find. Nothing here may raise into a trace, which
-is the user's. Noted are
+Dynamo guards on most things that it finds, and rarely on things that it looks for and does not find. No note may raise
+an error into a trace, because the trace belongs to the user. Noted are:
 
-- every value that becomes a variable (``VariableBuilder._wrap``), by its source: of some, Dynamo takes for granted that
-  they stay (C descriptors, classes in closures, objects in modules of the standard library: os.environ);
-- attributes, where Dynamo asks whether there is one, and where there is none;
-- keys that a dictionary does not have;
-- reads of a whole: the text of an object, the names in a module, the keys of a dictionary that the frame changes, and
-  that its bytecode writes back;
-- values without a source, of a class or a function: Dynamo does not guard on them;
-- objects that it finds under several sources: on all sources but the first it may have no guards;
-- results of functions that it takes for constant: importlib.util.find_spec, importlib.metadata.version,
+- Every value that becomes a variable (``VariableBuilder._wrap``), by its source. Dynamo assumes that some of these stay
+  the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
+- Attributes, if Dynamo tests whether they exist, or does not find them.
+- Keys that a dictionary does not have.
+- Reads of a whole: the text of an object, the names in a module, the keys of a dictionary that the frame changes and
+  that its bytecode writes back.
+- Values without a source, from a class or a function: Dynamo does not guard on them.
+- Objects that Dynamo finds under several sources: it may have guards on the first source only.
+- Results of functions that Dynamo assumes to be constant: importlib.util.find_spec, importlib.metadata.version,
   sys.getrecursionlimit, and functions under torch._dynamo.assume_constant_result.
 
 Private names: torch._dynamo.variables.builder.{VariableBuilder._wrap, VariableBuilder.__call__,
@@ -61,7 +61,7 @@ from precompiled.packages.dynamo.guard_facts import NO_KEYS
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 _READS = ("var_getattr", "tp_getattro_impl")
-# repr() in 2.15, in 2.13, and in 2.11, after which debug_repr is for messages alone.
+# The method for repr() in 2.15, 2.13 and 2.11. In versions after 2.11, debug_repr is for messages only.
 _REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
 _ALL_OF_IT = (_REPR, "as_python_constant")
 # Types of objects whose identity does not matter, or is part of their description.
@@ -73,13 +73,13 @@ _OF_THE_PROCESS: tuple[Any, ...] = (importlib.util.find_spec, importlib.metadata
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
-    """Note what this thread's traces read in ``now()``, where it is not None; returns a function that ends this."""
+    """Note what this thread's traces read in ``now()``, unless it is None. Returns a function that stops this."""
     ends: list[Callable[[], None]] = []
 
     def restore() -> None:
         while ends:
             ends.pop()()
-        BuiltinVariable.call_function_handler_cache.clear()  # it holds methods that were replaced
+        BuiltinVariable.call_function_handler_cache.clear()  # the cache holds methods that were replaced
 
     def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
         original = getattr(owner, name) if not isinstance(owner, type) else vars(owner)[name]
@@ -91,7 +91,7 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
 
     try:
         _replace_all(replace)
-    except BaseException:  # a torch in which something has another place
+    except BaseException:  # this torch lacks one of the names
         restore()
         raise
     BuiltinVariable.call_function_handler_cache.clear()
@@ -141,7 +141,11 @@ def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
 
 
 def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """An object under a second source gets the first one's variable, often without a guard (guards.make_dupe_guard)."""
+    """Note all sources of an object.
+
+    Under a second source, an object gets the variable of the first source, often without a guard
+    (guards.make_dupe_guard).
+    """
 
     def __call__(self: Any, value: Any) -> Any:
         noted = now()
@@ -159,7 +163,10 @@ def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Ca
 
 
 def _looked_at(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """A function that is looked up in a set is compared as it is, and becomes no variable where it is not found."""
+    """Note a function that is looked up in a set.
+
+    Dynamo compares it directly; if it is not found, it becomes no variable.
+    """
 
     def original_value(self: Any) -> Any:
         noted = now()
@@ -176,13 +183,13 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], TraceLog | None])
         noted = now()
         source = getattr(self, "source", None)
         if noted is not None and source is not None:
-            # A key that is found in a dictionary has a source, and a guard; an item of a set has no fixed position.
+            # A key found in a dictionary has a source and a guard. An item of a set has no fixed position.
             if found and not issubclass(self.python_type(), (set, frozenset)):
                 return found
             key = untraced.constant(key)
             if is_plain(key):
                 noted.keys.append((source, key))
-            elif isinstance(key, (type, types.FunctionType)):  # other keys that come and go do not count
+            elif isinstance(key, (type, types.FunctionType)):  # other keys may be added or removed
                 noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
             else:
                 noted.wholes.append((source, "keys"))
@@ -214,7 +221,7 @@ def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
 
 def _all_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, *args, **kwargs)  # raises where it is no constant
+        found = original(self, *args, **kwargs)  # raises if it is not a constant
         noted = now()
         if noted is not None and self.source is not None and not self.source.name.endswith(NO_KEYS):
             noted.wholes.append((self.source, "keys"))
@@ -234,7 +241,7 @@ def _all_names(original: Callable[..., Any], now: Callable[[], TraceLog | None])
 
 
 def _as_text(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``str(self.head)``: torch runs ``__repr__`` of all objects in it."""
+    """Note ``str(self.head)``: torch runs ``__repr__`` of all objects inside it."""
 
     def call_str(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
         noted = now()
@@ -289,7 +296,10 @@ def _subscripted(original: Callable[..., Any], now: Callable[[], TraceLog | None
 
 
 def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``is_xxx_available()`` in a forward: the package may be installed later. The interpreter's limits may change."""
+    """Note results that may change between processes.
+
+    ``is_xxx_available()`` in a forward finds a package that is installed later; the interpreter's limits may change.
+    """
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         noted = now()
@@ -310,7 +320,7 @@ def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) ->
 
 
 def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """A result of a function under assume_constant_result has no guard: the function is called again later."""
+    """Note a function under assume_constant_result. Its result has no guard, so the function is called again later."""
 
     def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
         noted = now()
@@ -323,7 +333,7 @@ def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
             answered[:] = [values, named, fn(*values, **named)]
             return answered[2]
 
-        with native_calls.paused():  # it is asked again later, and the answers are compared
+        with native_calls.paused():  # the function is called again later, and the results are compared
             found = original(tx, asked, name, args, kwargs)
         try:
             here = object_at(fn.__module__, fn.__qualname__)

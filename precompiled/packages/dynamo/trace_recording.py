@@ -1,8 +1,8 @@
-"""Records the parts of an entry while Dynamo traces a frame.
+"""Record the parts of an entry while Dynamo traces a frame.
 
 Guards, their values and the expressions of symbolic sizes are read in ``CheckFunctionManager.serialize_guards``, the
-one place where Dynamo holds all of them (``save_guards``). Facts without a guard are noted before: the code that each
-attempt met, and what it read (trace_patches.py).
+only place where Dynamo holds all of them (``save_guards``). Facts without a guard are noted before that: the code that
+each attempt met, and what it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, install_global_unsafe, import_sources,
@@ -50,7 +50,7 @@ from precompiled.packages.dynamo.guard_facts import quick_fingerprint
 from precompiled.packages.dynamo.trace_log import TraceLog
 
 _RESUME = "torch_dynamo_resume_in"
-# A local of the bytecode, for a context manager around a graph break: it counts all of a process.
+# A local variable of the bytecode, for a context manager around a graph break. Its numbers count per process.
 _OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 _now = threading.local()
 _ends: list[Callable[[], None]] = []
@@ -60,7 +60,7 @@ _ends: list[Callable[[], None]] = []
 
 
 def install() -> None:
-    """Record what Dynamo traces while ``tracing``; idempotent."""
+    """Make ``tracing`` record what Dynamo traces. Idempotent."""
     if _ends:
         return
     _replace(convert_frame.DynamoOutput, "build_guards", _recorded)
@@ -74,7 +74,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Give Dynamo its own functions back; idempotent."""
+    """Restore Dynamo's own functions. Idempotent."""
     while _ends:
         _ends.pop()()
 
@@ -86,18 +86,21 @@ def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
 
 
 def is_tracing() -> bool:
-    """Whether this thread records a trace already: Dynamo's converters call each other."""
+    """Whether this thread is already recording a trace: Dynamo's converters call each other."""
     return getattr(_now, "traced", None) is not None
 
 
 def _looking() -> contextlib.AbstractContextManager[None]:
-    log = _now.traced.trace_log if is_tracing() else TraceLog()  # without a recording, nothing would be kept anyway
+    log = _now.traced.trace_log if is_tracing() else TraceLog()  # without a recording, nothing is kept anyway
     return log.looking()
 
 
 @contextlib.contextmanager
 def tracing(problem: NotPortable | None) -> Iterator[Traced]:
-    """Record while Dynamo traces a frame; ``problem``: why it cannot be kept, where that is known already."""
+    """Record while Dynamo traces a frame.
+
+    ``problem`` is the reason if it is already known that the trace cannot be kept.
+    """
     with native_calls.watching() as noticed:
         _now.traced = Traced(problem=problem, trace_log=TraceLog(native=noticed))
         try:
@@ -152,7 +155,7 @@ def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
     return cleanup
 
 
-# ---------------------------------------------------------------------- what was compiled
+# ---------------------------------------------------------------------- compiled frames
 
 
 def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,7 +203,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     installed += _scopes(traced, [*guards, *traced.guards], output.global_scope, builder, output.installed_globals)
     kept = guard_facts.describe(builder, guards, output, shapes, described)
     inlined = inlined_code(traced, builder.f_code, places)
-    # The functions inside of the frame's own are a part of its code, by whose digest an entry is found.
+    # Functions defined inside the frame's function are part of its code, and the digest of that code selects an entry.
     known = {digest for _place, digest in inlined} | {code_digest(code) for code in codes_within(builder.f_code)}
     codes = {code_digest(code): code for code in output.tracing_context.traced_code}
     root = code_digest(builder.f_code)
@@ -219,7 +222,8 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     local = output.local_scope
     guarded = (name for name in guard_facts.guarded_locals(guards) if name in local)
     traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
-    # 2.15 takes what an attempt has installed out of the globals when Dynamo restarts; what it read is read again here.
+    # When Dynamo restarts, 2.15 removes from the globals what an attempt has installed. Sources that the attempt read
+    # need these names.
     reader = guard_facts.Reader(local, {**output.global_scope, **traced.scopes}) if traced.scopes else builder
     seen = unguarded.seen(
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described
@@ -235,13 +239,13 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
 def _scopes(
     traced: Traced, guards: list[Any], scope: dict[str, Any], reader: Any, needed: Set[str] = frozenset()
 ) -> Iterator[tuple[str, str, Any]]:
-    """What stands for the globals of functions, of all attempts: what an earlier one has read is noted, too.
+    """Describe the globals of functions, for all attempts: an earlier attempt's reads are noted too.
 
-    ``needed``: by which names the entry itself has them; raises NotPortable where nothing can stand for one of these.
+    ``needed``: names that the entry itself uses. Raises NotPortable if one of these cannot be described.
     """
     told: dict[int, str] = {}
     for name, value in traced.scopes.items():
-        if id(value) in told:  # each attempt has a name of its own for it
+        if id(value) in told:  # each attempt has its own name for it
             traced.names[name] = told[id(value)]
             continue
         if value is scope:
@@ -259,12 +263,15 @@ def _scopes(
 
 
 def _in_order(name: str) -> list[Any]:
-    """A key that sorts the ninth graph before the tenth: their numbers differ from process to process."""
+    """A key that sorts graph 9 before graph 10. Their numbers differ between processes."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, Any]:
-    """Kind and data of a value that Dynamo put into the frame's globals, so that it can be put there again."""
+    """Kind and data of a value that Dynamo put into the frame's globals.
+
+    A later process uses them to put the value there again.
+    """
     if value is vars(builtins):
         return "builtins", None
 
@@ -304,7 +311,7 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
 
 
 def _place_in_python(value: Any) -> tuple[str, str] | None:
-    """Module and name of one of Python's own types or functions of C: ``iter``, ``collections.deque``."""
+    """Module and name of one of Python's own types or C functions: ``iter``, ``collections.deque``."""
     if not isinstance(value, (type, types.BuiltinFunctionType)) or value.__module__ not in sys.stdlib_module_names:
         return None
     place = value.__module__, value.__qualname__
@@ -312,9 +319,10 @@ def _place_in_python(value: Any) -> tuple[str, str] | None:
 
 
 def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
-    """Places and digests of all code that any attempt met: it may decide where a graph breaks, and what is skipped.
+    """Places and digests of all code that any attempt met.
 
-    Code without a place is left out here; ``_record`` refuses it where it is part of the result.
+    That code may affect where a graph breaks, and which frames are skipped. Code without a place is left out here;
+    ``_record`` refuses it if it is part of the result.
     """
     own = code_digest(root)
     codes = {code_digest(code): code for attempt in traced.attempts for code in attempt.code}
@@ -323,8 +331,9 @@ def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[t
 
 
 def check_bytecode(traced: Traced, frame: Frame) -> None:
-    """Refuse bytecode that reads a global which is only in this process (``alpha_1``), or has an address in it; and
-    note the names of locals that are of this process.
+    """Refuse bytecode that is valid in this process only, and note names of its locals that are.
+
+    Such bytecode reads a global that exists only in this process (``alpha_1``), or contains an address.
     """
     assert traced.body is not None
     made = [traced.body.code, *(what for _, _, what in traced.body.installed if isinstance(what, types.CodeType))]
@@ -335,7 +344,7 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     written = {name for attempt in traced.attempts for code in attempt.code for name in code.co_names}
     known = {*traced.names, *traced.body.imports, *written, *frame.code.co_names, *vars(builtins)}
     unknown = unguarded.globals_within(traced.body.code) - known
-    # Where the program has imported a module that the bytecode needs, Dynamo uses the program's name for it
+    # If the program has imported a module that the bytecode needs, Dynamo uses the program's name for the module
     # (torch/_dynamo/codegen.py: create_load_python_module).
     modules = {name: found.__name__ for name in unknown if isinstance(found := frame.scope.get(name), types.ModuleType)}
     traced.body.imports |= {name: of for name, of in modules.items() if of.rpartition(".")[2] == name}
@@ -360,16 +369,16 @@ def _is_defined_there(frame: Frame, name: str) -> bool:
     return isinstance(found, types.FunctionType) and found is object_at(frame.module, name) and found.__name__ == name
 
 
-# ---------------------------------------------------------------------- what stays as it is
+# ---------------------------------------------------------------------- skipped frames
 
 
 def left(frame: Frame, traced: Traced) -> SkippedFrame:
-    """An entry's body for a skipped frame: all on which the skip may depend. Raises NotPortable."""
+    """Make an entry's body for a skipped frame: everything that the skip may depend on. Raises NotPortable."""
     if traced.trace_log.problem is not None:
         raise traced.trace_log.problem
     if traced.trace_log.asked:
         raise NotPortable(f"it may have been left alone for what {sorted(traced.trace_log.asked)[0]} gave")
-    if not all(attempt.guards for attempt in traced.attempts):  # there are always some, on the global state
+    if not all(attempt.guards for attempt in traced.attempts):  # each attempt has some, on the global state
         raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
     imports = traced.imports
     guards = {(guard.name, guard.create_fn_name()): guard for guard in traced.guards}

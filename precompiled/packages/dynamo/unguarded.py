@@ -1,8 +1,8 @@
-"""What a trace read without a guard: described here, and compared in a later process.
+"""Describe what a trace read without a guard, and compare it in a later process.
 
-Within one process Dynamo may take for granted that a name stays unset, and that a class stays as it is. An entry
-outlives the process. So reads of a trace (trace_patches.py) for which it has no guard are described here, and so is the
-order of a dictionary or a set.
+Within one process, Dynamo may assume that a name stays unset and that a class stays the same. An entry outlives the
+process. So this file describes the reads of a trace (trace_patches.py) for which Dynamo has no guard, and the order of
+dictionaries and sets.
 
 Private names: torch._guards.Guard, torch._dynamo.source.{ConstDictKeySource,
 NonSerializableSetGetItemSource}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -56,20 +56,24 @@ _THINGS = (
 
 @dataclass
 class Seen:
-    """Facts without a guard. In each tuple first the source, or the module (None: the frame's own) and the name."""
+    """Facts without a guard.
 
-    attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # name, whether there is one
-    keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether there is one
+    Each tuple begins with the source, or with the module (None: the frame's own) and the name.
+    """
+
+    attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # name, whether it exists
+    keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether it exists
     values: list[tuple[Any, Any]] = field(default_factory=list)  # description
     globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
     wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # as in TraceLog, and the description
-    same: list[list[Any]] = field(default_factory=list)  # sources of one and the same object
+    same: list[list[Any]] = field(default_factory=list)  # sources that lead to one object
     native: list[native_reads.Read] = field(default_factory=list)
-    # The functions with closures (their sources), and which of their cells are one; empty where there is one function.
+    # The sources of the functions with closures, and which of their cells are shared. Empty if there is only one
+    # function.
     cells: list[tuple[list[Any], list[list[str]]]] = field(default_factory=list)
 
     def told(self) -> list[list[Any]]:
-        """The facts for people, and to be compared: what it is about, and the description."""
+        """The facts for reports and comparisons: a phrase, and the description."""
         return [
             *([f"hasattr({source.name}, {name!r})", there] for source, name, there in self.attributes),
             *([f"{key!r} in {source.name}", there] for source, key, there in self.keys),
@@ -82,14 +86,14 @@ class Seen:
         ]
 
 
-# ---------------------------------------------------------------------- describing, then and now
+# ---------------------------------------------------------------------- describing and comparing
 
 
 def seen(
     noted: TraceLog, guards: Iterable[Guard], codes: Iterable[types.CodeType], root: types.CodeType,
     scope: dict[str, Any], places: Places, reader: Any, described: Descriptions,
 ) -> Seen:  # fmt: skip
-    """The facts of a trace. ``reader``: a GuardBuilder, or a Reader. Raises NotPortable."""
+    """Describe the facts of a trace. ``reader`` is a GuardBuilder or a Reader. Raises NotPortable."""
     found = Seen()
     for source, name in _once(noted.attributes):
         found.attributes.append((source, name, _has(value_at(source, reader), name)))
@@ -99,11 +103,11 @@ def seen(
         found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
     closures: list[Any] = []
     for _name, source in sorted({source.name: source for source in noted.values}.items()):
-        with contextlib.suppress(NotPortable):  # what cannot be read is described by nobody
+        with contextlib.suppress(NotPortable):  # a value that cannot be read is not described
             value = value_at(source, reader)
             if _cells(value):
                 closures.append(source)
-            # Dynamo guards on what is in a set. The same numbers are not always in the same order: {0, 8} and {8, 0}.
+            # Dynamo guards on the content of a set. Equal numbers may be in different orders: {0, 8} and {8, 0}.
             if type(value) in (set, frozenset) and len(value) > 1 and all(map(is_hashed_alike, value)):
                 found.wholes.append((source, "order", _whole(value, "order", described)))
     found.wholes += [
@@ -113,7 +117,7 @@ def seen(
     several = [sources for _, sources in noted.met.values() if len(sources) > 1]
     found.same = [[one[name] for name in sorted(one)] for one in sorted(several, key=sorted)]
     _check_same(found.same, reader, NotPortable)
-    # A guard on whether there is an attribute does not guard on its value.
+    # A guard on whether an attribute exists does not guard on its value.
     guarded = {guard.name for guard in guards if guard.create_fn_name() not in ("HASATTR", "NOT_NONE_MATCH", *NO_FACT)}
     read = {source.name: source for source in noted.values}
     for name in sorted(read.keys() - guarded):
@@ -128,7 +132,7 @@ def seen(
             found.globals.append((None, name, fact))
     for code in codes:
         if code is root or files.is_torchs(code.co_filename) or is_standard(code.co_filename):
-            continue  # an entry requires the version of torch and of Python
+            continue  # an entry requires the versions of torch and Python
         module = places.module_of(code.co_filename)
         if module is not None:
             wanted |= {(module, name) for name in globals_read(code)}
@@ -147,9 +151,9 @@ def seen(
 
 
 def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descriptions, *, check_source: bool) -> None:
-    """Raise Mismatch unless every fact holds here, NotPortable where a value cannot be described any more.
+    """Raise Mismatch unless every fact holds here. Raises NotPortable if a value can no longer be described.
 
-    In the order of ``seen``: where classes lead to each other, a description depends on which of them came first.
+    Compares in the order of ``seen``: if classes refer to each other, a description depends on which class came first.
     """
     _check_same(kept.same, reader, Mismatch)
     for source, name, there in kept.attributes:
@@ -176,28 +180,33 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
 
 
 def _is_a_builtin(source: Any) -> bool:
-    """Whether a source is as ``G['__builtins_dict___3']['IndexError']``: its name differs at each attempt,
-    and its value is guarded or of C.
+    """Whether a source is like ``G['__builtins_dict___3']['IndexError']``.
+
+    Its name differs at each attempt, and its value is guarded or belongs to C.
     """
     base = getattr(source, "base", None)
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
 
 
 def _is_a_key_of_pythons(source: Any) -> bool:
-    """Whether a source is a key of a dictionary of Python's, as copyreg.dispatch_table: imports add keys to it, and
-    look-ups in it are noted by themselves.
+    """Whether a source is a key of a dictionary of Python's, such as copyreg.dispatch_table.
+
+    Imports add keys to it, and lookups in it are noted separately.
     """
     found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
     return found is not None and found[1] in sys.stdlib_module_names
 
 
 def _is_in_a_set(source: Any) -> bool:
-    """Whether a source is an item of a set, by its position, which differs in each process; membership is noted."""
+    """Whether a source is an item of a set, by its position.
+
+    Positions differ between processes; membership is noted.
+    """
     return isinstance(source, NonSerializableSetGetItemSource)
 
 
 def _is_of_a_stand_in(source: Any, reader: Any) -> bool:
-    """Whether a source leads through the code of what stands for a process group in a trace (a FakeScriptObject)."""
+    """Whether a source leads through the code of a FakeScriptObject, which replaces a process group in a trace."""
     while (base := getattr(source, "base", None)) is not None:
         if getattr(source, "member", None) == "__getattribute__":
             return ranks.is_a_group(value_at(base, reader))
@@ -211,7 +220,7 @@ def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
-    """Describe a value without its contents: what was read from inside of it has a source of its own."""
+    """Describe a value without its contents: each read from inside it has a source of its own."""
     kind = type(value)
     if is_a(value, torch.Tensor):
         return described.a_class(kind_of(value))
@@ -226,12 +235,15 @@ def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
         return described.thing(value)
     if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on their keys
         return [kind.__name__, [described.value(key) for key in value]]
-    # Without an object's contents: those of os.environ are all variables, and all secrets, of a user.
+    # Leave out the object's contents: os.environ would add all of a user's variables, secrets included.
     return ["object", described.a_class(kind), len(value) if is_a(value, (list, tuple)) else None]
 
 
 def _whole(value: Any, how: str, described: Descriptions) -> Any:
-    """Describe the text, the names or the keys of a value. A text is kept as a digest: it may hold private data."""
+    """Describe the text, the names or the keys of a value.
+
+    A text is stored as a digest, because it may hold private data.
+    """
     if how in ("keys", "order"):
         keys = keys_of(value, described)
         return sorted(keys, key=repr) if how == "keys" and is_a(value, (set, frozenset)) else keys
@@ -260,7 +272,7 @@ def _check_same(same: list[list[Any]], reader: Any, refuse: type[Exception]) -> 
 
 
 def _cells(value: Any) -> tuple[types.CellType, ...]:
-    """The cells of a function of the program's."""
+    """The cells of a function of the program's; empty for other values."""
     function = value.__func__ if type(value) is types.MethodType else value
     if type(function) is not types.FunctionType or files.is_torchs(function.__code__.co_filename):
         return ()
@@ -268,7 +280,7 @@ def _cells(value: Any) -> tuple[types.CellType, ...]:
 
 
 def _shared_cells(sources: list[Any], reader: Any) -> list[list[str]]:
-    """Which cells of the closures of functions are one: what one function writes there, another one reads."""
+    """Which cells several closures share: what one function writes there, another one reads."""
     names: dict[int, list[str]] = {}
     for source in sources:
         for number, cell in enumerate(_cells(value_at(source, reader))):
@@ -279,7 +291,7 @@ def _shared_cells(sources: list[Any], reader: Any) -> list[list[str]]:
 def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
     """Refuse a value without a source that the description of its class or function leaves out.
 
-    Descriptions.attribute describes a module by its name alone, and by its type alone an object without a description.
+    Descriptions.attribute describes a module only by its name, and an object without a description only by its type.
     """
     if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
         for item in [*value, *(value.values() if is_a(value, dict) else ())]:
@@ -309,7 +321,7 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
-    """Describe a global: ["builtin"] where only the builtins have it; a class; None for others, which have guards."""
+    """Describe a global: ["builtin"] if only the builtins have it; a class. None for others, which have guards."""
     if name not in scope:
         if not hasattr(builtins, name):
             return None
@@ -323,12 +335,12 @@ def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
 
 
 def globals_within(code: types.CodeType) -> set[str]:
-    """The globals that code and the functions inside of it read."""
+    """The globals that code, and the functions inside it, read."""
     return {name for inner in codes_within(code) for name in globals_read(inner)}
 
 
 def addresses_within(code: types.CodeType) -> list[str]:
-    """Constants of code that have an object's address in them: ``str()`` of a function, ``repr()`` of an object."""
+    """Constants of code that contain an object's address: ``str()`` of a function, ``repr()`` of an object."""
     return [
         value for inner in codes_within(code) for value in inner.co_consts
         if is_a(value, str) and _ADDRESS.search(value)
@@ -336,11 +348,14 @@ def addresses_within(code: types.CodeType) -> list[str]:
 
 
 def check_code(code: types.CodeType) -> None:
-    """Refuse code that makes data of this process alone part of the trace. Raises NotPortable.
+    """Refuse code that makes data of this process part of the trace. Raises NotPortable.
 
-    ``id()``, and ``hash()`` of texts and objects, are numbers of one process; a set of texts has another order in each;
-    reads of a storage have no guard. Not in the standard library or torch: there they are keys of memos
-    (inspect.unwrap, copy), and which objects are the same is described anyway (Descriptions.number).
+    - ``id()``, and ``hash()`` of texts and objects, give numbers of one process.
+    - A set of texts has a different order in each process.
+    - Reads of a storage have no guard.
+
+    The standard library and torch are exempt: they use such numbers as keys of memos (inspect.unwrap, copy), and the
+    identity of objects is described anyway (Descriptions.number).
     """
     if is_standard(code.co_filename) or files.is_torchs(code.co_filename):
         return
@@ -355,7 +370,7 @@ def check_code(code: types.CodeType) -> None:
     if "untyped_storage" in code.co_names:
         raise NotPortable(f"{code.co_name} asks for a tensor's storage", code="package-id")
     if _top_level(code.co_filename) in sys.stdlib_module_names:
-        # Dynamo takes the file for the standard library's, and guards on none of its globals.
+        # Dynamo takes the file for one of the standard library, and guards on none of its globals.
         raise NotPortable(f"{code.co_filename} has the name of a module of Python's", code="package-inlined")
 
 

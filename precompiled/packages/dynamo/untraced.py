@@ -1,8 +1,12 @@
-"""Refuses traces in which Dynamo runs code of the user's untraced, or reuses a trace without guards.
+"""Refuse traces in which Dynamo runs code of the user's untraced, or reuses a trace without guards.
 
-Reads of such code are not noted: the key of a ``max()``, a function that ``re.sub`` gets, a protocol or a hook that
-``isinstance()`` asks, a region that is taken for an earlier one (``nested_compile_region``), a function that Dynamo
-calls for its number.
+Reads of such code are not noted. It is:
+
+- the key of a ``max()``,
+- a function given to ``re.sub``,
+- a protocol or hook that ``isinstance()`` calls,
+- a region that Dynamo assumes to equal an earlier one (``nested_compile_region``),
+- a function that Dynamo calls for the number that it returns.
 
 Private names: torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize, peek_value},
 torch._dynamo.variables.base.VariableTracker.{is_python_constant, as_python_constant},
@@ -37,16 +41,16 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import INSTALLATION, OF_C, global_unseen, is_installed
 from precompiled.packages.dynamo.trace_log import TraceLog
 
-# Functions of nothing, in a graph, whose numbers an entry requires to be the same by other facts.
+# Functions without arguments, in a graph, whose numbers other facts of an entry already require to be equal.
 _SAME_IN_EACH_PROCESS = ("get_device_capability",)
-_OF_NUMBERS = "sym_"  # torch.sym_int(2.67): of the numbers that it is given
+_OF_NUMBERS = "sym_"  # torch.sym_int(2.67): computed from its arguments
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Owner and name of a function of Dynamo's, and what makes its wrapper (trace_patches.wrap)."""
+    """Owner and name of each function of Dynamo to wrap, and what makes its wrapper (trace_patches.wrap)."""
     for name in ("call_isinstance", "call_issubclass"):
         yield BuiltinVariable, name, _is_of
-    if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # that one traces the key
+    if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # which traces the key itself
         yield BuiltinVariable, "call_function", _folded_by_a_key
     yield ConstantLikeVariable, "call_method", _folded
     yield dynamo_builder, "handle_traced_output", _answered
@@ -56,14 +60,17 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
 
 
 def unlazy(variable: Any) -> Any:
-    """The value of a lazy variable, without realizing it; any other variable as it is."""
+    """The value of a lazy variable, without realizing it. Any other variable is returned unchanged."""
     if isinstance(variable, LazyVariableTracker):
         return variable.realize() if variable.is_realized() else variable.peek_value()
     return variable
 
 
 def constant(key: Any) -> Any:
-    """The value of a constant, any other variable as it is; the arguments of a partial are not realized."""
+    """The value of a constant.
+
+    Any other variable is returned unchanged. Does not realize the arguments of a partial.
+    """
     key = unlazy(key)
     if not isinstance(key, VariableTracker) or isinstance(key, dynamo_functions.FunctoolsPartialVariable):
         return key
@@ -71,7 +78,10 @@ def constant(key: Any) -> Any:
 
 
 def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """Refuse an isinstance() that not classes alone decide: a protocol looks at the object, a hook reads globals."""
+    """Refuse an isinstance() that depends on more than classes.
+
+    A protocol inspects the object; a hook reads globals.
+    """
 
     def call_isinstance(self: Any, tx: Any, arg: Any, kinds: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(self, tx, arg, kinds, *args, **kwargs)
@@ -86,13 +96,13 @@ def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
 
 
 def _classes(asked: Any) -> Iterator[Any]:
-    """The classes in nested tuples and unions; for an alias (typing.List), its class."""
+    """The classes in nested tuples and unions. For an alias (typing.List), its class."""
     origin = typing.get_origin(asked)
     if isinstance(asked, tuple) or origin in (typing.Union, types.UnionType):
         for item in asked if isinstance(asked, tuple) else typing.get_args(asked):
             yield from _classes(item)
     elif isinstance(asked, VariableTracker) and isinstance(getattr(asked, "value", None), type):
-        yield asked.value  # of an opaque class (a process group's), which is no constant for Dynamo
+        yield asked.value  # an opaque class (a process group's), which Dynamo does not treat as a constant
     else:
         yield origin or asked
 
@@ -135,10 +145,13 @@ def _runs_code(value: Any) -> bool:
 
 
 def _folded(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``PATTERN.sub(function, text)``: Dynamo calls it with the user's function, and takes the result for constant."""
+    """Refuse ``PATTERN.sub(function, text)``.
+
+    Dynamo calls it with the user's function and uses the result as a constant.
+    """
 
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, tx, *args, **kwargs)  # raises where the graph breaks, or the frame is skipped
+        found = original(self, tx, *args, **kwargs)  # raises if the graph breaks or the frame is skipped
         noted = now()
         if noted is not None:
             given = [*args, *kwargs.values()]
@@ -168,8 +181,9 @@ def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], TraceLog | 
 
 
 def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``torch.seed()``, ``torch.cuda.mem_get_info()``: the number that a function of nothing gave is a constant of the
-    trace, and another one in each process.
+    """Refuse a number from a function without arguments, such as ``torch.seed()`` or ``torch.cuda.mem_get_info()``.
+
+    The number is a constant of the trace, and differs between processes.
     """
 
     def handle_traced_output(example_value: Any, tx: Any, proxy: Any, *args: Any, **kwargs: Any) -> Any:
@@ -191,8 +205,10 @@ def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
 
 
 def _stamped(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """``nested_compile_region``: a region like an earlier one is not traced; where its objects are others (the next
-    layer), no guard says that they are alike.
+    """Refuse a reused region of ``nested_compile_region``.
+
+    Dynamo does not trace a region like an earlier one. If the region has other objects (the next layer), no guard says
+    that these are like the earlier ones.
     """
     regions = sys.modules[original.__module__]
 

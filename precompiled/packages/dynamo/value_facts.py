@@ -1,7 +1,7 @@
-"""What a description of a guarded value holds beyond what Dynamo's guard on it says.
+"""Describe guarded values beyond what Dynamo's guards on them say.
 
-A trace reads more of a value than it guards on: a module's hooks, which attributes an object has, the memory that
-tensors share, marks of dynamic dimensions. So a fact (guard_facts.py) has these too.
+A trace reads more of a value than it guards on: a module's hooks, the names of an object's attributes, the memory that
+tensors share, marks of dynamic dimensions. So a fact (guard_facts.py) includes these.
 
 Private names: torch._C._dispatch_keys, torch.utils._pytree.{SUPPORTED_NODES, CONSTANT_NODES},
 torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys},
@@ -41,34 +41,36 @@ _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
 )  # fmt: skip
 _HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-# Dynamo guards on the types of these only, and compares the values in C.
+# Dynamo guards only on the types of these, and compares the values in C.
 _NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
 _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 
 
 def tensor(value: Any, described: Descriptions) -> Any:
-    """A tensor without its sizes, in the order of difference.TENSOR."""
+    """Describe a tensor without its sizes, in the order of difference.TENSOR."""
     if not is_a(value, torch.Tensor):
         raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
     marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
     return [
         described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
         repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
-        # An attribute of the tensor, not only its class, tells a parameter. A watch's fake parameter has it, too.
+        # A parameter is recognised by an attribute of the tensor too, which a watch's fake parameter also has.
         value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
     ]  # fmt: skip
 
 
 def exactly(value: Any, described: Descriptions) -> Any:
-    """A tensor of which Dynamo guards on which it is, or takes for granted that it stays as it is. Other guards on
-    tensors say by themselves which sizes a trace takes.
+    """Describe a tensor with its sizes and strides.
+
+    For tensors on whose identity Dynamo guards, or which it assumes to stay the same. Its other guards on tensors say
+    which sizes a trace accepts.
     """
     strides = value.stride() if value.layout is torch.strided else ()
     return [tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
 
 
 def metadata(value: Any) -> Any:
-    """What a tensor subclass says of itself; Dynamo guards on the tensors that it wraps, each by its own source."""
+    """The metadata of a tensor subclass. Dynamo guards on the tensors that it wraps, each by its own source."""
     names, context = value.__tensor_flatten__()
     try:
         return [list(names), subclass_context.encode(context, {})]
@@ -76,13 +78,17 @@ def metadata(value: Any) -> Any:
         raise NotPortable(str(reason), code="package-guard") from reason
 
 
-# By a trace, and by compiled code on its outputs: a hint that no guard reads. A trace hashes the values that it meets,
-# and 2.11 tests their truth: a mock then gets a ``__hash__`` or a ``__bool__``. Python reads these of the class only.
+# Attributes that torch sets, which do not count. The first two are hints that no guard reads, set by a trace and by
+# compiled code on its outputs. A trace hashes the values that it meets, and 2.11 tests their truth, which gives a mock
+# a ``__hash__`` or a ``__bool__``. Python reads these two from the class only.
 _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
 
 def attribute_names(value: Any) -> list[str]:
-    """The names of an object's attributes: others may be found elsewhere, by ``__getattr__`` for one."""
+    """The names of an object's attributes.
+
+    Names that it lacks may be found elsewhere, for example by ``__getattr__``.
+    """
     if is_a(value, (type, types.ModuleType)):
         return []
     names = {str(name) for name in namespace_of(value)} - _SET_BY_TORCH
@@ -100,7 +106,7 @@ def hooks(value: Any, described: Descriptions) -> Any:
     found: dict[str, Any] = {
         name: [_hook(hook, described) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
     }  # fmt: skip
-    for name in _HOOKS_WITH:  # the numbers of the hooks that are in it
+    for name in _HOOKS_WITH:  # as indices of these hooks in their table
         if ids := state.get(name):
             of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
             found[name] = [number for number, id in enumerate(of) if id in ids]
@@ -119,7 +125,7 @@ def _hook(hook: Any, described: Descriptions) -> Any:
 
 
 def within(value: Any, described: Descriptions) -> Any:
-    """Describe what Dynamo reads from an object with no guard but that on its type: a decorator's mode, for one."""
+    """Describe what Dynamo reads from an object on which it guards only by type: a decorator's mode, for example."""
     if is_a(value, types.MethodType):
         of = value.__self__
         return ["method", described.attribute(value.__func__), described.a_class(type(of)), within(of, described)]
@@ -137,7 +143,10 @@ def within(value: Any, described: Descriptions) -> Any:
 
 
 def kind_of(value: Any) -> type:
-    """A value's type; of a fake tensor the real one's: a watch traces with fake tensors, and runs use its entries."""
+    """A value's type.
+
+    For a fake tensor, the type of the real one: watch mode traces with fake tensors for later runs.
+    """
     if is_a(value, FakeTensor):
         return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
     return type(value)
@@ -149,7 +158,8 @@ def _dispatch_keys(value: torch.Tensor) -> Any:
     if value.dispatch_keys is not None:
         return value.dispatch_keys
     with _disable_current_modes(), torch.inference_mode(value.is_inference()):
-        # Not of a tensor with further keys (a conjugate view): the run's tensor has these, so the entry is not used.
+        # Keys of a special tensor (a conjugate view) are missing here. The run's tensor has them, so the entry is not
+        # used.
         return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
 
 
@@ -159,7 +169,10 @@ def _ordered(marks: Any) -> Any:
 
 
 def _is_aligned(value: torch.Tensor) -> bool:
-    """Whether a tensor is aligned: Inductor trusts that parameters stay so (compile_fx.py, copy_misaligned_inputs)."""
+    """Whether a tensor is aligned.
+
+    Inductor assumes that parameters stay aligned (compile_fx.py, copy_misaligned_inputs).
+    """
     if value.layout is not torch.strided:
         return True
     offset = value.storage_offset()
@@ -167,8 +180,9 @@ def _is_aligned(value: torch.Tensor) -> bool:
 
 
 def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
-    """The number of a tensor's memory, and the offset in it. Inputs that share memory, or overlap, give another graph,
-    and Dynamo does not guard on that.
+    """The number of a tensor's memory, and the offset in it.
+
+    Inputs that share memory or overlap give a different graph, and Dynamo does not guard on that.
     """
     if value.layout is not torch.strided:
         return [-1, 0]
@@ -177,7 +191,7 @@ def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
 
 
 def _registered(kind: type) -> Any:
-    """How pytree flattens objects of this class: a trace depends on it without a guard."""
+    """How pytree flattens objects of this class. A trace depends on it without a guard."""
     node = pytree.SUPPORTED_NODES.get(kind)
     if node is None:
         return "constant" if kind in pytree.CONSTANT_NODES else None
