@@ -1,4 +1,4 @@
-"""A description says what a thing is, whatever was described before it."""
+"""Tests of packages.describe.descriptions: a description of a value does not depend on earlier descriptions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Config(Base):
 
 
 class Borrows:
-    """Has a method of another class."""
+    """Takes a method from another class."""
 
     shown = Base.shown
 
@@ -61,7 +61,7 @@ THINGS: dict[str, Callable[[Descriptions], Any]] = {
 
 
 @pytest.mark.parametrize("first", [*itertools.permutations(THINGS, 2), tuple(THINGS), tuple(reversed(THINGS))], ids=str)
-def test_it_does_not_depend_on_what_was_described_before(first: tuple[str, ...]) -> None:
+def test_description_does_not_depend_on_earlier_descriptions(first: tuple[str, ...]) -> None:
     alone = {name: THINGS[name](Descriptions()) for name in THINGS}
     described = Descriptions()
     assert {name: THINGS[name](described) for name in first} == {name: alone[name] for name in first}
@@ -69,7 +69,7 @@ def test_it_does_not_depend_on_what_was_described_before(first: tuple[str, ...])
     assert {name: THINGS[name](described) for name in THINGS} == alone
 
 
-def test_a_method_says_what_its_class_holds() -> None:
+def test_description_of_a_method_includes_the_values_of_its_class() -> None:
     def made(factor: float) -> Callable[..., Any]:
         class Held:
             scale = factor

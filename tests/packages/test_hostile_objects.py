@@ -1,4 +1,6 @@
-"""No object of the program, and no failure of packages, ends or changes a call that torch.compile serves."""
+"""Tests that neither objects of the program nor failures inside packages end or change a call that torch.compile
+serves.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 PARTS = 24
 
 
-def test_a_look_at_a_global_runs_none_of_the_programs_code(shared_host: Host) -> None:
-    """Proxies that are not bound, mocks, lazy settings: the program has the results and the calls of plain torch."""
+def test_reading_a_global_runs_no_code_of_the_program(shared_host: Host) -> None:
+    """With unbound proxies, mocks and lazy settings, the program gets the results of plain torch and makes the same
+    calls.
+    """
     plain = run_program(shared_host, PROGRAMS, "hostile_program.py", PRECOMPILED="0")
     recorded = run_program(shared_host, PROGRAMS, "hostile_program.py")
     used = run_program(shared_host, PROGRAMS, "hostile_program.py")
@@ -28,7 +32,7 @@ def test_a_look_at_a_global_runs_none_of_the_programs_code(shared_host: Host) ->
 
 @pytest.mark.parametrize("part", everyday_or_slow(range(PARTS), (0,)))
 @pytest.mark.reason("package-internal-error")
-def test_a_failure_at_any_step_is_counted_and_reaches_no_program(shared_host: Host, part: int) -> None:
+def test_failure_at_any_step_is_counted_and_never_reaches_the_program(shared_host: Host, part: int) -> None:
     found: Any = run_program(shared_host, PROGRAMS, "failing_steps_program.py", str(part), str(PARTS))
     assert found["made to raise"] > 5 and found["called"] > 0
     assert found["reached the program"] == []

@@ -1,4 +1,6 @@
-"""A sample of hits is traced all the same; a package that is not what the trace gives is taken out of use."""
+"""Tests of the audit: a sample of package hits is traced nevertheless, and a package that contradicts its trace is
+disabled.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from precompiled.store.packages import Entry, PackageStore
 
 
 def first(found: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """States of the frames, and codes of the reasons."""
+    """States of the frames, and the codes of their reasons."""
     return found["states"], [reasons[0] for reasons in found["reasons"]]
 
 
@@ -26,8 +28,8 @@ def entries(host: Host, module: str) -> list[Entry]:
 
 
 @pytest.mark.reason("package-audit")
-def test_a_package_that_a_trace_contradicts_is_taken_out_of_use(served: Host) -> None:
-    """The fault is put into the store, since we know of none that a program could have."""
+def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> None:
+    """The test writes the wrong entry into the store, because no known program produces one."""
     folder = served.root / "cases"
     write(folder, after=False)
     (folder / "twice.py").write_text("import torch\ndef f(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n"
@@ -59,15 +61,15 @@ def test_a_package_that_a_trace_contradicts_is_taken_out_of_use(served: Host) ->
     assert first(run(served, sys.executable, folder, ["twice"])["twice"]) == (["recorded"], [""])
 
 
-def test_what_is_recorded_again_takes_the_place_of_what_it_equals(served: Host) -> None:
-    """Names that Dynamo makes up are others in each process, and are no part of what an entry means."""
+def test_recording_again_replaces_the_equal_entry(served: Host) -> None:
+    """Names that Dynamo generates differ from process to process, so they are excluded from an entry's meaning."""
     folder = served.root / "cases"
     write(folder, after=False)
     names = ["graph_break", "two_shapes"]
     run(served, sys.executable, folder, names)
     kept = {name: len(entries(served, name)) for name in names}
     for _ in range(2):
-        shutil.rmtree(served.root / "store" / "artifacts")  # evicted, all of them
+        shutil.rmtree(served.root / "store" / "artifacts")  # every artifact evicted
         found = run(served, sys.executable, folder, names[::-1])
         assert all("recorded" in found[name]["states"] for name in names)
         assert {name: len(entries(served, name)) for name in names} == kept
@@ -76,7 +78,7 @@ def test_what_is_recorded_again_takes_the_place_of_what_it_equals(served: Host) 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="here sys.monitoring notices calls beside a profiler")
 @pytest.mark.reason("package-profiler")
 def test_an_audit_beside_a_profiler_leaves_the_package_in_use(served: Host) -> None:
-    """Nothing can be compared there. That says nothing about the package."""
+    """With a profiler active, the audit cannot compare anything, so it must not disable the package."""
     folder = served.root / "cases"
     write(folder, after=False)
     (folder / "profiled.py").write_text(
@@ -111,19 +113,23 @@ HEADER = fmt.Header("f" * 64, "m", "f", "c" * 64, False, "compiled", artifacts=[
         (HEADER, [("G['y']", "ID_MATCH")], "it has a guard more, ID_MATCH on G['y']"),
     ],
 )
-def test_what_is_compared(fresh: fmt.Header, guards: list[tuple[str, str]], said: str | None) -> None:
+def test_difference_compares_kind_graphs_bytecode_and_guards(
+    fresh: fmt.Header, guards: list[tuple[str, str]], said: str | None
+) -> None:
     kept = told(("L['x']", "TENSOR_MATCH")).to_bytes()
     assert audit.difference((HEADER, kept), (fresh, told(*guards))) == said
 
 
-def test_who_is_drawn() -> None:
+def test_audit_draws_the_configured_fraction_of_frames() -> None:
     assert [audit.is_drawn(fraction) for fraction in (0.0, 1.0)] == [False, True]
     drawn = sum(audit.is_drawn(0.25) for _ in range(4000))
-    assert 700 < drawn < 1300  # ten standard deviations to either side
+    assert 700 < drawn < 1300  # ten standard deviations on either side
 
 
-def test_locals_that_are_counted_in_a_process_are_no_difference(served: Host) -> None:
-    """Dynamo has a local for a context manager around a graph break, named by how many there were before."""
+def test_audit_ignores_the_numbers_in_names_of_locals(served: Host) -> None:
+    """Dynamo adds a local for a context manager around a graph break. Its name holds the number of earlier such
+    locals.
+    """
     folder = served.root / "cases"
     write(folder, after=False)
     for name in ("first_of_two", "second_of_two"):

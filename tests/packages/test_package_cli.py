@@ -1,4 +1,6 @@
-"""What people are shown of packages: ls, show, explain and stats, and the guard that failed, in their own source."""
+"""Tests of what ls, show, explain and stats print about packages, including the failed guard in the user's own
+source.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ FUNCTION = f"{NAME}.Net.forward"
 
 @pytest.fixture(scope="module")
 def traced_twice(shared_host: Host) -> Any:
-    """A host, and what the process said that found a package with another hyperparameter."""
+    """A host, and the report of a process whose hyperparameter differs from the one in the package."""
     for after in (False, True):
         write(shared_host.root / str(after), after=after)
         found = run(shared_host, sys.executable, shared_host.root / str(after), [NAME])[NAME]
@@ -28,7 +30,7 @@ def traced_twice(shared_host: Host) -> Any:
     return shared_host, found
 
 
-def test_the_process_says_which_guard_failed_and_where(traced_twice: Any) -> None:
+def test_package_report_names_the_failed_guard_and_its_line(traced_twice: Any) -> None:
     host, found = traced_twice
     (reasons,) = found["reasons"]
     path = host.root / "False" / f"{NAME}.py"
@@ -36,7 +38,7 @@ def test_the_process_says_which_guard_failed_and_where(traced_twice: Any) -> Non
     assert reasons[2:] == [f"L['self'].alpha: 3.0 here, 2.0 when it was traced ({path}:{line}, in forward)"]
 
 
-def test_explain_says_the_same_later(traced_twice: Any) -> None:
+def test_explain_names_the_difference_after_the_process_has_ended(traced_twice: Any) -> None:
     host, _found = traced_twice
     text = host.command("explain", FUNCTION)
     assert "  self.alpha: 3.0 here, 2.0 there" in text and f"{NAME}.py:" in text
@@ -44,7 +46,7 @@ def test_explain_says_the_same_later(traced_twice: Any) -> None:
     assert len(document["others"]) == 1 and len(document["others"][0]["changes"]) == 1
 
 
-def test_show_has_the_entries_with_their_guards(traced_twice: Any) -> None:
+def test_show_lists_the_entries_and_their_guards(traced_twice: Any) -> None:
     host, _found = traced_twice
     document = json.loads(host.command("show", FUNCTION, "--json"))
     assert [entry["kind"] for entry in document["entries"]] == ["compiled"] * 2
@@ -63,7 +65,7 @@ def test_ls_lists_functions(traced_twice: Any) -> None:
 
 
 @pytest.mark.reason("no-such-function")
-def test_a_function_without_a_package_is_an_error_that_helps(traced_twice: Any) -> None:
+def test_unknown_function_is_an_error_that_suggests_known_functions(traced_twice: Any) -> None:
     host, _found = traced_twice
     error = json.loads(host.command("explain", "Other.forward", "--json", status=1))["error"]
     assert error["code"] == "no-such-function"
@@ -71,7 +73,7 @@ def test_a_function_without_a_package_is_an_error_that_helps(traced_twice: Any) 
 
 
 def test_an_edit_that_moves_lines_leaves_one_entry(traced_twice: Any) -> None:
-    """Two of one meaning: the older one gives way (its lines are nobody's any more)."""
+    """A new entry replaces an older one with the same meaning, because the older entry's lines no longer exist."""
     host, _found = traced_twice
     store = PackageStore(host.store.root)
     (entry,) = [entry for entry in store.entries() if entry.header.module == NAME and b"3.0" in entry.about]

@@ -1,4 +1,4 @@
-"""Two configurations of one program, in turns: each has packages of its own, which do not push each other out."""
+"""Tests that two configurations of one program keep separate packages when they run in turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 
 
 @pytest.mark.parametrize("model", ["gpt2", "bert", "llama", "qwen2", "vit"])
-def test_two_configurations_in_turns_trace_nothing_from_the_third_run_on(shared_host: Host, model: str) -> None:
+def test_two_configurations_in_turns_trace_nothing_from_the_third_run(shared_host: Host, model: str) -> None:
     runs = [
         run_program(shared_host, PROGRAMS, "configurations_program.py", model, which)
         for which in ("one", "other", "one", "other")

@@ -1,4 +1,6 @@
-"""Differences of packages in words: which guard, what is here, what was there."""
+"""Tests of the sentences that describe how a package differs from this process: the guard, its value here, its value
+then.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def function(code: str = "a", default: str = "1", held: str = "2") -> list[Any]:
          [["class", "builtins", "dict", "a"], [["str", "'a'"], ["str", "'b'"]]], "here, [['str', \"'a'\"], ['str'"),
     ],
 )  # fmt: skip
-def test_a_fact(kind: str, here: Any, before: Any, said: str) -> None:
+def test_difference_of_one_guard_is_described_and_shortened(kind: str, here: Any, before: Any, said: str) -> None:
     found = difference.fact(kind, here, before).said("there")
     assert said in found
     assert len(found) < 2 * difference.MAX_CHARS + 100
@@ -83,12 +85,14 @@ def entry(value: str = "2.0", size: Any = (4, 4), state: str = ON, code: str = "
         (entry(), []),
     ],
 )
-def test_two_entries(newer: Any, said: list[str]) -> None:
+def test_difference_of_two_entries_is_described(newer: Any, said: list[str]) -> None:
     assert difference.entries(newer, entry()) == said
 
 
-def test_a_main_programs_function_is_of_a_file() -> None:
-    """By the places of guards in functions of its name: one that it calls may have the same name in another file."""
+def test_function_of_a_main_program_is_identified_by_its_file() -> None:
+    """The file comes from the places of guards in functions of the same name. A function that it calls may share that
+    name in another file, so one common file is enough.
+    """
     def files(*places: str, module: str = "__main__") -> set[str]:
         header = Header("", module, "Net.forward", "", False, "compiled")
         return files_of(header, About([Told("", "", "", None, place) for place in places]))

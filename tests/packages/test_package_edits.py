@@ -1,7 +1,8 @@
-"""A program after an edit: never another answer than eager's, and nothing is traced where the edit can change nothing.
+"""Tests that an edited program gives eager's results, and traces nothing if the edit cannot change a trace.
 
-One program is run once. Then its edited forms are: each edit alone, and edits drawn together. The edits of one list
-must leave its package in use, those of the other must not (docs/explanation/packages.md, "After an edit").
+The program runs once. Then each edit runs alone, and random combinations of edits run together. After an edit of
+CHANGES_NOTHING (or RUNS_LATER) the package must stay in use; after an edit of COUNTS it must not
+(docs/explanation/packages.md, "After an edit").
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from support_host import Host
 from support_packages import run_program, tells_what_ran
 
-pytestmark = pytest.mark.slow  # a process for each edit
+pytestmark = pytest.mark.slow  # one process per edit
 
 SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "8")))
 
@@ -131,7 +132,7 @@ CHANGES_NOTHING = [
     Edit("a line that is printed", "main.py", 'print("step", step)', 'print("at", step, len(str(x)))'),
     Edit("how often it is printed", "main.py", "step % 100 == 0", "step % 10 == 1"),
 ]  # fmt: skip
-# Where Python tells which functions have run.
+# These change nothing only if Python reports which functions have run.
 RUNS_LATER = [
     Edit("a function that runs later", "layers.py", "total = sum(values)", "total = 3 * sum(values)"),
     Edit("a method that runs later", "layers.py", "return best + 1", "return best + 5"),
@@ -168,7 +169,7 @@ def write(folder: Path, edits: Sequence[Edit]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(shared_host: Host) -> Path:
-    """The program, run once: what it left is offered to each edited form."""
+    """The program, run once. Each edited form finds the store that this run left."""
     found = shared_host.root / "edited"
     found.mkdir()
     write(found, ())
@@ -179,7 +180,7 @@ def folder(shared_host: Host) -> Path:
 
 def check(host: Host, folder: Path, edits: Sequence[Edit]) -> None:
     write(folder, edits)
-    # An edited form would be found again by the next one that has the same code; what the first run left is kept.
+    # Restore the store afterwards: the next edited form with the same code would otherwise find this form's entries.
     left = {path: path.read_bytes() for path in (host.store.root / "packages").rglob("*") if path.is_file()}
     found = run_program(host, folder)
     assert found["equal"], found
@@ -196,14 +197,16 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize("edit", cases())
-def test_an_edit(shared_host: Host, folder: Path, edit: Edit) -> None:
+def test_package_stays_in_use_only_if_the_edit_cannot_change_the_trace(
+    shared_host: Host, folder: Path, edit: Edit
+) -> None:
     check(shared_host, folder, [edit])
 
 
 @tells_what_ran
 @pytest.mark.parametrize("seed", SEEDS)
-def test_edits_together(shared_host: Host, folder: Path, seed: int) -> None:
-    """Of each second draw one edit counts; the others change nothing, and hide it from nobody."""
+def test_combined_edits_invalidate_the_package_if_one_of_them_does(shared_host: Host, folder: Path, seed: int) -> None:
+    """Every second draw contains one edit that changes the trace. The other edits must not hide it."""
     draw = random.Random(seed)
     edits = draw.sample([*CHANGES_NOTHING, *RUNS_LATER], draw.randint(2, 6))
     if seed % 2:

@@ -1,4 +1,4 @@
-"""save_package and load_package: one file to another host, and refused with the reason wherever it is not for it."""
+"""Tests of save_package and load_package: a file serves another host, or is refused with the reason."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def saved(shared_host: Host) -> Path:
     return file
 
 
-# On another host: another store, no daemon, packages not switched on.
+# Settings of another host: its own store, no daemon, packages off.
 OTHER = {"PRECOMPILED_MODE": "lookup", "PRECOMPILED_AUTOSTART": "0"}
 
 
@@ -73,7 +73,7 @@ def other() -> Any:
         yield host
 
 
-def test_another_host_runs_it_without_tracing(saved: Path, other: Host) -> None:
+def test_another_host_runs_a_package_file_without_tracing(saved: Path, other: Host) -> None:
     found = run(other, "load", sources(other.root / "source"), saved, OTHER)
     assert (found["error"], found["equal"], found["frames"]) == (None, True, {})
     assert set(found["states"]) <= {"used", "skipped"} and found["states"].count("used") == 2, found
@@ -81,7 +81,7 @@ def test_another_host_runs_it_without_tracing(saved: Path, other: Host) -> None:
 
 @pytest.mark.slow
 @pytest.mark.reason("package-empty")
-def test_nothing_recorded_is_an_error(other: Host) -> None:
+def test_saving_without_a_recording_is_an_error(other: Host) -> None:
     found = run(other, "save", sources(other.root / "source"), other.root / "x", OTHER)
     assert found["error"] == "package-empty"
     assert not (other.root / "x").exists()
@@ -103,17 +103,19 @@ def test_nothing_recorded_is_an_error(other: Host) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.reason("package-function", "package-source")
-def test_another_program(saved: Path, other: Host, change: dict[str, str], code: str | None, named: str) -> None:
+def test_package_file_is_refused_if_the_program_differs(
+    saved: Path, other: Host, change: dict[str, str], code: str | None, named: str
+) -> None:
     found = run(other, "load", sources(other.root / "source", **change), saved, OTHER)
     assert found["error"] == code, found
     assert named in found.get("message", "")
-    # (What follows the graph break knows nothing of the class.)
+    # The code after the graph break does not depend on the changed class, so its frame may still be used.
     assert found["states"][:1] != ["used"], found
     assert found["equal"] and found["frames"]["total"] > 0, "it is traced"
 
 
 @pytest.mark.slow
-def test_check_source_overrides_the_check_of_sources_alone(saved: Path, other: Host) -> None:
+def test_check_source_false_skips_only_the_check_of_sources(saved: Path, other: Host) -> None:
     change = {"helper": HELPER.replace("def g(x, alpha):", "def g(x, alpha):\n    unused = 1\n    del unused")}
     found = run(other, "load", sources(other.root / "source", **change), saved, OTHER, check_source=False)
     assert (found["error"], found["equal"], found["frames"]) == (None, True, {}), found
@@ -124,7 +126,7 @@ def test_check_source_overrides_the_check_of_sources_alone(saved: Path, other: H
 
 @pytest.mark.slow
 @pytest.mark.reason("package-environment")
-def test_another_environment_is_named(saved: Path, other: Host) -> None:
+def test_refusal_names_the_environment_variables_that_differ(saved: Path, other: Host) -> None:
     found = run(other, "load", sources(other.root / "source"), saved, {**OTHER, "TORCHINDUCTOR_EXAMPLE": "1"})
     assert found["error"] == "package-environment"
     assert "environment variables" in found["message"]
@@ -132,7 +134,7 @@ def test_another_environment_is_named(saved: Path, other: Host) -> None:
 
 @pytest.mark.reason("package-corrupt")
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
-def test_an_altered_file_is_refused(saved: Path, tmp_path: Path, where: float) -> None:
+def test_altered_package_file_is_refused(saved: Path, tmp_path: Path, where: float) -> None:
     data = bytearray(saved.read_bytes())
     at = int(len(data) * where)
     at = next(position for position in range(at, len(data)) if data[position])
@@ -145,7 +147,7 @@ def test_an_altered_file_is_refused(saved: Path, tmp_path: Path, where: float) -
     assert raised.value.code == "package-corrupt" and str(altered) in raised.value.message
 
 
-def test_inspect_shows_for_what_it_is(shared_host: Host, saved: Path) -> None:
+def test_inspect_shows_function_artifacts_and_requirements(shared_host: Host, saved: Path) -> None:
     shown = json.loads(shared_host.command("package", "inspect", str(saved), "--json"))
     assert shown["function"] == "program.Net.forward"
     assert len(shown["artifacts"]) == 2
@@ -165,7 +167,7 @@ def build():
 
 
 @pytest.mark.slow
-def test_what_runs_at_other_sizes_comes_with_it(shared_host: Host, saved: Path, other: Host) -> None:
+def test_package_file_of_a_dynamic_graph_holds_its_program(shared_host: Host, saved: Path, other: Host) -> None:
     file = shared_host.root / "dynamic.package"
     found = run(
         shared_host, "save", sources(shared_host.root / "dynamic", DYNAMIC), file, {"PRECOMPILED_PACKAGES": "function"}
@@ -180,7 +182,7 @@ def test_what_runs_at_other_sizes_comes_with_it(shared_host: Host, saved: Path, 
         (entry,) = here.session.store.lookup(key)
         assert entry.manifest.guards
         graph = graphs.eager_of(graphs.program_of(here.session, entry))
-        shutil.rmtree(entry.path)  # evicted: no call may fail for that
+        shutil.rmtree(entry.path)  # The artifact is evicted. No call may fail because of that.
         x = torch.randn(6, 6)
         (result,) = graph(6, x)
         torch.testing.assert_close(result, torch.cat([x @ x, x]))

@@ -1,4 +1,4 @@
-"""What packages replace of Dynamo's is replaced whole, or not at all."""
+"""Tests that packages replace either all of the Dynamo functions that they need, or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def functions() -> dict[tuple[type, str], Any]:
     return {(kind, name): value for kind in kinds for name, value in vars(kind).items() if callable(value)}
 
 
-def test_a_torch_without_one_of_the_functions_keeps_all_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_replaces_nothing_if_torch_lacks_one_of_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone() -> Iterator[tuple[Any, str, Any]]:
         yield VariableTracker, "a_function_that_was_renamed", lambda original, now: original
 
@@ -35,7 +35,7 @@ def test_a_torch_without_one_of_the_functions_keeps_all_of_its_own(monkeypatch: 
     assert dynamo_frames._packages is None
 
 
-def test_what_was_replaced_is_given_back() -> None:
+def test_remove_restores_every_function_of_dynamo() -> None:
     before = functions()
     dynamo_frames.install(Nobody())
     assert functions() != before

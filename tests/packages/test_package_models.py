@@ -1,4 +1,4 @@
-"""Packages of real models, by the code of `make architectures-packages`: the second process traces nothing."""
+"""Tests packages of real models with the code of `make architectures-packages`: the second process traces nothing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import pytest
 from benchmarks.architectures.rows import Name
 from benchmarks.packages.table import examine
 
-pytestmark = pytest.mark.slow  # everyday: GPT-2 and BERT in tests/e2e/test_models.py
+pytestmark = pytest.mark.slow  # The everyday run has GPT-2 and BERT in tests/e2e/test_models.py.
 
-# T5's forward is behind wrappers of transformers' and torch's own, which no name leads to: a mend that was right for
-# every case of the soundness table refused all HuggingFace models once. The others: a graph break, a state space,
-# convolutions with buffers.
+# T5's forward is behind wrappers of transformers and torch that no global name leads to. A check that rejects such
+# wrappers passes every case of the soundness table but rejects all HuggingFace models. The other models have a graph
+# break, a state space, and convolutions with buffers.
 MODELS: list[Name] = [
     ("t5", "training"), ("gpt2", "training"), ("mamba", "inference"), ("resnet", "training"), ("whisper", "inference"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS, ids="-".join)
-def test_the_second_process_of_a_real_model_traces_nothing(name: Name) -> None:
+def test_second_process_of_a_real_model_traces_nothing(name: Name) -> None:
     (row,) = examine([name], print)
     assert row.right, row
     assert row.audited == row.frames, row

@@ -1,4 +1,4 @@
-"""Packages of a compiled ``optimizer.step()``: Dynamo makes the optimizer's state while it traces."""
+"""Tests of packages of a compiled ``optimizer.step()``, whose state Dynamo creates during the trace."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ pytestmark = pytest.mark.timeout(1800)  # each process compiles all the loops
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "optimizers_program.py"
 
-# The same, or other values of what a guard does not look at: nothing is traced.
+# The second process has the same loop, or one that differs only in values without a guard: it traces nothing.
 USED = ("adam", "adamw_with_a_tensor_rate", "capturable", "sgd_with_momentum", "rmsprop", "from_a_checkpoint",
         "model_and_optimizer")  # fmt: skip
-# The step is traced, and equal to eager.
+# The second process traces the step, and its results equal eager's.
 TRACED = (
     "another_rate", "another_weight_decay", "another_kind_of_state", "groups_the_other_way_round",
     "gradients_with_other_strides", "a_parameter_without_a_gradient", "one_gradient_of_two_parameters", "a_hook",
     "a_step_of_its_own",
 )  # fmt: skip
 NEVER = ("state_of_its_own",)
-# A later call of a function is not compared.
+# The audit compares the first call of a function only.
 NOT_COMPARED = ("a_step_of_its_own", "model_and_optimizer")
 EVERYDAY = ("adamw_with_a_tensor_rate", "sgd_with_momentum", "gradients_with_other_strides")
 
@@ -56,7 +56,7 @@ def recorded(shared_host: Host, request: pytest.FixtureRequest) -> tuple[Host, d
 
 @pytest.fixture(scope="module")
 def audited(recorded: tuple[Host, dict[str, Any]]) -> dict[str, Any]:
-    """Of the same loops: the later ones have not recorded yet."""
+    """The report of an audit of the same loops, before the later process records its changed loops."""
     host, first = recorded
     return run(host, [name for name in first if name not in NEVER], after=False, audit=True)
 
@@ -68,7 +68,7 @@ def later(recorded: tuple[Host, dict[str, Any]], audited: dict[str, Any]) -> dic
 
 
 @pytest.mark.parametrize("name", everyday_or_slow(USED, EVERYDAY))
-def test_a_later_process_traces_nothing(
+def test_later_process_does_not_trace_the_optimizer_step(
     recorded: tuple[Host, dict[str, Any]], later: dict[str, Any], name: str
 ) -> None:
     first, second = recorded[1][name], later[name]
@@ -79,7 +79,9 @@ def test_a_later_process_traces_nothing(
 
 
 @pytest.mark.parametrize("name", everyday_or_slow(TRACED, EVERYDAY))
-def test_another_optimizer_is_traced(recorded: tuple[Host, dict[str, Any]], later: dict[str, Any], name: str) -> None:
+def test_changed_optimizer_is_traced_again(
+    recorded: tuple[Host, dict[str, Any]], later: dict[str, Any], name: str
+) -> None:
     first, second = recorded[1][name], later[name]
     assert first["equal"] and second["equal"]
     assert "traced" not in states(first), first
@@ -88,7 +90,7 @@ def test_another_optimizer_is_traced(recorded: tuple[Host, dict[str, Any]], late
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEVER)
-def test_code_that_runs_untraced_is_never_kept(
+def test_step_with_an_untraced_init_group_is_never_recorded(
     recorded: tuple[Host, dict[str, Any]], later: dict[str, Any], name: str
 ) -> None:
     for found in (recorded[1][name], later[name]):
@@ -101,13 +103,13 @@ COMPARED = [name for name in (*USED, *TRACED) if name not in NOT_COMPARED]
 
 
 @pytest.mark.parametrize("name", everyday_or_slow(COMPARED, EVERYDAY))
-def test_a_trace_gives_what_the_package_says(audited: dict[str, Any], name: str) -> None:
+def test_audit_of_an_optimizer_step_confirms_its_package(audited: dict[str, Any], name: str) -> None:
     assert audited[name]["equal"]
     assert "audited" in states(audited[name]) and states(audited[name]) <= {"audited", "used", "skipped"}, audited[name]
 
 
-def test_what_is_done_to_an_optimizer_is_taken_back() -> None:
-    """Where the entry is not for this call: Dynamo finds it as it was."""
+def test_prepared_optimizer_state_is_undone() -> None:
+    """If an entry does not match the call, Dynamo must find the optimizer in its earlier state."""
     first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     for parameter in (first, second):
         parameter.grad = torch.ones(2)

@@ -1,4 +1,4 @@
-"""By default a package is used by the program that it was made in, as its text goes, and by no other."""
+"""Tests that by default only the program (by its source text) that recorded a package uses it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ANOTHER = "the program had other code when it was traced"
 
 @pytest.fixture
 def folder(shared_host: Host, request: pytest.FixtureRequest) -> Path:
-    """A project of its own for each test; its function is too, so that no test finds what another has left."""
+    """A project with its own function for each test, so that no test finds entries of another test."""
     name = re.sub(r"\W", "_", request.node.name)
     found = shared_host.root / name
     found.mkdir()
@@ -46,13 +46,13 @@ def folder(shared_host: Host, request: pytest.FixtureRequest) -> Path:
 
 
 def run(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> list[Any]:
-    """[state, reason, message, why each entry was not used ...] of the one frame there is."""
+    """Returns [state, reason, message, why each entry was not used ...] of the program's only frame."""
     (found,) = run_program(host, folder, *arguments, text=text, **extra)
     return list(found)
 
 
 @pytest.mark.slow
-def test_an_edit_anywhere_counts_until_it_is_taken_back(shared_host: Host, folder: Path) -> None:
+def test_edit_anywhere_in_the_program_invalidates_until_it_is_undone(shared_host: Host, folder: Path) -> None:
     assert run(shared_host, folder)[0] == "recorded"
     assert run(shared_host, folder)[0] == "used"
     edited = (folder / "main.py").read_text()
@@ -60,13 +60,15 @@ def test_an_edit_anywhere_counts_until_it_is_taken_back(shared_host: Host, folde
     found = run(shared_host, folder)
     assert (found[0], found[3:]) == ("recorded", [ANOTHER])
     assert run(shared_host, folder)[0] == "used"
-    # The same text, saved again: a fresh checkout.
+    # The same text saved again, as in a fresh checkout.
     (folder / "main.py").write_text(edited)
     assert run(shared_host, folder)[0] == "used"
 
 
-def test_an_edit_that_changes_no_code_is_none(shared_host: Host, folder: Path) -> None:
-    """A comment, a docstring, a line that prints; and lines that move, in the file and in the traced function."""
+def test_edit_that_changes_no_code_keeps_the_package(shared_host: Host, folder: Path) -> None:
+    """Comments, docstrings and lines that print do not count. Lines may move, in the file and in the traced
+    function.
+    """
     assert run(shared_host, folder)[0] == "recorded"
     library, main = (folder / "library.py").read_text(), (folder / "main.py").read_text()
     (folder / "library.py").write_text("# A library.\n\n" + library.replace("return", "# the sum\n    return"))
@@ -77,8 +79,8 @@ def test_an_edit_that_changes_no_code_is_none(shared_host: Host, folder: Path) -
 TABLES = [{"a": 1.0, "b": 2.0}, {"c": 3.0}, {"d": 4.0, "e": 5.0}, {"f": 6.0}]
 
 
-def test_processes_that_trace_the_same_make_the_same_entry(shared_host: Host, folder: Path) -> None:
-    """Whatever order sets have in them: hosts put each entry into a remote once, by its content."""
+def test_processes_with_equal_traces_record_the_same_entry(shared_host: Host, folder: Path) -> None:
+    """The order of sets does not matter: hosts upload each entry to a remote only once, named by its content."""
     names = "".join(f"T{number} = {table}\n" for number, table in enumerate(TABLES))
     loop = "    for name, factor in T{}.items():\n        x = x + len(name) * factor\n"
     loops = "".join(map(loop.format, range(len(TABLES))))
@@ -111,7 +113,7 @@ class Model(torch.nn.Module):
 
 @pytest.mark.slow
 @tells_what_ran
-def test_an_edit_of_what_runs_later_is_none(shared_host: Host, folder: Path) -> None:
+def test_edit_of_a_function_that_runs_later_keeps_the_package(shared_host: Host, folder: Path) -> None:
     library = (folder / "library.py").read_text() + LATER
     edited = library.replace("x + 1", "x - 1").replace("later(2)", "later(3) + later(4)")
     (folder / "library.py").write_text(library)
@@ -121,7 +123,7 @@ def test_an_edit_of_what_runs_later_is_none(shared_host: Host, folder: Path) -> 
     assert run(shared_host, folder)[0] == "recorded"
     (folder / "library.py").write_text(edited)
     assert run(shared_host, folder)[0] == "used"
-    # A comparison alone says that the class is another, and so it is where the function has run.
+    # Guards alone (`function`) compare the code of the whole class, which the edit changed.
     found = run(shared_host, folder, PRECOMPILED_PACKAGES="function")
     assert found[0] == "recorded" and "the code of library.Model is another" in found[3]
     (folder / "main.py").write_text(main.replace("x = torch", "library.later(1)\nx = torch"))
@@ -129,14 +131,14 @@ def test_an_edit_of_what_runs_later_is_none(shared_host: Host, folder: Path) -> 
     (folder / "library.py").write_text(library)
     found = run(shared_host, folder)
     assert found[0] == "recorded" and {*found[3:]} == {ANOTHER}
-    # What the trace meets counts, whether it has run or not.
+    # Code that the trace reads counts, even if it has not run.
     (folder / "main.py").write_text(main)
     (folder / "library.py").write_text(library.replace("return double(x)", "return double(x) * 1"))
     assert run(shared_host, folder)[0] == "recorded"
 
 
-def test_a_traceback_names_the_lines_where_the_function_is_now(shared_host: Host, folder: Path) -> None:
-    """Dynamo's bytecode has the file and the lines of the trace."""
+def test_traceback_names_the_current_lines_of_the_function(shared_host: Host, folder: Path) -> None:
+    """Dynamo's bytecode holds the file name and line numbers of the trace."""
     body = "    return torch.addmm(x, x, x, alpha=2.0)"
     breaks = (
         "    y = torch.addmm(x, x, x, alpha=2.0)\n    torch._dynamo.graph_break()\n"
@@ -164,13 +166,13 @@ def test_a_traceback_names_the_lines_where_the_function_is_now(shared_host: Host
 
 
 @pytest.mark.slow
-def test_programs_that_share_a_function_do_not_take_its_packages_from_each_other(
+def test_programs_that_share_a_function_keep_separate_packages(
     shared_host: Host, folder: Path
 ) -> None:
     assert run(shared_host, folder)[0] == "recorded"
     assert run(shared_host, folder, "other.py")[0] == "recorded"
     assert run(shared_host, folder)[0] == "used"
-    # It may be asked for everywhere.
+    # PRECOMPILED_PACKAGES=function lets every program use the package.
     (folder / "other.py").write_text((folder / "other.py").read_text() + "EDITED = 1\n")
     assert run(shared_host, folder, "other.py", PRECOMPILED_PACKAGES="function")[0] == "used"
 
@@ -182,17 +184,19 @@ OWN = OWN.replace("HEADS = 2\n", "HEADS = 2\nLATER = 0\nimport os\n"
 
 
 @pytest.mark.slow
-def test_what_is_told_as_then_is_of_the_same_file(shared_host: Host, folder: Path) -> None:
-    """Of a main program: another file's is another program, and tells nothing of this one."""
+def test_explain_compares_only_with_entries_of_the_same_main_file(shared_host: Host, folder: Path) -> None:
+    """Applies to functions of a main program. A main program in another file is a different program, so `explain` must
+    not compare with it.
+    """
     (folder / "main.py").write_text(OWN)
     assert run(shared_host, folder)[0] == "recorded"
-    for packages, heads in (("program", 4), ("function", 6)):  # with the second its guards are compared, too
+    for packages, heads in (("program", 4), ("function", 6)):  # "function" also compares the guards
         (folder / f"{packages}.py").write_text(OWN.replace("HEADS = 2", f"HEADS = {heads}"))
         found = run(shared_host, folder, f"{packages}.py", PRECOMPILED_PACKAGES=packages)
         assert (found[0], found[3:]) == ("recorded", [])
         text = shared_host.command("explain", "--run", "last")
         assert "it is new, or was edited" in text and "1 new graph" in text and "was in the store" in text
-    # One setting is another, beside entries of other programs: it is the reason.
+    # One setting differs, and other programs have entries too: the reason names the setting.
     (folder / "main.py").write_text(OWN + "EDITED = 1\n")
     found = run(shared_host, folder)
     assert (found[0], found[3:]) == ("recorded", [ANOTHER])
@@ -202,7 +206,7 @@ def test_what_is_told_as_then_is_of_the_same_file(shared_host: Host, folder: Pat
     assert "num threads 1 here, " in shared_host.command("explain", "--run", "last")
     text = shared_host.command("explain", "__main__.own")
     assert "num threads 1 here, " in text and "HEADS" not in text
-    # A second trace in a process is told by the guard that has forced it, also where no artifact is there yet.
+    # For a second trace in a process, the reason names the guard that forced it, even before any artifact exists.
     (folder / "main.py").write_text(OWN.replace("LATER = 0", "LATER = 3"))
     (_first, second) = run_program(shared_host, folder)
     (said,) = second[3:]
@@ -210,8 +214,8 @@ def test_what_is_told_as_then_is_of_the_same_file(shared_host: Host, folder: Pat
 
 
 @pytest.mark.slow
-def test_a_module_more_is_another_program(shared_host: Host, folder: Path) -> None:
-    """As when a plugin that is not imported by name turns up."""
+def test_additional_module_makes_a_different_program(shared_host: Host, folder: Path) -> None:
+    """A plugin that no import statement names can appear in this way."""
     assert run(shared_host, folder)[0] == "recorded"
     (folder / "sitecustomize.py").write_text("")
     found = run(shared_host, folder)
@@ -220,7 +224,7 @@ def test_a_module_more_is_another_program(shared_host: Host, folder: Path) -> No
 
 @pytest.mark.reason("package-program")
 @pytest.mark.slow
-def test_what_was_saved_since_it_was_loaded_has_no_package(shared_host: Host, folder: Path) -> None:
+def test_file_saved_after_it_was_loaded_prevents_packages(shared_host: Host, folder: Path) -> None:
     saved = "import os\nos.utime('library.py')\n"
     (folder / "main.py").write_text(MAIN.replace("import library\n", f"import library\n{saved}"))
     found = run(shared_host, folder)
@@ -230,8 +234,8 @@ def test_what_was_saved_since_it_was_loaded_has_no_package(shared_host: Host, fo
 
 
 @pytest.mark.slow
-def test_a_program_that_is_no_file(shared_host: Host, folder: Path) -> None:
-    """It counts by its code, however it comes."""
+def test_program_without_a_file_is_identified_by_its_code(shared_host: Host, folder: Path) -> None:
+    """The program is identified by its code, whether it comes from `-c`, stdin, `-m` or a file."""
     assert run(shared_host, folder, "-c", MAIN)[0] == "recorded"
     assert run(shared_host, folder, "-c", MAIN + "\n# the same")[0] == "used"
     assert run(shared_host, folder, "-", text=MAIN)[0] == "used"
@@ -242,7 +246,7 @@ def test_a_program_that_is_no_file(shared_host: Host, folder: Path) -> None:
 
 
 @pytest.mark.reason("package-program")
-def test_a_program_that_is_typed_is_not_known(shared_host: Host, folder: Path) -> None:
+def test_interactive_program_has_no_packages(shared_host: Host, folder: Path) -> None:
     found = run(shared_host, folder, "-i", "-c", MAIN, text="")
     assert found[:2] == ["traced", "package-program"] and "the program is no file" in found[2]
 
@@ -256,7 +260,7 @@ CELLS = [
 
 
 def notebook(cells: list[str]) -> list[str]:
-    """Arguments for Python that enter cells as a notebook's kernel does."""
+    """Python arguments that run the cells as a notebook kernel does."""
     return ["-c", f"""
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
@@ -266,8 +270,8 @@ for cell in {cells!r}:
 
 
 @pytest.mark.slow
-def test_the_cells_of_a_notebook(shared_host: Host, folder: Path) -> None:
-    """All that were run so far, in their order: any of them may have changed what a later one meets."""
+def test_notebook_uses_a_package_only_if_all_earlier_cells_are_equal(shared_host: Host, folder: Path) -> None:
+    """The package depends on all cells so far and on their order: each may have changed what a later cell reads."""
     assert run(shared_host, folder, *notebook(CELLS))[0] == "recorded"
     assert run(shared_host, folder, *notebook([*CELLS[:2], "# says nothing\n" + CELLS[2], CELLS[3]]))[0] == "used"
     assert run(shared_host, folder, *notebook([CELLS[0], CELLS[2], CELLS[1], CELLS[3]]))[0] == "recorded"
@@ -284,8 +288,8 @@ spec.loader.exec_module(generated)
 
 
 @pytest.mark.slow
-def test_a_module_that_a_library_generates(shared_host: Host, folder: Path) -> None:
-    """As torch_geometric does: its file has another name in each process, and is younger than that."""
+def test_generated_module_counts_by_its_content(shared_host: Host, folder: Path) -> None:
+    """As in torch_geometric: the generated file has a new name in each process, and is newer than the process."""
     main = MAIN.replace("import library\n", f"import library\n{GENERATES}library.generated = generated\n")
     (folder / "main.py").write_text(main)
     library = (folder / "library.py").read_text()
@@ -293,14 +297,14 @@ def test_a_module_that_a_library_generates(shared_host: Host, folder: Path) -> N
     assert run(shared_host, folder)[0] == "recorded"
     assert run(shared_host, folder)[0] == "used"
     for edit in (("SCALE = 2.0", "SCALE = 3.0"), ("x * SCALE", "x + SCALE")):
-        # What was generated is another module's doing: here the text of the program says what, elsewhere a file.
+        # The generated text comes from another module: here from the program's own text, elsewhere from a file.
         (folder / "main.py").write_text(main.replace(*edit))
         assert run(shared_host, folder)[0] == "recorded"
 
 
 @pytest.mark.parametrize("enabled", ["before", "after"])
-def test_a_fork_knows_when_its_modules_were_loaded(shared_host: Host, folder: Path, enabled: str) -> None:
-    """Its own start says nothing of them."""
+def test_forked_process_checks_when_its_modules_were_loaded(shared_host: Host, folder: Path, enabled: str) -> None:
+    """The fork's own start time does not say when its modules were loaded."""
     fork = """
 import os
 os.utime('library.py')
@@ -316,8 +320,10 @@ if child:
 
 
 @pytest.mark.reason("package-program")
-def test_another_file_in_the_place_of_one_that_was_loaded(shared_host: Host, folder: Path) -> None:
-    """Older than the process, and yet not what it has: a link leads elsewhere by now, or a file was moved there."""
+def test_replaced_source_file_prevents_packages(shared_host: Host, folder: Path) -> None:
+    """The file is older than the process, but its content differs from the loaded code: a link was changed, or a file
+    was moved.
+    """
     for name in ("one", "two"):
         (folder / name).mkdir()
         (folder / name / "library.py").write_text((folder / "library.py").read_text() + f"# {name}\n")
@@ -334,8 +340,8 @@ def test_another_file_in_the_place_of_one_that_was_loaded(shared_host: Host, fol
 
 
 @pytest.mark.slow
-def test_what_torch_compiles_in_the_process_is_not_of_the_program(shared_host: Host, folder: Path) -> None:
-    """Its modules are saved after the process started, or loaded from its cache."""
+def test_modules_that_torch_generates_are_not_part_of_the_program(shared_host: Host, folder: Path) -> None:
+    """These modules are written after the process starts, or loaded from torch's cache."""
     compiled = """
 from torch._inductor.compile_fx import compile_fx
 torch.compile(lambda x: x.sin() + 1, backend=lambda graph, inputs: compile_fx(graph, inputs))(torch.randn(4))
@@ -352,8 +358,8 @@ INSTALLED = "import sys\nsys.path.insert(0, 'site-packages')\nimport plugin\n"
 
 @pytest.mark.reason("package-program")
 @pytest.mark.slow
-def test_what_is_installed_counts_whenever_it_is_loaded(shared_host: Host, folder: Path) -> None:
-    """Before the first frame or after it: the reports are those of the second function's."""
+def test_installed_module_counts_even_if_it_is_loaded_late(shared_host: Host, folder: Path) -> None:
+    """The module is loaded after the first frame. The reports are those of the second function."""
     (folder / "site-packages").mkdir()
     plugin = folder / "site-packages" / "plugin.py"
     plugin.write_text("VALUE = 1\n")
@@ -370,7 +376,7 @@ def test_what_is_installed_counts_whenever_it_is_loaded(shared_host: Host, folde
     assert run(shared_host, folder)[:2] == ["traced", "package-program"]
 
 
-def test_it_can_be_switched_off(shared_host: Host, folder: Path) -> None:
+def test_packages_can_be_switched_off(shared_host: Host, folder: Path) -> None:
     (folder / "main.py").write_text(MAIN + "assert not reports\nprint('[[\"nothing\"]]')\n")
     assert run(shared_host, folder, PRECOMPILED_PACKAGES="off") == ["nothing"]
 
@@ -417,8 +423,8 @@ print(json.dumps([[report.state, *report.reasons] for report in precompiled.pack
 """
 
 
-def test_two_configurations_in_turns_trace_once_each(shared_host: Host) -> None:
-    """As two models of one library: a look at one entry changes nothing for the next one."""
+def test_two_configurations_in_turns_are_traced_once_each(shared_host: Host) -> None:
+    """As with two models of one library: checking one entry must not affect the check of the next."""
     folder = shared_host.root / "two_configurations"
     folder.mkdir()
     (folder / "configured.py").write_text(LOOKED_UP)
@@ -428,8 +434,8 @@ def test_two_configurations_in_turns_trace_once_each(shared_host: Host) -> None:
     assert {report[0] for report in found[2] + found[3]} == {"used"}, found[2:]
 
 
-def test_only_the_thread_that_traces_parses_the_program(shared_host: Host, folder: Path) -> None:
-    """A parse in a second thread would make an ``ast.parse`` of the program's raise (CPython before 3.13)."""
+def test_only_the_tracing_thread_parses_the_program(shared_host: Host, folder: Path) -> None:
+    """Before CPython 3.13 a parse in a second thread makes a concurrent ``ast.parse`` of the program raise."""
     noting = """
 import ast, threading
 parsed_in, parse = set(), ast.parse

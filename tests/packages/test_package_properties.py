@@ -1,8 +1,9 @@
-"""Random programs and random single edits: never another answer than eager's, and used wherever nothing has changed.
+"""Random programs, each with one random edit: results always equal eager's, and a package is used exactly where a trace
+would give the same.
 
-"Exactly where a trace would give the same" is decided by a third process: it traces the edited program, the packages
-of the first out of sight, and records. Where its guards, their descriptions and the bytecode are the first's own, the
-second process must have used them.
+A third process decides what a trace would give. It traces the edited programs without access to the packages of the
+first process, and records. If its guards, their descriptions and its bytecode equal those of the first process, the
+second process must have used the first one's packages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from precompiled.packages import automatic
 from precompiled.packages.describe.codes import code_digest
 from precompiled.store.packages import PackageStore
 
-pytestmark = pytest.mark.slow  # three processes that compile all the programs
+pytestmark = pytest.mark.slow  # three processes, each of which compiles all programs
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "packages_program.py"
 SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "40")))
@@ -34,9 +35,10 @@ def run(host: Host, folder: Path) -> dict[str, Any]:
 
 
 def entries(host: Host) -> dict[str, set[str]]:
-    """By module: the guards, the bytecode and what was inlined, of all that was recorded.
+    """Maps each module to the guards, bytecode and inlined functions of its entries.
 
-    Not the artifacts: their keys have more of the inputs than Dynamo guards on (whether they are views, for one).
+    Artifacts are left out: their keys hold properties of the inputs that Dynamo does not guard (whether an input is a
+    view, for example).
     """
     found: dict[str, set[str]] = {}
     for entry in PackageStore(host.store.root).entries():
@@ -50,7 +52,7 @@ def entries(host: Host) -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def answers(shared_host: Host) -> dict[str, Any]:
-    folder = shared_host.root / "programs"  # one for both: an entry keeps the names of files, for tracebacks
+    folder = shared_host.root / "programs"  # One folder for both: an entry keeps file names, for tracebacks.
 
     def write(place: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,7 +71,7 @@ def answers(shared_host: Host) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_it_is_used_exactly_where_a_trace_would_give_the_same(answers: dict[str, Any], seed: int) -> None:
+def test_package_is_used_exactly_where_a_trace_would_give_the_same(answers: dict[str, Any], seed: int) -> None:
     name = f"random_{seed}"
     for which in ("first", "second", "third"):
         found = answers[which][name]
@@ -79,7 +81,7 @@ def test_it_is_used_exactly_where_a_trace_would_give_the_same(answers: dict[str,
     same = answers["before"].get(name) == answers["after"].get(name)
     used = set(second["states"]) <= {"used", "skipped"}
     if program(seed).edited == "size":
-        # The argument is a view now: its guards take it for any tensor of its sizes, a trace of it says more.
+        # The argument has become a view. Its guards accept any tensor of its sizes, but a trace of a view records more.
         assert used or not same, (second, program(seed).after)
     else:
         assert used == same, (program(seed).edited, second, program(seed).after)

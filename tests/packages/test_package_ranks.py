@@ -1,4 +1,6 @@
-"""Packages where process groups are initialised: each rank has its own, and none is used among other ranks."""
+"""Tests of packages with process groups: each rank has its own package, used only by the same rank of a group of equal
+size.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="th
 
 
 def start(host: Host, name: str, order: list[int]) -> list[Any]:
-    """What each rank says; ``order``: of ranks, in which they get groups of their own."""
+    """Returns the answer of each rank. ``order`` lists the ranks in the order in which they get groups of their own."""
     spec = {"ranks": len(order), "order": order, "rendezvous": str(host.root / name)}
     env = {"OMP_NUM_THREADS": "1", "PRECOMPILED_PACKAGES": "function", "PRECOMPILED_MODE": "wait"}
     started = [host.start({**spec, "rank": rank}, env=env, program=PROGRAM) for rank in range(len(order))]
@@ -28,8 +30,8 @@ def start(host: Host, name: str, order: list[int]) -> list[Any]:
     return answers
 
 
-def test_each_rank_traces_once_and_again_among_others(served: Host) -> None:
-    """With collectives, constants that name the rank, and a graph that is cut at the buckets of its gradients."""
+def test_rank_traces_once_and_again_if_the_group_size_changes(served: Host) -> None:
+    """The program has collectives, constants that hold the rank, and a graph that is split at its gradient buckets."""
     first = start(served, "first", [0, 1])
     assert all(answer["traced"] and not any(r for *_, r in answer["functions"]) for answer in first), first
     assert all(len(answer["sources"]) > 4 for answer in first), "the graph of the model is not cut"
@@ -42,14 +44,14 @@ def test_each_rank_traces_once_and_again_among_others(served: Host) -> None:
 
 
 @pytest.mark.slow
-def test_groups_that_have_changed_their_names(served: Host) -> None:
+def test_changed_group_names_invalidate_the_package(served: Host) -> None:
     start(served, "first", [0, 1])
     for answer in start(served, "second", [1, 0]):
         assert any("process groups" in reason for reason in answer["reasons"]), answer
 
 
-def test_what_an_entry_requires_of_dtensors() -> None:
-    """It is in a graph's key, and nothing captures the graph of an entry."""
+def test_dtensor_state_reflects_loss_parallel_and_implicit_replication() -> None:
+    """The key of a graph contains this state, but the graph of a package's entry is not captured."""
     from torch.distributed.tensor.experimental import implicit_replication
     from torch.distributed.tensor.parallel import loss_parallel
 
@@ -60,7 +62,7 @@ def test_what_an_entry_requires_of_dtensors() -> None:
     assert states[0] == ranks.dtensors_state() == "default" and len(set(states)) == 3, states
 
 
-def test_how_a_dtensor_is_laid_out_is_told(one_rank: None) -> None:
+def test_dtensor_description_includes_its_placement(one_rank: None) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -77,7 +79,7 @@ def test_how_a_dtensor_is_laid_out_is_told(one_rank: None) -> None:
     assert placement == ["told", "torch.distributed.tensor.placement_types.Shard", ["Shard", 1]]
 
 
-def test_the_parts_of_a_cut_graph_are_called_as_torch_calls_them() -> None:
+def test_parts_of_a_split_graph_are_called_as_torch_calls_them() -> None:
     def of(value: torch.Tensor) -> Any:
         return (value + 1,)
 

@@ -1,6 +1,6 @@
-"""Each reason of packages: why what was traced is not kept, why a file is not written, and why one is refused.
+"""Tests of each reason of packages: why a trace is not recorded, why a file is not written, why a file is refused.
 
-This process is the client, and its frames are Dynamo's. Those reasons that come from the traced program itself are in
+This process is the client and runs Dynamo itself. The reasons that depend on the traced program are in
 cases/never_kept.py.
 """
 
@@ -53,7 +53,7 @@ def triple(x: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def recording(**settings: str) -> Iterator[ThisProcess]:
-    """Packages are on. The daemon never answers: graphs run eager, and have the names of artifacts that never come."""
+    """Packages are on, but the daemon never answers: graphs run eager, and name artifacts that are never compiled."""
     with deaf_daemon(**{"PRECOMPILED_PACKAGES": "function", **settings}) as here:
         packages = automatic.switch_on()
         try:
@@ -70,7 +70,7 @@ def here() -> Iterator[ThisProcess]:
 
 
 def compiled(function: Callable[..., Any] = double) -> Any:
-    """What torch.compile() gives, called once."""
+    """Returns the result of torch.compile(), called once."""
     torch._dynamo.reset()
     made = torch.compile(function, backend="precompiled")
     torch.testing.assert_close(made(X), function(X))
@@ -78,7 +78,7 @@ def compiled(function: Callable[..., Any] = double) -> Any:
 
 
 def traced(here: ThisProcess) -> automatic.FunctionReport:
-    """Trace ``double``, and what is reported of it."""
+    """Trace ``double`` and return its report."""
     compiled()
     assert automatic.switch_on().flush(60)
     (report,) = precompiled.package_report()
@@ -87,17 +87,17 @@ def traced(here: ThisProcess) -> automatic.FunctionReport:
     return report
 
 
-def test_what_is_recorded_has_no_reason(here: ThisProcess) -> None:
+def test_recorded_function_has_no_reason(here: ThisProcess) -> None:
     report = traced(here)
     assert (report.state, report.reason) == ("recorded", "")
     assert here.counted("not_kept") == {}
 
 
-# ---------------------------------------------------------------- traced, and not kept
+# ---------------------------------------------------------------- traced but not recorded
 
 
 @pytest.mark.reason("package-graph")
-def test_a_graph_that_was_compiled_in_process() -> None:
+def test_graph_compiled_in_process_is_not_recorded() -> None:
     with recording(PRECOMPILED_MODE="lookup") as here:
         report = traced(here)
         assert report.reason == "package-graph" and "for this process alone" in report.message
@@ -106,8 +106,10 @@ def test_a_graph_that_was_compiled_in_process() -> None:
 
 @pytest.mark.reason("package-guard")
 @pytest.mark.parametrize("kind", ["DICT_VERSION", "NN_MODULE"])
-def test_a_guard_that_no_check_stands_for(kind: str) -> None:
-    """None is dropped: what upstream's package leaves out with a warning ends in a reason here."""
+def test_guard_without_a_check_prevents_recording(kind: str) -> None:
+    """Every guard counts. Torch's own package drops such guards with a warning; here the trace is not recorded, with a
+    reason.
+    """
     guard = Guard(LocalSource("x"), getattr(GuardBuilder, kind))
     reader = guard_facts.Reader({"x": {"a": 1}}, globals())
     with pytest.raises(NotPortable, match=rf"no check stands for the guard {kind} on L\['x'\]") as raised:
@@ -116,7 +118,7 @@ def test_a_guard_that_no_check_stands_for(kind: str) -> None:
 
 
 @pytest.mark.reason("package-id")
-def test_a_text_with_an_address(here: ThisProcess) -> None:
+def test_string_with_a_memory_address_prevents_recording(here: ThisProcess) -> None:
     def named(x: torch.Tensor) -> tuple[torch.Tensor, str]:
         return x * 2, str(double)
 
@@ -141,7 +143,7 @@ THING = Thing(len)
 
 
 @pytest.mark.reason("package-not-portable")
-def test_a_frame_that_was_left_alone_for_what_no_trace_sees(here: ThisProcess) -> None:
+def test_frame_skipped_because_of_a_runtime_protocol_is_not_recorded(here: ThisProcess) -> None:
     def left(x: torch.Tensor) -> torch.Tensor:
         return x if isinstance(THING, Scaled) else x * 2
 
@@ -152,16 +154,16 @@ def test_a_frame_that_was_left_alone_for_what_no_trace_sees(here: ThisProcess) -
 
 
 @pytest.mark.reason("package-passing")
-def test_a_frame_that_was_left_alone_for_this_once(here: ThisProcess) -> None:
+def test_frame_skipped_for_one_call_is_not_recorded(here: ThisProcess) -> None:
     torch._dynamo.reset()
     with torch._dynamo.config.patch(suppress_errors=True):
-        torch.compile(nothing)(X)  # no operation: Dynamo leaves it as it is
+        torch.compile(nothing)(X)  # it has no operation, so Dynamo skips the frame
     (report,) = precompiled.package_report()
     assert report.reason == "package-passing" and "left alone for this once" in report.message
 
 
 @pytest.mark.reason("package-off")
-def test_packages_that_are_used_but_not_recorded() -> None:
+def test_packages_switched_off_by_setting_are_not_recorded() -> None:
     with recording(PRECOMPILED_PACKAGES="0") as here:
         report = traced(here)
         assert report.reason == "package-off" and "PRECOMPILED_PACKAGES=program" in report.message
@@ -169,7 +171,7 @@ def test_packages_that_are_used_but_not_recorded() -> None:
 
 
 @pytest.mark.reason("package-internal-error")
-def test_an_error_of_ours(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_reported_and_counted(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug of ours")
 
@@ -180,7 +182,7 @@ def test_an_error_of_ours(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.reason("package-too-large")
-def test_an_entry_that_readers_would_not_accept(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_above_the_size_limit_is_not_recorded(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fmt, "MAX_ENTRY_BYTES", 100)
     report = traced(here)
     assert report.reason == "package-too-large" and "the package entry of double has" in report.message
@@ -188,7 +190,7 @@ def test_an_entry_that_readers_would_not_accept(here: ThisProcess, monkeypatch: 
 
 
 @pytest.mark.reason("package-unwritable")
-def test_a_store_that_cannot_be_written(here: ThisProcess) -> None:
+def test_unwritable_store_is_reported_with_the_command_to_run(here: ThisProcess) -> None:
     root = here.session.store.root
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     (root / "packages").write_text("a file is in the way")
@@ -198,7 +200,7 @@ def test_a_store_that_cannot_be_written(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("package-unsupported")
-def test_a_torch_without_what_packages_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_a_required_function_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(convert_frame, "has_tensor_in_frame")
     monkeypatch.setattr(lazy_switch, "problem", None)
     with this_process():
@@ -220,7 +222,7 @@ def entry(**more: Any) -> fmt.Header:
 
 
 @pytest.mark.reason("package-format")
-def test_an_entry_of_another_format(tmp_path: Path) -> None:
+def test_entry_of_another_format_is_refused_and_kept(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     header = entry(format=fmt.FORMAT + 1)
     name = store.publish(header, b"{}", b"body")
@@ -231,7 +233,7 @@ def test_an_entry_of_another_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.reason("package-corrupt")
-def test_an_altered_entry_is_not_used_but_traced(here: ThisProcess) -> None:
+def test_altered_entry_is_refused_and_the_function_traced(here: ThisProcess) -> None:
     traced(here)
     (kept,) = PackageStore(here.session.store.root).entries()
     kept.path.write_bytes(kept.path.read_bytes()[:-1] + b"!")
@@ -243,7 +245,7 @@ def test_an_altered_entry_is_not_used_but_traced(here: ThisProcess) -> None:
     assert raised.value.code == "package-corrupt"
 
 
-def test_an_artifact_that_does_not_load_leaves_nothing_in_the_programs_globals(here: ThisProcess) -> None:
+def test_artifact_that_fails_to_load_leaves_the_programs_globals_unchanged(here: ThisProcess) -> None:
     traced(here)
     asked = mock.Mock(side_effect=StoreError("it cannot be loaded"))
     with mock.patch.object(Store, "lookup", return_value=["an artifact"]), mock.patch.object(graphs, "load", asked):
@@ -254,14 +256,14 @@ def test_an_artifact_that_does_not_load_leaves_nothing_in_the_programs_globals(h
 
 
 @pytest.mark.reason("artifact-program")
-def test_an_artifact_for_some_sizes_without_its_program(here: ThisProcess) -> None:
+def test_artifact_for_some_sizes_needs_its_program(here: ThisProcess) -> None:
     manifest = artifact_format.Manifest(
         key="1" * 64, name="double", components={"graph": "0"}, environment={}, device="cpu", guards="s0 < 8", files={},
         compile_s=1.0, created=0.0, compiled_by={},
     )  # fmt: skip
     store = here.session.store
     without = store.publish(artifact_format.Payload(manifest, {artifact_format.BUNDLE: b"e"}))
-    # Before Dynamo has the graph: then it traces, and no call fails at another size.
+    # This fails before Dynamo gets the graph, so Dynamo traces and no call fails at another size.
     with pytest.raises(StoreError, match=r"does not say what it was compiled from\. Save the package again") as raised:
         graphs.program_of(here.session, without)
     assert raised.value.code == "artifact-program"
@@ -271,7 +273,7 @@ def test_an_artifact_for_some_sizes_without_its_program(here: ThisProcess) -> No
 
 
 def refused(code: str, call: Callable[..., Any], *args: Any) -> str:
-    """Check that a PackageError with ``code`` says what is wrong and what to do; its sentence."""
+    """Check that ``call`` raises a PackageError with ``code``, a message and an action; return the message."""
     with pytest.raises(PackageError) as raised:
         call(*args)
     assert raised.value.code == code, raised.value
@@ -280,7 +282,7 @@ def refused(code: str, call: Callable[..., Any], *args: Any) -> str:
 
 
 @pytest.mark.reason("package-not-compiled")
-def test_what_torch_compile_did_not_give(here: ThisProcess, tmp_path: Path) -> None:
+def test_save_refuses_functions_that_precompiled_did_not_compile(here: ThisProcess, tmp_path: Path) -> None:
     file = tmp_path / "file"
     said = refused("package-not-compiled", precompiled.save_package, double, file)
     assert said == "this is not what torch.compile() gives for a function or a module"
@@ -289,7 +291,7 @@ def test_what_torch_compile_did_not_give(here: ThisProcess, tmp_path: Path) -> N
 
 
 @pytest.mark.reason("package-busy")
-def test_a_save_while_entries_are_written(
+def test_save_fails_while_entries_are_written(
     here: ThisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, written = compiled(), threading.Event()
@@ -306,7 +308,7 @@ def test_a_save_while_entries_are_written(
 
 
 @pytest.mark.reason("package-empty")
-def test_a_save_of_nothing_says_why_there_is_nothing(tmp_path: Path) -> None:
+def test_save_without_entries_gives_the_reason(tmp_path: Path) -> None:
     with recording(PRECOMPILED_PACKAGES="0"):
         said = refused("package-empty", precompiled.save_package, compiled(), tmp_path / "file")
     assert said.startswith("nothing of it was recorded (") and "package-off" in said
@@ -314,27 +316,27 @@ def test_a_save_of_nothing_says_why_there_is_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.reason("package-evicted")
-def test_a_save_of_what_was_evicted(here: ThisProcess, tmp_path: Path) -> None:
+def test_save_after_eviction_fails(here: ThisProcess, tmp_path: Path) -> None:
     made = compiled()
     assert automatic.switch_on().flush(60)
     assert PackageStore(here.session.store.root).clear() == 1
     said = refused("package-evicted", precompiled.save_package, made, tmp_path / "file")
     assert "was evicted" in said
-    torch.compiler.reset()  # as the advice is
+    torch.compiler.reset()  # as the error's action advises
     made(X)
-    refused("package-artifact-missing", precompiled.save_package, made, tmp_path / "file")  # the entry is there
+    refused("package-artifact-missing", precompiled.save_package, made, tmp_path / "file")  # the entry exists again
     assert PackageStore(here.session.store.root).clear() == 1
 
 
 @pytest.mark.reason("package-artifact-missing")
-def test_a_save_before_the_artifacts_are_there(here: ThisProcess, tmp_path: Path) -> None:
+def test_save_before_the_artifacts_exist_fails(here: ThisProcess, tmp_path: Path) -> None:
     said = refused("package-artifact-missing", precompiled.save_package, compiled(), tmp_path / "file")
     assert "is not in the store" in said
 
 
 @pytest.mark.reason("package-unwritable")
 @pytest.mark.parametrize("place", ["absent/file", "not a folder/file"])
-def test_a_file_that_cannot_be_written(tmp_path: Path, place: str) -> None:
+def test_unwritable_package_file_is_an_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "not a folder").write_text("a file")
     said = refused("package-unwritable", portable_format.write, tmp_path / place, INDEX, {})
     assert str(tmp_path / place) in said
@@ -351,38 +353,38 @@ def load(path: Path, function: Callable[..., Any] = double) -> int:
 
 @pytest.fixture
 def file(here: ThisProcess, tmp_path: Path) -> Path:
-    """A file for ``double``, with nothing in it: what is compared before."""
+    """A file for ``double`` without entries, for the checks that come before they are read."""
     path = tmp_path / "file"
     portable_format.write(path, replace(INDEX, requires=requirements.requirements({})), {})
     return path
 
 
-def test_it_is_accepted(file: Path) -> None:
+def test_matching_package_file_is_accepted(file: Path) -> None:
     assert load(file) == 0
 
 
 @pytest.mark.reason("package-corrupt")
 @pytest.mark.parametrize("member", ["entries/in no folder", f"artifacts/{'1' * 64}.0/without a manifest"])
-def test_a_file_with_members_of_another_kind(file: Path, member: str) -> None:
+def test_package_file_with_unknown_members_is_refused(file: Path, member: str) -> None:
     portable_format.write(file, replace(INDEX, requires=requirements.requirements({})), {member: b"data"})
     assert "other members than a package" in refused("package-corrupt", load, file)
 
 
 @pytest.mark.reason("package-missing")
 @pytest.mark.parametrize("place", ["absent", "absent/file"])
-def test_a_file_that_is_not_there(here: ThisProcess, tmp_path: Path, place: str) -> None:
+def test_missing_package_file_is_an_error(here: ThisProcess, tmp_path: Path, place: str) -> None:
     assert refused("package-missing", load, tmp_path / place) == f"{tmp_path / place} is not there"
 
 
 @pytest.mark.reason("package-untrusted")
-def test_a_file_that_others_can_write(file: Path) -> None:
+def test_package_file_that_others_can_write_is_refused(file: Path) -> None:
     file.chmod(0o666)
     assert "a package file is code" in refused("package-untrusted", load, file)
 
 
 @pytest.mark.reason("package-corrupt")
 @pytest.mark.parametrize("where", [0, 512, 1000])
-def test_a_file_that_was_altered(file: Path, where: int) -> None:
+def test_altered_package_file_is_refused(file: Path, where: int) -> None:
     data = bytearray(file.read_bytes())
     data[where] ^= 1
     file.write_bytes(data)
@@ -390,33 +392,33 @@ def test_a_file_that_was_altered(file: Path, where: int) -> None:
 
 
 @pytest.mark.reason("package-corrupt")
-def test_a_file_that_ends_early(file: Path) -> None:
+def test_truncated_package_file_is_refused(file: Path) -> None:
     os.truncate(file, 700)
     assert "is no package file" in refused("package-corrupt", load, file)
 
 
 @pytest.mark.reason("package-format")
-def test_a_file_of_another_format(file: Path) -> None:
+def test_package_file_of_another_format_is_refused(file: Path) -> None:
     portable_format.write(file, replace(INDEX, format=portable_format.FORMAT + 1), {})
     said = refused("package-format", load, file)
     assert f"has format {portable_format.FORMAT + 1}, this is format {portable_format.FORMAT}" in said
 
 
 @pytest.mark.reason("package-function")
-def test_a_file_for_another_function(file: Path) -> None:
+def test_package_file_for_another_function_is_refused(file: Path) -> None:
     said = refused("package-function", load, file, triple)
     assert f"is for {double.__module__}.double, not for {double.__module__}.triple" in said
 
 
 @pytest.mark.reason("package-source")
-def test_a_file_for_another_source(file: Path) -> None:
+def test_package_file_for_another_source_is_refused(file: Path) -> None:
     portable_format.write(file, replace(INDEX, code=code_digest(triple.__code__)), {})
     said = refused("package-source", load, file)
     assert f"the source of {double.__module__}.double has changed" in said
 
 
 @pytest.mark.reason("package-environment")
-def test_a_file_for_another_torch(file: Path) -> None:
+def test_package_file_for_another_torch_is_refused(file: Path) -> None:
     requires = {**requirements.requirements({}), "torch": "1.0"}
     portable_format.write(file, replace(INDEX, requires=requires), {})
     said = refused("package-environment", load, file)

@@ -1,6 +1,7 @@
-"""Sizes that no artifact serves: a package is used, the call runs eager at once, and a variant for it is compiled.
+"""Tests of calls at sizes that no artifact of a package serves.
 
-And what Dynamo has learned of sizes and numbers is the same where a package has spared it a trace.
+The package is used, the call runs eager at once, and a variant for the size is compiled. Dynamo's record of changing
+sizes and numbers is the same whether or not a package saved the trace.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from support_host import Host
 
-# Compiled for one size, it holds for that size alone (guards of AOTAutograd's, which Dynamo's do not have).
+# The compiled code holds for one size only, because of guards of AOTAutograd that Dynamo does not have.
 PROGRAM = """
 import json, sys
 import torch, precompiled
@@ -37,7 +38,7 @@ def run(host: Host, *rows: int) -> Any:
     return host.program("-c", PROGRAM, json.dumps(rows), env={"PRECOMPILED_PACKAGES": "function"}).result()
 
 
-def test_a_size_that_no_artifact_serves(served: Host) -> None:
+def test_call_at_an_unserved_size_runs_eager_and_compiles_a_variant(served: Host) -> None:
     assert run(served, 7) == ["swap", 1, 1, {"total": 1, "ok": 1}]
     assert run(served, 7) == ["package", 0, 2, {}]
     compiled = served.stats().compiled
@@ -46,8 +47,7 @@ def test_a_size_that_no_artifact_serves(served: Host) -> None:
     assert run(served, 9, 7) == ["package", 0, 4, {}]
 
 
-# The second float makes a symbol of it. Dynamo meets it in the frame itself, in a function that is inlined, and in one
-# with a closure.
+# Dynamo turns a float into a symbol when it meets a second value: in the frame, in an inlined function, in a closure.
 LEARNS = """
 import json, sys
 import torch, precompiled
@@ -78,18 +78,18 @@ print(json.dumps([[graph.key for graph in precompiled.report()], sources]))
 
 
 def learn(host: Host, *rates: float, packages: str = "function") -> Any:
-    """The graphs' keys, and where they came from."""
+    """Returns the keys of the graphs, and their sources."""
     return host.program("-c", LEARNS, json.dumps(rates), env={"PRECOMPILED_PACKAGES": packages}).result()
 
 
-def test_a_trace_after_a_package_knows_what_the_packages_trace_had_met(served: Host) -> None:
+def test_trace_after_a_package_hit_knows_the_sizes_that_the_package_met(served: Host) -> None:
     keys, _sources = learn(served, 0.1, 0.2, 0.3, packages="off")
     assert len(keys) == 6 and len(set(keys)) == 4, "a static graph and a dynamic one each; two functions are alike"
     assert learn(served, 0.1) == [keys[::2], ["hit"] * 3]
     assert learn(served, 0.1, 0.2, 0.3) == [keys, ["package", "hit"] * 3]
 
 
-# Torch cannot compile it with a symbol in the place of the float.
+# Torch cannot compile this graph once the float is a symbol.
 RAISES = """
 import json
 import torch, precompiled

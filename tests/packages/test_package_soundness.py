@@ -1,7 +1,7 @@
-"""A package is used where a trace would give the same, and nowhere else; results equal eager's everywhere.
+"""Tests that a package is used exactly where a trace would give the same, and that results always equal eager's.
 
-The cases that were selected are recorded by one process, offered to one other (tests/packages/cases), and traced
-by a third, which compares.
+One process records the selected cases (tests/packages/cases), a second one is offered the packages, and a third one
+traces the cases and compares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TABLE = everyday_or_slow(CASES, (*EVERYDAY, *NEVER))
 
 
 def selected(request: pytest.FixtureRequest) -> list[str]:
-    """The cases of this module's tests that this run has."""
+    """The cases that this run's selection of tests needs."""
     items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
     wanted = {item.callspec.params["name"] for item in items}
     return [name for name in CASES if name in wanted]
@@ -50,7 +50,7 @@ def audited(later: dict[str, Any], recorded: tuple[Host, dict[str, Any]]) -> dic
     "package-assumed-constant", "package-global", "package-graph", "package-id", "package-inlined",
     "package-mode", "package-native-call", "package-not-portable", "package-set-order",
 )  # fmt: skip
-def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
+def test_case_is_recorded_or_refused_with_its_reason(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
     found = recorded[1][name]
     assert "error" not in found, found["error"]
     assert found["equal"]
@@ -62,7 +62,7 @@ def test_it_is_recorded(recorded: tuple[Host, dict[str, Any]], name: str) -> Non
             assert (reason, said in message) == (code, True), found
 
 
-# The sentences of NEVER's reasons.
+# A part of each message of NEVER's reasons.
 SAID = {
     "asks_for_id": ("package-id", "f asks for id(), a number of this process"),
     "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and no name leads to its code"),
@@ -107,7 +107,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_it_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], name: str) -> None:
+def test_package_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], name: str) -> None:
     found = later[name]
     assert "error" not in found, found["error"]
     assert found["equal"], found
@@ -118,16 +118,16 @@ def test_it_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], name:
         assert "used" not in found["states"], found
 
 
-# A later call of a function is not compared: by then Dynamo may know which sizes change. Two have no artifact; a
-# module whose forward is a wrapper of torch's is called by a function of torch's own, which all of these share. What is
-# found in a set has a guard of Dynamo's at its place there, another one in each process.
+# The audit compares the first call of a function only, since later Dynamo may know which sizes change. Two cases have
+# no artifact. A module whose forward is a wrapper of torch's is called by a function of torch's that all such modules
+# share. A value found in a set has a guard on its position there, which differs in each process.
 NOT_COMPARED = ("two_shapes", "partial_of_another_value", "inputs_that_share_memory", "inputs_that_overlap",
                 "function_that_is_not_in_a_global",
                 "mode_of_a_decorator", "mode_of_a_decorator_again", "inference_mode_of_a_decorator")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [item for item in TABLE if item.values[0] not in (*NEVER, *NOT_COMPARED)])
-def test_a_trace_gives_what_the_package_says(later: dict[str, Any], audited: dict[str, Any], name: str) -> None:
+def test_audit_confirms_the_package_of_each_case(later: dict[str, Any], audited: dict[str, Any], name: str) -> None:
     found = audited[name]
     assert "error" not in found, found["error"]
     assert found["equal"], found

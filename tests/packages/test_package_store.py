@@ -1,4 +1,6 @@
-"""The files of packages: equal entries are one, writers lose nothing of each other's, a killed writer harms nobody."""
+"""Tests of package files: equal entries are stored once, concurrent writers lose nothing, a killed writer does no
+harm.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def publish_all(root: str, writer: int) -> None:
         store.publish(header(), b"{}", b"the same of all")
 
 
-def test_an_entry_comes_back_whole(tmp_path: Path) -> None:
+def test_published_entry_is_read_back_unchanged(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     name = store.publish(header(artifacts=["1" * 64]), b"{}", b"body")
     assert store.names(FUNCTION) == [name]
@@ -44,13 +46,13 @@ def test_an_entry_comes_back_whole(tmp_path: Path) -> None:
     assert [item.name for item in store.entries()] == [name]
 
 
-def test_equal_entries_are_one(tmp_path: Path) -> None:
+def test_equal_entries_are_stored_once(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     assert store.publish(header(), b"{}", b"body") == store.publish(header(), b"{}", b"body")
     assert len(store.names(FUNCTION)) == 1
 
 
-def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
+def test_eight_concurrent_writers_lose_no_entry(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=publish_all, args=(str(tmp_path), number)) for number in range(8)]
     for writer in writers:
@@ -63,8 +65,10 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
     assert bodies == {b"the same of all"} | {f"writer {w} entry {n}".encode() for w in range(8) for n in range(8)}
 
 
-def test_two_that_write_at_once_remove_not_each_others_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of entries that mean the same the newest is kept: a host that fetched two of them at once had none."""
+def test_two_concurrent_writers_of_equal_entries_leave_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest of several equal entries is kept. Without this rule a host that fetched two equal entries at once kept
+    none.
+    """
     both = threading.Barrier(2)
     write = PackageStore._write
 
@@ -80,12 +84,12 @@ def test_two_that_write_at_once_remove_not_each_others_entry(tmp_path: Path, mon
     left = store.names(FUNCTION)
     assert left and names.issuperset(left)
     for name in left:
-        os.utime(tmp_path / "packages" / FUNCTION / name, (1, 1))  # clocks of file systems are coarse
+        os.utime(tmp_path / "packages" / FUNCTION / name, (1, 1))  # file system clocks are coarse
     last = store.publish(header(meaning="1"), b"{}", b"3")
     assert store.names(FUNCTION) == [last]
 
 
-def test_what_was_just_written_stays_whatever_the_clock_has_done(tmp_path: Path) -> None:
+def test_new_entry_stays_even_if_the_clock_went_back(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     old = store.publish(header(meaning="1"), b"{}", b"1")
     os.utime(tmp_path / "packages" / FUNCTION / old, (2**32, 2**32))
@@ -93,8 +97,10 @@ def test_what_was_just_written_stays_whatever_the_clock_has_done(tmp_path: Path)
     assert new in store.names(FUNCTION)
 
 
-def test_an_eviction_meanwhile_takes_no_directory_from_a_writer(tmp_path: Path) -> None:
-    """It removes directories that are empty: so is that of a function whose first entry is being written."""
+def test_concurrent_eviction_does_not_break_a_writer(tmp_path: Path) -> None:
+    """Eviction removes empty directories, and a function's directory is empty while its first entry is being
+    written.
+    """
     store, done = PackageStore(tmp_path), threading.Event()
 
     def evict() -> None:
@@ -107,7 +113,7 @@ def test_an_eviction_meanwhile_takes_no_directory_from_a_writer(tmp_path: Path) 
         for number in range(200):
             function = fmt.function_key("program", f"f{number}", "0" * 64, one_graph=False)
             (store.packages / function).mkdir(parents=True, mode=0o700)
-            os.utime(store.packages / function, (0, 0))  # an old one goes
+            os.utime(store.packages / function, (0, 0))  # old, so eviction may remove it
             name = store.publish(replace(header(), function=function), b"{}", b"body")
             assert store.names(function) == [name]
     finally:
@@ -116,7 +122,9 @@ def test_an_eviction_meanwhile_takes_no_directory_from_a_writer(tmp_path: Path) 
 
 
 def test_a_writer_killed_at_any_point_leaves_a_good_store(tmp_path: Path) -> None:
-    """Before each of its calls that change the disk, one after the other, until one run gets through."""
+    """The writer is killed before each of its calls that change the disk, one after the other, until a run
+    completes.
+    """
     program = f"""
 import os, signal, sys
 from pathlib import Path
@@ -160,7 +168,7 @@ PackageStore(Path(sys.argv[2])).publish(header, b"[]", b"after" * 1000)
     assert replaced not in store.names(FUNCTION)
 
 
-def test_an_altered_entry_is_put_away(tmp_path: Path) -> None:
+def test_altered_entry_is_quarantined(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     name = store.publish(header(), b"{}", b"body")
     path = tmp_path / "packages" / FUNCTION / name
@@ -172,7 +180,7 @@ def test_an_altered_entry_is_put_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["entry", "function", "packages"])
-def test_what_others_can_write_is_not_read(tmp_path: Path, what: str) -> None:
+def test_entry_that_others_can_write_is_not_read(tmp_path: Path, what: str) -> None:
     store = PackageStore(tmp_path)
     name = store.publish(header(), b"{}", b"body")
     place = {"packages": "packages", "function": f"packages/{FUNCTION}", "entry": f"packages/{FUNCTION}/{name}"}[what]
@@ -190,7 +198,7 @@ def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> Non
         store.read(other, name)
 
 
-def test_clear_and_budget(tmp_path: Path) -> None:
+def test_shrink_removes_the_oldest_entries_and_clear_removes_all(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     names = [store.publish(header(), b"{}", os.urandom(1000)) for _ in range(4)]
     for age, name in enumerate(names):
@@ -204,7 +212,7 @@ def test_clear_and_budget(tmp_path: Path) -> None:
     assert list(store.entries()) == [] and list((tmp_path / "packages").iterdir()) == []
 
 
-def test_a_function_that_is_out_of_use_stays_so_however_full_the_store_is(tmp_path: Path) -> None:
+def test_disabled_function_stays_disabled_when_the_store_shrinks(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     store.refuse(header(), "it gave another result")
     os.utime(tmp_path / "packages" / FUNCTION / "refused", (1, 1))
@@ -215,7 +223,7 @@ def test_a_function_that_is_out_of_use_stays_so_however_full_the_store_is(tmp_pa
     assert store.clear() == 0 and store.refused(FUNCTION) is None
 
 
-def test_an_entry_that_goes_while_names_are_read_takes_no_other_along(
+def test_entry_evicted_during_a_listing_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = PackageStore(tmp_path)
@@ -232,7 +240,7 @@ def test_an_entry_that_goes_while_names_are_read_takes_no_other_along(
 
 
 @pytest.mark.parametrize("plant", ["fifo", "link", "long"])
-def test_a_reader_and_a_writer_pass_over_what_is_no_entry(tmp_path: Path, plant: str) -> None:
+def test_files_that_are_not_entries_are_ignored(tmp_path: Path, plant: str) -> None:
     store = PackageStore(tmp_path)
     name = store.publish(header(meaning="m"), b"{}", b"body")
     strange = tmp_path / "packages" / FUNCTION / f"{'ef' * 32}.entry"
@@ -242,7 +250,7 @@ def test_a_reader_and_a_writer_pass_over_what_is_no_entry(tmp_path: Path, plant:
         strange.symlink_to("/dev/zero")
     else:
         strange.touch(0o600)
-        os.truncate(strange, 8 << 30)  # without one newline
+        os.truncate(strange, 8 << 30)  # with no newline
     assert store.header(FUNCTION, strange.name) is None
     assert store.header(FUNCTION, name) == header(meaning="m")
     with pytest.raises((CorruptArtifact, UntrustedStore)):
@@ -250,7 +258,7 @@ def test_a_reader_and_a_writer_pass_over_what_is_no_entry(tmp_path: Path, plant:
     assert store.publish(header(meaning="m", sources="1"), b"{}", b"other") in store.names(FUNCTION)
 
 
-def test_each_failing_call_is_a_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_each_system_call_raises_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PackageStore(tmp_path)
     name = store.publish(header(), b"{}", b"body")
     calls = fails_at = 0

@@ -1,4 +1,4 @@
-"""Eight processes that compile one function at different shapes at once: every entry is there, and is used."""
+"""Tests that eight processes that compile one function at different shapes at once store all their entries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start(host: Host, folder: Path, sizes: list[int]) -> Client:
 
 
 @pytest.mark.slow  # nine processes
-def test_eight_processes(shared_host: Host) -> None:
+def test_eight_processes_store_usable_entries_of_one_function(shared_host: Host) -> None:
     folder = shared_host.root / "writers"
     folder.mkdir()
     (folder / "writers.py").write_text(SOURCE)

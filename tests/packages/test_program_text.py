@@ -1,4 +1,4 @@
-"""Which edits of a source are none, and which only look so."""
+"""Tests of which source edits count as a change of the program."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def code_of(content: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_an_edit_that_is_none(name: str) -> None:
+def test_edit_without_effect_keeps_the_code(name: str) -> None:
     assert code_of(edited(NONE, name)) == code_of(PROGRAM.encode())
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_an_edit(name: str) -> None:
+def test_edit_with_an_effect_changes_the_code(name: str) -> None:
     assert code_of(edited(SOME, name)) != code_of(PROGRAM.encode())
 
 
@@ -113,7 +113,7 @@ def test_an_edit(name: str) -> None:
      "from a import *", "def outer(print): ...", "class print: ...", "try: ...\nexcept E as print: ...",
      "match 1:\n    case print: ...", "match {}:\n    case {**print}: ..."],
 )  # fmt: skip
-def test_what_is_printed_counts_where_print_is_another(bound: str) -> None:
+def test_print_arguments_count_if_print_is_rebound(bound: str) -> None:
     program = f"{bound}\n{PROGRAM}"
     changed = edited({"": ("{loss:.4f}", "{loss:.5f}")}, "", program)
     assert code_of(changed) != code_of(program.encode())
@@ -122,24 +122,24 @@ def test_what_is_printed_counts_where_print_is_another(bound: str) -> None:
 @pytest.mark.parametrize(
     "bound", ["log = open('log')", "logging = 3", "from a import logging", "def f(log): ...", "from a import *"]
 )
-def test_what_is_logged_counts_where_the_logger_may_be_another(bound: str) -> None:
+def test_log_arguments_count_if_the_logger_may_be_rebound(bound: str) -> None:
     program = f"{PROGRAM}\n{bound}\n"
     changed = edited({"": ('log.info("loss', 'log.info("lost')}, "", program)
     assert code_of(changed) != code_of(program.encode())
 
 
-def test_a_block_of_nothing_but_telling_stays_a_block() -> None:
+def test_block_that_only_prints_keeps_its_structure() -> None:
     block = b"if a:\n    print(1)\nelse:\n    print(2)\n"
     assert code_of(block) == code_of(block.replace(b"1", b"3").replace(b"2", b"4"))
     assert code_of(b"def f():\n    'doc'\n") == code_of(b"def f():\n    pass\n")
 
 
-def test_what_is_no_python_counts_by_its_bytes() -> None:
+def test_source_that_is_not_python_counts_by_its_bytes() -> None:
     assert code_of(b"a ? b") != code_of(b"a ? c")
     assert code_of(b"\x7fELF\x00") == code_of(b"\x7fELF\x00")
 
 
-def test_a_text_and_what_has_none() -> None:
+def test_text_without_a_source_uses_the_given_digest() -> None:
     text = Text(b"a = 1  # one")
     assert text.digest != Text(b"a = 1").digest and text.code() == Text(b"a = 1").code() == text.code()
     assert Text(None, "digest").digest == Text(None, "digest").code() == "digest"
@@ -187,7 +187,7 @@ first, second = lambda: 31, lambda: 32
 
 
 def unrun(source: str, called: str) -> frozenset[Place]:
-    """What has not run in a process that has loaded a source and called something."""
+    """The places of functions that have not run after source was loaded and called was executed."""
     module = ModuleType("runs")
     vars(module).update(torch=torch, functools=functools)
     exec(compile(source, "/runs.py", "exec"), vars(module))
@@ -197,12 +197,12 @@ def unrun(source: str, called: str) -> frozenset[Place]:
 
 
 @tells_what_ran
-def test_what_has_run() -> None:
+def test_functions_that_have_not_run_are_listed() -> None:
     functions = {"ran", "ran.<locals>.inner", "later", "decorated", "decorated.<locals>.nested", "Model.fixed"}
     functions |= {"Model.generate", "Model.made"}
     functions |= {"<lambda>"}
     assert {name for name, _line in unrun(RUNS, "")} == functions | {"Model.size"}
-    for calls in (1, 7, 8, 9, 1000):  # CPython stops to count at 8
+    for calls in (1, 7, 8, 9, 1000):  # CPython stops counting calls at 8
         found = {name for name, _line in unrun(RUNS, f"for _ in range({calls}): ran(1); Model().size")}
         assert found == functions - {"ran"}, calls
 
@@ -229,8 +229,10 @@ def test_what_has_run() -> None:
         (("32", "33"), True),
     ],
 )
-def test_a_function_that_has_not_run_counts_by_its_arguments(edit: tuple[str, str], counts: bool) -> None:
-    """But for what is below a decorator, which may keep its source, and two lambdas of one line: one may have run."""
+def test_only_the_signature_of_a_function_that_has_not_run_counts(edit: tuple[str, str], counts: bool) -> None:
+    """The body of a function that has not run does not count. Exceptions: below a decorator (it may read the source),
+    and two lambdas in one line (either may have run).
+    """
     before, after = edit
     assert RUNS.count(before) == 1
     edited_source = RUNS.replace(before, after)

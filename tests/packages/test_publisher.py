@@ -1,4 +1,4 @@
-"""The thread that writes packages outlives whatever a write raises."""
+"""Tests that the thread that writes packages survives any exception of a write."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from precompiled.packages.publisher import Publisher
 
 
 class _NoException(BaseException):
-    """What an object of the program may raise as well."""
+    """An exception that is not an Exception, as an object of the program may raise."""
 
 
-def test_a_write_that_raises_anything_is_reported_and_holds_up_nothing() -> None:
+def test_write_that_raises_is_reported_and_does_not_block_later_writes() -> None:
     publisher, written, reported = Publisher(), [], []
 
     def raising(error: BaseException) -> Any:

@@ -1,7 +1,8 @@
-"""Cases for packages: a program as it was recorded, and as a later process has it; is the package used there?
+"""Cases for packages: source text that one process records, source text of a later process, and the expected outcome
+there.
 
-A file for each topic, found by support_packages.py, which writes the cases down and runs them. The graphs are made of
-matrix products, which Inductor compiles without a C++ compiler: the cases are about frames.
+Each file has one topic. support_packages.py finds the files, writes the cases to a folder and runs them. The graphs
+consist of matrix products, which Inductor compiles without a C++ compiler, since the cases test frames.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ USED, TRACED = "used", "traced"
 
 @dataclass(frozen=True)
 class Case:
-    """``before``, ``after``: source of the case's module; ``helper``: of a module that it imports, before and after."""
+    """``before`` and ``after`` are sources of the case's module. ``helper`` has the sources of a module that it
+    imports.
+    """
 
     name: str
     before: str
@@ -52,7 +55,7 @@ def build():
 def case(
     name: str, before: str, change: tuple[str, str] | None, expected: str, *, helper: tuple[str, str] = ("", "")
 ) -> None:
-    """``change``: (old, new) text of ``before``; None: no change."""
+    """Add a case. ``change`` is (old, new) text of ``before``, or None if the later process has the same source."""
     assert name not in CASES, f"there are two cases {name}"
     before = textwrap.dedent(before)
     after = before

@@ -1,4 +1,4 @@
-"""Values that a class holds, the members of enums among them."""
+"""Cases about values that a class holds, including the members of enums."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
@@ -96,7 +96,7 @@ case("ordered_dictionary_in_a_class", held_by_a_class("TABLE = collections.Order
 case("pattern_in_a_class", held_by_a_class("PATTERN = re.compile('a+')", "2.0 if cls.PATTERN.match('aa') else 3.0"),
      ("'a+'", "'b+'"), TRACED)
 
-# An enum as transformers has them: its own function names nothing but itself, and a global that is never read.
+# An enum as in transformers: its method names only itself and a global that is never read.
 ENUM_OF_TEXTS = """
 class Kind(str, enum.Enum):
     @classmethod

@@ -1,4 +1,4 @@
-"""Classes and methods: how they are found, and which class an object has."""
+"""Cases about classes and methods: how a trace finds them, and which class an object has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closures, defaults, arguments of a partial: values that come with a function."""
+"""Cases about values that come with a function: closures, defaults, arguments of a partial."""
 
 from __future__ import annotations
 

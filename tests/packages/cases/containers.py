@@ -1,4 +1,4 @@
-"""Lists, dictionaries and sets: what is in them, and in which order."""
+"""Cases about lists, dictionaries and sets: their contents and their order."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
@@ -39,7 +39,7 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'), TRACED)
-# Dynamo compares such a set as a whole. It shows its items in the order of their addresses, here: of their collisions.
+# Dynamo compares such a set as a whole, but iterates it in hash order, which depends on addresses and collisions.
 case("set_of_operators", """
 NAMES = "abs acos asin atan ceil cos erf erfc erfinv exp expm1 floor frac log neg rsqrt sin tan".split()
 OPERATORS = frozenset(getattr(torch.ops.aten, name).default for name in NAMES)
@@ -110,7 +110,7 @@ class Net(nn.Module):
 def build():
     return Net(F.relu), [(torch.randn(4, 4),)]
 """
-for _act in ("relu", "gelu"):  # of Python, and of C
+for _act in ("relu", "gelu"):  # implemented in Python, and in C
     case(f"{_act}_that_left_a_set", IN_A_SET.replace("Net(F.relu)", f"Net(F.{_act})"), ("{F.relu, F.gelu, F.silu}", "{F.silu}"), TRACED)
 case("keys_in_another_order", """
 from torch.nn import functional as F
@@ -124,7 +124,7 @@ def build():
     return Net(F.relu), [(torch.randn(4, 4),)]
 """, ("F.relu: 2.0, F.gelu: 3.0", "F.gelu: 2.0, F.relu: 3.0"), TRACED)
 
-# What Dynamo keeps no guard on: the order of a set's numbers, and the keys of a dictionary that a list is made of.
+# Dynamo has no guard on these: the order of a set's numbers, and the keys of a dictionary that becomes a list.
 for _number, _goes in enumerate((
     "list(SIZES)", "[*SIZES]", "tuple(SIZES)", "SIZES - {3}", "SIZES | {3}", "SIZES.union({3})", "SIZES.copy()",
     "frozenset(SIZES)", "sorted(SIZES, key=lambda size: size % 2)", "[SIZES.copy().pop()]", "deque(SIZES)", "SIZES",

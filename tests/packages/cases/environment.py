@@ -1,4 +1,4 @@
-"""What a process has from outside: variables of its environment, installed packages, limits of the interpreter."""
+"""Cases about the surroundings of a process: environment variables, installed packages, limits of the interpreter."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations

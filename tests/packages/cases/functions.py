@@ -1,4 +1,6 @@
-"""The compiled function and what it calls: the text of each, and which function a name leads to."""
+"""Cases about the compiled function and the functions that it calls: their source text, and how a name resolves to
+one.
+"""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Globals, builtins and imports: values that the code reads by a name."""
+"""Cases about globals, builtins and imports: values that the code reads by name."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
@@ -88,7 +88,7 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """, ("USE = True", "USE = False"), TRACED, helper=("ALPHA = 2.0\n", "raise SystemExit('imported')\n"))
 
-# Dynamo's bytecode makes the output again, by the name that the program has for the module.
+# Dynamo's bytecode reconstructs the output through the program's own name for the module.
 ORDERED = """
 import collections, dataclasses
 @dataclasses.dataclass
@@ -128,7 +128,7 @@ FUNCTIONS = {"f": lambda x: torch.func.grad(lambda y: torch.addmm(y, y, y, alpha
 def build():
     return FUNCTIONS["f"], [(torch.randn(4, 4),)]
 """, ("alpha=2.0", "alpha=3.0"), TRACED)
-# As Dynamo has einops fill its table of backends when it first meets the library.
+# On the first use of einops, Dynamo makes the library fill its table of backends in the same way.
 case("library_that_dynamo_prepares", """
 from torch._dynamo import trace_rules
 import library_that_dynamo_prepares_helper as helper

@@ -1,4 +1,4 @@
-"""Graph breaks: frames in several parts, frames that are left alone, functions that outlive a break."""
+"""Cases about graph breaks: functions with several frames, skipped frames, functions that are used after a break."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Methods that hold objects without a description of their own: modules and locks in defaults, a decorator's state."""
+"""Cases about methods that hold objects without a description: modules and locks in defaults, a decorator's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which objects are one: arguments and globals that are the same object, or share memory."""
+"""Cases about identity: arguments and globals that are the same object or share memory."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def f(x):
 def build():
     base = torch.randn(8, 4)
     return f, [(base[:4],)]
-""", ("base[:4]", "base[4:]"), TRACED)  # as in a graph's key
+""", ("base[:4]", "base[4:]"), TRACED)  # a graph's key holds this too
 case("sets_that_are_one", """
 ONE = {"base"}
 TWO = {"base"}

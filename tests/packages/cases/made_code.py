@@ -1,4 +1,4 @@
-"""Code that is made at run time: its globals are those of no module."""
+"""Cases about code that is compiled at run time: its globals belong to no module."""
 
 from packages.cases import TRACED, USED, case
 
@@ -53,7 +53,7 @@ case("made_function_that_an_object_has", HELD, None, USED)
 case("changed_global_of_a_made_function_that_an_object_has", HELD, ('"alpha": 2.0', '"alpha": 3.0'), TRACED)
 case("object_that_has_another_made_function", HELD, ("alpha=alpha)", "alpha=alpha + 1)"), TRACED)
 case("object_that_has_no_made_function_any_more", HELD, ('scope["g"]', "lambda x: torch.mm(x, x)"), TRACED)
-# The first attempt to trace f reads a global of g's; the last one leaves h to a frame of its own.
+# Dynamo's first attempt to trace f reads a global of g. Its last attempt traces h as a separate frame.
 BREAKS = """
 scope = {"torch": torch, "alpha": 2.0}
 exec("def g(x):\\n    return torch.addmm(x, x, x, alpha=alpha)", scope)
@@ -68,7 +68,7 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """
 case("made_function_that_only_a_first_attempt_met", BREAKS, None, USED)
-# Both functions read one dictionary, and Dynamo guards on it by one name; elsewhere each reads its own.
+# Both functions read one dictionary, and Dynamo guards it under one name. In the later process each reads its own.
 SHARED = """
 class Holds:
     pass

@@ -1,4 +1,4 @@
-"""Objects that a frame makes itself: they have no source, and no guard but their class's."""
+"""Cases about objects that a frame creates: they have no source, and no guard except on their class."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("alpha = 2.0", "alpha = 3.0"), TRACED)
-# Sets in the order in which the trace made them, which is Dynamo's in each process.
+# Sets that the trace fills item by item have Dynamo's order, which is the same in each process.
 for number, made in enumerate((
     "NAMES = set()\n    for name in TEXTS:\n        NAMES.add(name)",
     "NAMES = {name for name in TEXTS}",

@@ -1,4 +1,4 @@
-"""torch's modes and configuration, options of torch.compile, and context managers."""
+"""Cases about torch's modes and configuration, options of torch.compile, and context managers."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Modules of torch (nn.Module): their classes, submodules, parameters, attributes and hooks."""
+"""Cases about modules (nn.Module): their classes, submodules, parameters, attributes and hooks."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
@@ -31,7 +31,7 @@ case("forward_pre_hook", MODULE, (
     "return Net(), [",
     "net = Net()\n    net.first.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))\n    return net, ["),
     TRACED)
-# Of a function: torch.compile(module) gives a module, which runs global hooks once more.
+# The case compiles a function, since torch.compile(module) gives a module, which would run global hooks a second time.
 case("global_hook", """
 NET = nn.Linear(4, 4)
 def f(x):

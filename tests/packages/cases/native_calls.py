@@ -1,4 +1,4 @@
-"""Functions of the program that Dynamo calls itself while it traces, and what they read."""
+"""Cases about functions of the program that Dynamo calls itself during a trace, and about what they read."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What is never kept: each process traces it anew, and package_report() says why."""
+"""Cases that are never recorded: each process traces them, and package_report() gives the reason."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
 from packages.cases import FUNCTION, TRACED, case
 
-# With the reason that package_report() gives.
+# Each case, with the code that package_report() gives.
 NEVER = {
     "asks_for_id": "package-id",
     "a_class_of_exec": "package-inlined",
@@ -38,7 +38,7 @@ NEVER = {
     "hook_that_is_a_method": "package-not-portable",
     "hook_that_is_a_partial_of_a_method": "package-not-portable",
     "frozen_weights": "package-graph",
-    "inputs_that_overlap": "package-graph",  # aliased-mutation: it is compiled in each process
+    "inputs_that_overlap": "package-graph",  # aliased-mutation: each process compiles the graph itself
 }
 case("frozen_weights", """
 import torch._inductor.config
@@ -281,7 +281,7 @@ for _number, _goes in enumerate((
     "sorted(NAMES, key=len)", "frozenset(NAMES)", "f'{NAMES}'[2]", "str(NAMES)[2]", "','.join(NAMES)[0]",
     "[name for name, _ in zip(NAMES, range(2))]", "set(name for name in NAMES)",
     "dict.fromkeys(NAMES)",
-    # Of sets that the trace makes, and does not fill item by item.
+    # The trace creates these sets without adding their items one by one.
     "{'z', *NAMES}",
     "set(('a', 'b', 'c')) | {'d'}",
     "set(('a', 'b', 'c')).union(('d',))",

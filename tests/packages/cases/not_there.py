@@ -1,4 +1,4 @@
-"""Attributes, names and keys that a trace asked for in vain: nothing was there that could have a guard."""
+"""Cases about failed lookups of attributes, names and keys: a missing value creates no guard."""
 
 from __future__ import annotations
 

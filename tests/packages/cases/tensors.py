@@ -1,4 +1,4 @@
-"""Tensors: sizes, types, strides, gradients, views, subclasses."""
+"""Cases about tensors: sizes, types, strides, gradients, views, subclasses."""
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations

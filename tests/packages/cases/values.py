@@ -1,10 +1,10 @@
-"""Texts, patterns and dates: what Python computes of a whole value."""
+"""Cases about strings, patterns and dates, whose values Python computes as a whole."""
 
 from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
-# Dynamo guards on which object it is, and evaluates the match.
+# Dynamo guards on the identity of the pattern object and evaluates the match.
 case("a_regular_expression", """
 import re
 PATTERN = re.compile("a+")
