@@ -1,4 +1,4 @@
-"""Edits of generated Python code, at places that its syntax tree gives. Lines keep their numbers.
+"""Edits generated Python code at nodes of its syntax tree, keeping line numbers.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class SpansLines(Exception):
-    """A place that is not on one line."""
+    """The node to replace spans several lines."""
 
     def __init__(self, node: ast.expr) -> None:
         super().__init__(ast.unparse(node))
@@ -18,12 +18,12 @@ class SpansLines(Exception):
 
 
 def edited(text: str, places: Iterable[tuple[ast.expr, str]]) -> str:
-    """``text`` with other code in place of these nodes of its tree. Raises SpansLines."""
-    lines = text.split("\n")  # splitlines knows more ends of lines than ast
+    """``text`` with these nodes of its tree replaced by other code. Raises SpansLines."""
+    lines = text.split("\n")  # splitlines recognizes more line ends than ast
     for node, written in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
         if node.lineno != node.end_lineno:
             raise SpansLines(node)
-        # ast counts bytes.
+        # ast counts columns in bytes.
         line = lines[node.lineno - 1].encode()
         lines[node.lineno - 1] = (line[: node.col_offset] + written.encode() + line[node.end_col_offset :]).decode()
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""In a client: room for machine code on a GPU whose memory PyTorch's allocator has taken.
+"""Frees GPU memory for machine code in a client, if PyTorch's allocator holds all of it.
 
-CUDA loads code into memory of its own, and eager steps need more of it than compiled ones: by the time of the swap the
-allocator may hold the whole GPU, most of it in blocks that nobody uses.
+CUDA loads code into memory outside the allocator. Eager steps need more memory than compiled ones, so at the time of
+the swap the allocator may hold the whole GPU, most of it in unused blocks.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -15,22 +15,23 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
-FULL = re.compile(r"CUDA[^\n]*out of memory")  # as PyTorch's allocator, CUDA's runtime and its driver say it
+FULL = re.compile(r"CUDA[^\n]*out of memory")  # in the messages of PyTorch's allocator, CUDA's runtime and its driver
 
 
 def with_room(load: Callable[[], T], device: str) -> T:
-    """What ``load`` gives; where the GPU is full, once more after the allocator has given back what nobody uses."""
+    """The result of ``load``. If the GPU is full, free the allocator's unused blocks and call ``load`` again."""
     try:
         return load()
     except RuntimeError as error:
         if device == "cpu" or not is_full(error):
             raise
-    # This may be a thread in which another GPU is current: CUDA would make a context there, of hundreds of MB.
+    # Another GPU may be current in this thread. Without this context, CUDA would create a context of hundreds of MB on
+    # it.
     with torch.cuda.device(device):
         torch.cuda.empty_cache()
     return load()
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a GPU has no memory left."""
+    """Whether an error means that a GPU has no memory left."""
     return FULL.search(str(error)) is not None

@@ -1,4 +1,4 @@
-"""Replacing functions of torch's, and giving them back: one way for all that do.
+"""Replaces functions of torch, and restores them.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -12,7 +12,7 @@ Wrap = Callable[[Any], Any]
 
 
 class Patches:
-    """What was replaced, in order. True while there is any."""
+    """The replaced functions, in order. True while there are any."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -21,12 +21,12 @@ class Patches:
         return bool(self._undo)
 
     def replace(self, owner: Any, name: str, wrap: Wrap) -> None:
-        """Put ``wrap(what is there)`` in the place of ``owner.name``. Raises AttributeError where there is nothing."""
+        """Replace ``owner.name`` by ``wrap(original)``. Raises AttributeError if ``owner`` lacks the name."""
         original = getattr(owner, name)
         setattr(owner, name, wrap(original))
         self._undo.append(lambda: setattr(owner, name, original))
 
     def undo(self) -> None:
-        """Give all back, the last first: two patches may be of one function. Idempotent."""
+        """Restore all functions, the last one first, because two patches may replace one function. Idempotent."""
         while self._undo:
             self._undo.pop()()

@@ -1,1 +1,1 @@
-"""What only a client does: route ``torch.compile`` to us, prepare graphs, load artifacts, retrace."""
+"""Code for clients only: routing ``torch.compile`` to this project, preparing graphs, loading artifacts, retracing."""

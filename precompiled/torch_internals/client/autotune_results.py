@@ -1,12 +1,12 @@
-"""In a client: where it keeps what it has measured of the configurations of an artifact's Triton kernels.
+"""Redirects the autotuning results of a loaded artifact's Triton kernels to the client's own Inductor cache.
 
-Inductor measures them where a kernel is launched first, and writes which was the quickest beside the kernel's source
-(torch/_inductor/runtime/autotune_cache.py). In an artifact that is the folder of the worker that compiled it: a folder
-of another user, of another host or of an image, where a client could not write, and its step would raise. So the source
-is taken to lie among the client's own files of Inductor, where plain torch.compile has it.
+Inductor measures the configurations of a kernel at its first launch, and writes the fastest beside the kernel's source
+(torch/_inductor/runtime/autotune_cache.py). In an artifact, this source is in the folder of the worker that compiled
+it. The folder may belong to another user, another host or an image, so writing there would fail and the client's step
+would raise. Therefore the kernel's path is set to the client's own cache folder, as in plain torch.compile.
 
-What is kept is found again for the same configurations. Those of an artifact are not always those that the kernel had
-when its cache was made: a worker adds a reduction's smaller block (static_launchers.py). So the cache is made anew.
+A stored result is valid only for equal configurations. A worker adds a smaller block for a reduction
+(static_launchers.py) after the kernel's cache was created, so the cache is created again here.
 
 Private names: torch._inductor.output_code.CompiledFxGraph._triton_bundle,
 torch._inductor.triton_bundler.TritonBundle.static_autotuners,
@@ -25,7 +25,7 @@ from torch._inductor.codecache import get_path
 
 
 def keep_here(code: Any) -> None:
-    """A ``CompiledFxGraph`` that is loaded, in place."""
+    """Redirect the results of a loaded ``CompiledFxGraph``, in place."""
     bundle = code._triton_bundle
     if bundle is None or not bundle.static_autotuners:
         return

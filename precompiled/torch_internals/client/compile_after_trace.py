@@ -1,8 +1,8 @@
-"""A graph that is compiled in process after Dynamo's trace has ended: torch's own error, where it is torch's.
+"""Compiles a graph in process after Dynamo's trace has ended, and raises torch's own errors.
 
-What is compiled then is the captured program, in the client as in a worker (compile.compile_here). If that fails, the
-fault may be our capture's. So the graph is compiled as Dynamo gave it, too (docs/decisions/0018); and what that raises
-is raised in the form that Dynamo gives to a backend's errors (torch/_dynamo/output_graph.py, call_user_compiler).
+The client compiles the captured program, as a worker does (compile_graph.compile_here). If that fails, the capture may
+be at fault, so the client then compiles the graph as Dynamo gave it (docs/decisions/0018). An error of this second
+compile is raised in the form that Dynamo gives to backend errors (torch/_dynamo/output_graph.py, call_user_compiler).
 
 Private names: torch._guards.{TracingContext, tracing}, torch._dynamo.exc.{BackendCompilerFailed, ShortenTraceback,
 SkipFrame, TensorifyScalarRestartAnalysis, exceptions_allowed_to_be_fallback}, torch._dynamo.config.suppress_errors,
@@ -32,12 +32,12 @@ from precompiled.torch_internals import version_tuple
 from precompiled.torch_internals.client import inductor_backend
 from precompiled.torch_internals.graph import ambient_modes, compiler_config, input_metadata
 
-# Where plain torch.compile says it.
+# The logger that plain torch.compile uses for this warning.
 _dynamos_log = logging.getLogger("torch._dynamo.convert_frame")
 
-# After these Dynamo goes on in another way (a graph break, another trace, the frame as it is), and raises nothing.
+# After these exceptions Dynamo continues in another way (a graph break, a retrace, an eager frame) and raises nothing.
 _GOES_ON = (exc.TensorifyScalarRestartAnalysis, exc.SkipFrame, *exc.exceptions_allowed_to_be_fallback)
-# 2.11 wraps an IndexError like any other.
+# Exceptions that Dynamo does not wrap. 2.11 wraps IndexError.
 _AS_THEY_ARE = (exc.ShortenTraceback, *((IndexError,) if version_tuple(torch.__version__) > (2, 11) else ()))
 
 
@@ -45,8 +45,10 @@ _Made = TypeVar("_Made")
 
 
 def apart(compile: Callable[..., _Made], device: str) -> Callable[..., _Made]:
-    """``compile``, apart from the program's random numbers, as in Dynamo: it measures kernels on random tensors, and
-    what the program draws next must not depend on that. Nor does a mode of the program's (``FlopCounterMode``) see it.
+    """Wrap ``compile`` so that it leaves the program's random state and modes alone, as Dynamo does.
+
+    A compile measures kernels on random tensors, which must not change the numbers that the program draws next. Modes
+    of the program (``FlopCounterMode``) must not count the compile.
     """
 
     @functools.wraps(compile)
@@ -63,14 +65,14 @@ def apart(compile: Callable[..., _Made], device: str) -> Callable[..., _Made]:
 
 @dataclass(frozen=True)
 class Given:
-    """A graph as Dynamo gave it. ``options``: of its torch.compile()."""
+    """A graph as Dynamo gave it. ``options`` are those of its torch.compile()."""
 
     name: str
     module: torch.fx.GraphModule
     options: Mapping[str, Any]
 
     def compile(self, program: dict[str, Any]) -> Callable[..., Any] | None:
-        """As plain torch.compile does it; raises what it raises. None where it holds for some inputs only."""
+        """Compile as plain torch.compile does, with its errors. None if the result is valid for only some inputs."""
         module = copied(self.module)
         values = [node.meta["example_value"] for node in module.graph.nodes if node.op == "placeholder"]
         mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
@@ -87,8 +89,9 @@ class Given:
 
 
 def copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A copy, since a compile may change its graph, and the program may run the graph eager. Tensors and other modules
-    are shared.
+    """A copy of the graph that shares tensors and other modules.
+
+    A compile may change its graph, and the program may run the original eagerly.
     """
     held = {
         node.target: copied(value) if isinstance(value, torch.fx.GraphModule) else value
@@ -109,11 +112,11 @@ def copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 class _Inductor:
-    __name__ = "inductor"  # what plain torch.compile says, whichever way it came to us
+    __name__ = "inductor"  # the backend name in plain torch.compile's errors
 
 
 def raised_by_dynamo(name: str, error: Exception) -> Exception | None:
-    """What a call of a compiled function raises when its backend raised ``error``; None where it runs eager."""
+    """The exception of a compiled function whose backend raised ``error``; None if the function runs eager instead."""
     if isinstance(error, _GOES_ON):
         return None
     if torch._dynamo.config.suppress_errors:

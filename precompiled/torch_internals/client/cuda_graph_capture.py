@@ -1,10 +1,12 @@
-"""CUDA graphs that the program captures (``torch.cuda.graph``), and what of ours must not come in between.
+"""Keeps artifact loads from breaking a CUDA graph that the program captures (``torch.cuda.graph``).
 
-While one is captured, CUDA forbids other threads too to load code or to take memory, and breaks the capture of whoever
-is not asked not to (torch's default, capture_error_mode="global"). The swap thread does both when it loads an artifact.
-That is for a thread that works for the captured one; ours has nothing to do with it, and says so to CUDA.
+During a capture, CUDA by default also forbids other threads to load code or allocate memory, and such a call breaks the
+capture (torch's default capture_error_mode="global"). The swap thread does both when it loads an artifact. The rule
+exists for threads that work for the capturing thread. The swap thread does not, so it opts out with CUDA.
 
-The call is of CUDA's driver. No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+The function called is part of CUDA's driver API.
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
 def is_capturing() -> bool:
-    """Whether this thread captures a CUDA graph: on its current stream."""
+    """Whether this thread captures a CUDA graph on its current stream."""
     return torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager
 def unconcerned() -> Iterator[None]:
-    """Captures of other threads neither forbid what this thread does in here, nor are broken by it."""
+    """Inside this context, captures of other threads neither restrict this thread nor are broken by it."""
     exchange = _exchange() if torch.cuda.is_initialized() else None
     if exchange is None:
         yield
@@ -40,7 +42,7 @@ def unconcerned() -> Iterator[None]:
 
 
 def _exchange() -> Any:
-    """CUDA's cuThreadExchangeStreamCaptureMode; None where there is no such driver."""
+    """CUDA's cuThreadExchangeStreamCaptureMode; None if the driver lacks it."""
     try:
         return ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode  # loaded already, by torch.cuda
     except (OSError, AttributeError):

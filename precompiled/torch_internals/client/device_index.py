@@ -1,10 +1,10 @@
-"""In a client: an artifact, which is for ``cuda:0``, moved to the index of the GPU that its graph runs on.
+"""Moves an artifact, which is compiled for ``cuda:0``, to the index of the GPU that its graph runs on.
 
-The index is in four places: in the text of Inductor's wrapper and of the Triton kernels in it, in Inductor's pickled
-kernels, in the folders of Triton's cache that a bundle is for, and in what CUDA graphs are recorded on. Machine code
-has none, and Triton's hashes have none. What is made is what torch generates for a graph of that index:
-tests/gpu/test_device_index.py compares the two. Text in which an index stands in another way than those known here is
-refused, since it would compute on a GPU that the program has not asked for (docs/decisions/0035).
+The index occurs in four places: in the text of Inductor's wrapper and of its Triton kernels, in Inductor's pickled
+kernels, in the folder names of a bundle's Triton cache, and in the device of recorded CUDA graphs. Machine code and
+Triton's hashes do not contain it. The result equals the code that torch generates for that index;
+tests/gpu/test_device_index.py compares the two. Text with an index in an unknown position is refused, because it could
+compute on the wrong GPU (docs/decisions/0035).
 
 Private names: torch._inductor.output_code.CompiledFxGraph.{source_code, constants, device_idxs, _triton_bundle},
 torch._inductor.triton_bundler.{TritonBundle, TritonKernelArtifacts, StaticallyLaunchedAutotuner},
@@ -31,18 +31,19 @@ from precompiled.torch_internals import code_edits
 
 HOME = "cuda:0"
 
-# Calls that take an index alone: the last part of the function's name.
+# Calls that take only an index, by the last part of the function's name.
 _TAKES_AN_INDEX = frozenset({"_DeviceGuard", "set_device", "get_raw_stream", "device", "synchronize", "current_stream"})
-# In the text of a Triton kernel, which is a string in the wrapper. It has no other place for an index.
+# The only place for an index in the text of a Triton kernel, which is a string in the wrapper.
 _PROPERTIES = re.compile(r"(DeviceProperties\(type='cuda', index=)0(?=,)")
-# What else may take one, and names of arguments that are one.
+# Names of arguments that are an index, and a pattern of other functions that may take one.
 _LABELS = frozenset({"device", "device_index", "device_idx"})
 _SUSPICIOUS = re.compile(r"cuda|device|stream|generator", re.IGNORECASE)
 
 
 def move(bundle: Any, codes: list[Any], index: int) -> None:
-    """A ``BundledAOTAutogradResult`` and its ``CompiledFxGraph``s, in place, but for the text of the backward's graph
-    (relocate.py). Raises Bypass.
+    """Move a ``BundledAOTAutogradResult`` and its ``CompiledFxGraph``s, in place. Raises Bypass if the text is unknown.
+
+    relocate.py moves the text of the backward's graph.
     """
     for code in codes:
         _move_code(code, index)
@@ -53,7 +54,7 @@ def move(bundle: Any, codes: list[Any], index: int) -> None:
 
 def _move_code(code: Any, index: int) -> None:
     if any(constant.is_cuda for constant in (code.constants or {}).values()):
-        raise Bypass(f"the artifact holds a constant on {HOME}", code="device-index")  # seen of no graph yet
+        raise Bypass(f"the artifact holds a constant on {HOME}", code="device-index")  # no graph seen so far has one
     before = _kernels(code.source_code)
     code.source_code = moved_text(code.source_code, index)
     keys = {
@@ -80,7 +81,7 @@ def _move_code(code: Any, index: int) -> None:
 
 
 def moved_text(text: str, index: int) -> str:
-    """Python code for ``cuda:0``, for ``cuda:index``. Raises Bypass for an index in an unknown place."""
+    """Python code for ``cuda:0``, rewritten for ``cuda:index``. Raises Bypass for an index in an unknown position."""
     moved, places = f"cuda:{index}", []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and node.value == HOME:
@@ -99,7 +100,7 @@ def moved_text(text: str, index: int) -> str:
 
 
 def _indices(call: ast.Call) -> Iterator[ast.Constant]:
-    """The arguments of a call that are the index 0. Raises Bypass where one may be."""
+    """The arguments of a call that are the index 0. Raises Bypass if another argument may be an index."""
     name = _name(call.func)
     last = name.rpartition(".")[2]
     given = [*((None, value) for value in call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]
@@ -130,6 +131,6 @@ def _name(function: ast.expr) -> str:
 
 
 def _kernels(text: str) -> list[str]:
-    """The sources of the Triton kernels that a wrapper names, in their order."""
+    """The sources of the Triton kernels in a wrapper, in their order."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     return [ast.literal_eval(call.args[1]) for call in calls if _name(call.func) == "async_compile.triton"]

@@ -1,7 +1,7 @@
-"""Running a user's factory without the memory of its tensors.
+"""Runs a user's factory without allocating the memory of its tensors.
 
-Dynamo takes the fake tensors of somebody else's mode for what they stand for, so the graphs, and their keys, are those
-of real tensors (tests/watch/test_entry.py). What needs a value of a tensor raises.
+Dynamo treats the fake tensors of an active mode like real ones, so the graphs and their keys are those of real tensors
+(tests/watch/test_entry.py). Code that reads a tensor's value raises.
 
 Private names: torch._subclasses.fake_tensor.FakeTensorMode. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -16,6 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[None]:
-    """Tensors made in here have no storage. Real ones, made while modules were imported, may be used as well."""
+    """Tensors created in this context have no storage. Real tensors, created by earlier imports, may be used too."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield

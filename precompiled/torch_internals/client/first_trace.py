@@ -1,7 +1,8 @@
-"""Dynamo's first trace in a process: while it goes on, the daemon and a worker may start (docs/decisions/0016).
+"""Calls back at Dynamo's first trace in a process, so that the daemon and a worker start during the trace.
 
-Not at ``torch.compile``, which libraries call for functions that nobody calls. Which backend a trace is for is not
-known.
+See docs/decisions/0016.
+``torch.compile`` itself would be too early: libraries call it for functions that may never run. The callback does not
+know the backend of the trace.
 
 Private names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback,
 remove_start_callback}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -23,7 +24,7 @@ _then: Callable[[], None] = lambda: None  # noqa: E731
 
 
 def install(then: Callable[[], None]) -> None:
-    """Call ``then`` at the first trace; idempotent. ``torch.compiler.reset()`` forgets it."""
+    """Call ``then`` at the first trace. Idempotent. ``torch.compiler.reset()`` removes the callback."""
     global _then  # noqa: PLW0603
     _then = then
     from torch._dynamo.callback import callback_handler
@@ -33,7 +34,7 @@ def install(then: Callable[[], None]) -> None:
 
 
 def remove() -> None:
-    """Be called back no more; idempotent."""
+    """Remove the callback. Idempotent."""
     from torch._dynamo.callback import callback_handler
 
     if _begin in callback_handler.start_callbacks:
@@ -47,5 +48,5 @@ def _begin(_frame: Any = None) -> None:
     _begun = True
     try:
         _then()
-    except Exception as error:  # noqa: BLE001 - the graph itself says what is wrong, and falls back
+    except Exception as error:  # noqa: BLE001 - the graph itself reports the error and falls back
         log.info("nothing is started ahead of the first graph: %s", error)

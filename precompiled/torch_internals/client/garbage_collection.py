@@ -1,11 +1,11 @@
-"""Python's garbage collector while Dynamo traces, or a package is looked for: seldom, instead of hundreds of times.
+"""Runs Python's garbage collector less often while Dynamo traces, or while a package is looked up.
 
-Tracing makes objects by the hundred thousand that stay until it ends, so that each collection looks at all of them and
-finds next to nothing (docs/decisions/0014). The thresholds are raised, not the collector switched off: a trace that
-does leave cycles behind is still collected.
+A trace allocates hundreds of thousands of objects that live until its end, so each collection examines all of them and
+frees almost nothing (docs/decisions/0014). The thresholds are raised, but the collector stays on, so a trace that
+leaves cycles behind is still collected.
 
-Dynamo calls back before and after each frame that it compiles (torch/_dynamo/callback.py, which counts frames that
-overlap in several threads). What is compiled in process runs under the program's own thresholds.
+Dynamo calls back before and after each frame that it compiles (torch/_dynamo/callback.py counts frames that overlap in
+several threads). Compiles in process run under the program's own thresholds.
 
 Private names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback,
 register_end_callback}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# Of CPython's three generations; the program's own are 700, 10, 10 unless it has set others.
+# For CPython's three generations. The defaults are 700, 10, 10.
 SELDOM = (100_000, 20, 100)
 
 _WITHOUT_A_LOCK = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -28,7 +28,7 @@ _before: tuple[int, ...] | None = None
 
 
 def install() -> None:
-    """From now on; idempotent. ``torch.compiler.reset()`` forgets it: called again with each graph."""
+    """Register the callbacks. Idempotent. ``torch.compiler.reset()`` removes them, so this is called for each graph."""
     from torch._dynamo.callback import callback_handler
 
     if _begin not in callback_handler.start_callbacks:
@@ -39,7 +39,7 @@ def install() -> None:
 def _begin(_frame: Any = None) -> None:
     global _before  # noqa: PLW0603
     now = gc.get_threshold()
-    # 0: the program has switched it off its own way.
+    # A threshold of 0 means that the program has switched the collector off.
     if _before is None and gc.isenabled() and 0 < now[0] < SELDOM[0]:
         _before = now
         gc.set_threshold(*SELDOM)
@@ -47,29 +47,32 @@ def _begin(_frame: Any = None) -> None:
 
 def _end(_frame: Any = None) -> None:
     global _before
-    before, _before = _before, None  # first of all: a collection runs whatever is finalized by it
-    # Else they were set while Dynamo traced: theirs. Python 3.14 says 0 for the oldest generation, whatever was set.
+    before, _before = _before, None  # set first, because a collection runs finalizers
+    # If the thresholds differ, the program set them during the trace, and they stay. Python 3.14 always reports 0 for
+    # the oldest generation.
     if before is not None and gc.get_threshold()[:2] == SELDOM[:2]:
-        # What is new is looked at here. Left to the program's next allocation it would be everything: the oldest
-        # generation's turn has come as well by then, a third of a second with torch and transformers imported.
-        if not _WITHOUT_A_LOCK:  # where each collection is a full one
+        # Collect only the young generations. Otherwise the program's next allocation would start a full collection,
+        # which is due by then and takes a third of a second with torch and transformers imported.
+        if not _WITHOUT_A_LOCK:  # without the GIL every collection is a full one
             gc.collect(1)
             _put_off()
         gc.set_threshold(*before)
 
 
 def _put_off() -> None:
-    """Count from zero until the oldest generation's turn: ours are in it by now, and where that is a quarter more than
-    there was, this first call's next import would look at everything.
+    """Reset the collector's counters, so that the next full collection is not due at once.
+
+    The trace's objects are in the oldest generation now. If they enlarged it by more than a quarter, the next import
+    would start a full collection within the program's first call.
     """
-    if not gc.get_freeze_count():  # else what the program has put aside would come back
-        gc.freeze()  # which is the way to the counts; the lists are joined, and not gone through
+    if not gc.get_freeze_count():  # otherwise unfreeze() would undo the program's own freeze()
+        gc.freeze()  # this resets the counters; it joins the generations' lists without examining the objects
         gc.unfreeze()
 
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Where we allocate as much as a trace does, before Dynamo has called back: a package's guards."""
+    """Raise the thresholds before Dynamo calls back, for work that allocates like a trace (a package's guards)."""
     raised = _before is None
     _begin()
     try:
@@ -81,7 +84,7 @@ def seldom() -> Iterator[None]:
 
 @contextmanager
 def as_usual() -> Iterator[None]:
-    """For a compile in process, in the middle of a trace: minutes of allocations that are not a trace's."""
+    """Restore the program's thresholds during a compile in process, which may take minutes in the middle of a trace."""
     raised = _before is not None
     _end()
     try:

@@ -1,16 +1,18 @@
-"""Tensors that Dynamo leaves on the module of its graph, as inputs of the graph.
+"""Turns tensors that Dynamo leaves on a graph's module into inputs of the graph.
 
-Dynamo makes inputs of what a function takes, but not of what a compiled ``optimizer.step()`` works on: parameters and
-state are attributes of the module that it hands over, and the graph reads them (``get_attr``). AOTAutograd would put
-them before the graph's inputs (torch/_functorch/aot_autograd.py: ``aot_module_simplified``). So does this, behind them:
-then a graph is the same whatever process holds the tensors, and no tensor travels.
+Dynamo turns a function's arguments into inputs, but not the tensors of a compiled ``optimizer.step()``. Its parameters
+and state stay attributes of the module, and the graph reads them (``get_attr``). AOTAutograd would put them before the
+graph's inputs (torch/_functorch/aot_autograd.py: ``aot_module_simplified``); this file puts them after the inputs. So
+the graph is the same in every process, and no tensor is sent.
 
-The list of the tensors is given to the frame's tracing context, as AOTAutograd does: torch empties it when the
-optimizer is gone (torch/_dynamo/variables/optimizer.py: ``create_finalizer``), whose state would live on otherwise.
+The list of tensors is stored in the frame's tracing context, as AOTAutograd does. Torch empties the list when the
+optimizer is deleted (torch/_dynamo/variables/optimizer.py: ``create_finalizer``). Otherwise the optimizer's state would
+stay alive.
+
+Dynamo gives both meta entries to these nodes as to placeholders (torch/_dynamo/variables/builder.py).
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
-torch._guards.TracingContext.{try_get, params_flat}. Checked on 2.11.0, 2.13.0, 2.15.0. Dynamo gives both entries to
-these nodes as to placeholders (torch/_dynamo/variables/builder.py).
+torch._guards.TracingContext.{try_get, params_flat}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ _CARRIED = ("example_value", "tensor_dict")
 
 
 def as_input(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
-    """A new input of ``graph``, with what Dynamo says of the tensor that ``node`` gives."""
+    """A new input of ``graph``, with Dynamo's metadata of the tensor that ``node`` returns."""
     made = graph.placeholder(node.name)
     made.meta = {name: node.meta[name] for name in _CARRIED if name in node.meta}
     return made
 
 
 def lifted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """The graph with these tensors as its last inputs, in the order of their first use, and the tensors.
+    """The graph with its tensors as additional last inputs, in the order of their first use, and the tensors.
 
-    The graph itself where it holds none. Raises Bypass where Dynamo says too little of one.
+    Returns the graph itself if it holds no tensors. Raises Bypass if Dynamo gives no metadata for one.
     """
     held: dict[str, torch.Tensor] = {}
     reads: dict[str, list[torch.fx.Node]] = {}

@@ -1,13 +1,13 @@
-"""Graphs in a form that a worker can rebuild: tensors that they hold become inputs; compiled autograd's go to ATen.
+"""Converts graphs into a form that a worker can rebuild: held tensors become inputs, compiled autograd becomes ATen.
 
-What Dynamo makes of a backward that compiled autograd captured differs from other graphs in two ways:
+The graph of a backward that compiled autograd captured differs from other graphs in two ways:
 
 - Its first input is a list of tensors, which it takes over and empties (node.meta["steal_arg"]).
-- It calls functions of this one process: ``torch._dynamo.compiled_autograd.ops.*``, bound from C++ when a backward
-  first needs them, and closures over one AOTAutograd backward. A worker that never ran that backward has neither.
+- It calls functions of this process: ``torch._dynamo.compiled_autograd.ops.*``, which C++ binds when a backward first
+  needs them, and closures over one AOTAutograd backward. A worker that never ran this backward has neither.
 
-So the graph is flattened, and traced down to ATen here, in the client, as AOTAutograd would have done first thing
-(docs/decisions/0011). No gradient is ever asked of it: a backward that is itself differentiated is refused.
+So the client flattens the graph and traces it down to ATen, as AOTAutograd would do first (docs/decisions/0011). The
+result needs no gradients, because a backward that is itself differentiated is refused.
 
 Private names: torch._dynamo.compiled_autograd.{in_compiled_autograd_region, Op}, torch._C._autocast_supported_devices,
 torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"], torch.fx.Node.meta["steal_arg"],
@@ -36,9 +36,9 @@ from precompiled.torch_internals.eager import stand_in
 
 @dataclass(frozen=True)
 class Plain:
-    """``module``: what is captured; ``as_given``: the same in the operators of Dynamo.
+    """A graph in two forms. ``module`` is captured; ``as_given`` computes the same with Dynamo's operators.
 
-    Both take ``flatten(args)``, and ``held`` behind it.
+    Both take the result of ``flatten(args)``, followed by ``held``.
     """
 
     module: torch.fx.GraphModule
@@ -49,10 +49,10 @@ class Plain:
 
     @contextlib.contextmanager
     def modes(self) -> Iterator[None]:
-        """What it is captured in. Tracing has settled what autocast casts and what has a gradient (nothing has).
+        """The modes for the capture. After a trace to ATen, which has applied them, autocast and grad mode are off.
 
-        A worker that traced again under the program's own modes would cast what the program does not, where a backward
-        switches autocast off (torch.amp.custom_bwd).
+        If a worker traced again under the program's autocast, it would cast where a backward has switched autocast off
+        (torch.amp.custom_bwd).
         """
         with contextlib.ExitStack() as stack:
             if self.traced:
@@ -63,11 +63,11 @@ class Plain:
             yield
 
     def eager(self) -> stand_in.StandIn:
-        """What runs until its artifact is there. Made when it is asked for: a hit has no use for it."""
+        """A stand-in that runs until the artifact is loaded. Created on demand, because a hit does not need it."""
         return stand_in.StandIn(self.as_given)
 
     def taking_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, for the arguments that Dynamo passes."""
+        """Adapt ``function``, which takes flattened inputs, to the arguments that Dynamo passes."""
         flatten, held = self.flatten, self.held
         if flatten is not None:
             return lambda *args: function(*flatten(args), *held)
@@ -77,7 +77,7 @@ class Plain:
 
 
 def plain(module: torch.fx.GraphModule) -> Plain:
-    """The graph itself, or a plain one that does the same. Raises Bypass where there is none."""
+    """The graph in a form that a worker can rebuild. Raises Bypass if there is no such form."""
     module = runtime_assertions.restored(module)
     if torch._dynamo.compiled_autograd.in_compiled_autograd_region and _is_of_one_process(module):
         flat, flatten = _flat(module)
@@ -87,7 +87,7 @@ def plain(module: torch.fx.GraphModule) -> Plain:
 
 
 def _is_of_one_process(module: torch.fx.GraphModule) -> bool:
-    """Whether it is a captured backward, rather than a function that such a backward calls."""
+    """Whether the graph is a captured backward, and not a function that such a backward calls."""
     return any(
         node.meta.get("steal_arg")
         if node.op == "placeholder"
@@ -99,7 +99,7 @@ def _is_of_one_process(module: torch.fx.GraphModule) -> bool:
 
 
 def _flat(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[[tuple[Any, ...]], list[Any]]]:
-    """The graph with the tensors that it takes from its lists as inputs; and from its arguments to these."""
+    """The graph with the tensors of its list inputs as separate inputs, and a function that gives these inputs."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     picks: list[tuple[int, int | None]] = []
@@ -131,21 +131,21 @@ def _flat(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[
     def flatten(args: tuple[Any, ...]) -> list[Any]:
         taken = [args[position] if item is None else args[position][item] for position, item in picks]
         for position in stolen:
-            args[position].clear()  # or the activations would live until the backward has ended
+            args[position].clear()  # otherwise the activations would live until the backward ends
         return taken
 
     return torch.fx.GraphModule(module, graph), flatten
 
 
 def _traced(flat: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The same in ATen's operators."""
+    """The same graph in ATen operators."""
     inputs = [node for node in flat.graph.nodes if node.op == "placeholder"]
     values = [node.meta.get("example_value") for node in inputs]
     mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), contextlib.nullcontext())
 
     def run(*arguments: Any) -> Any:
         outputs = torch.fx.Interpreter(flat).run(*arguments)
-        # Grad mode may be on in here, where a custom Function's backward broke the graph.
+        # Grad mode may be on here, if the backward of a custom Function broke the graph.
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             raise Bypass("compiled autograd captured a backward that is differentiated", code="double-backward")
         return outputs

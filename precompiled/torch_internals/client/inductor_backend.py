@@ -1,4 +1,4 @@
-"""Plain torch.compile's own backend "inductor": what it makes of a graph, and of mode= and options=.
+"""Calls plain torch.compile's own backend "inductor": its compile of a graph, and its handling of mode= and options=.
 
 Private names: torch._TorchCompileInductorWrapper.config, torch._inductor.compile_fx.compile_fx.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -16,14 +16,14 @@ from precompiled.torch_internals.inductor import direct_inductor_calls
 
 
 def options_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What torch.compile makes of mode= and options=; raises as torch.compile does for unknown ones."""
+    """Inductor's settings for mode= and options=. Raises what torch.compile raises for unknown ones."""
     return dict(torch._TorchCompileInductorWrapper(mode, options, None).config)
 
 
 def compile_in_process(
     module: torch.fx.GraphModule, inputs: list[Any], options: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Exactly what plain torch.compile does with a graph."""
+    """Compile exactly as plain torch.compile does."""
     from torch._inductor.compile_fx import compile_fx
 
     with garbage_collection.as_usual(), direct_inductor_calls.ours():

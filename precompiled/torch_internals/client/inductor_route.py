@@ -1,9 +1,9 @@
-"""Routes torch.compile's backend "inductor" to ours, and calls the real one.
+"""Routes torch.compile's backend "inductor" to this project, which can still call the real one.
 
-``torch.compile(..., backend="inductor")``, which is the default, makes a ``torch._TorchCompileInductorWrapper`` that
-holds mode= and options= as ``config``; its ``__call__`` is Dynamo's backend. Replacing that one method on the class
-routes every compiled function of the process, also those made before, and taking it back restores them all. The
-wrapper itself (its equality, ``get_compiler_config``, ``reset``) stays torch's own.
+``torch.compile(..., backend="inductor")``, the default, creates a ``torch._TorchCompileInductorWrapper``. It holds
+mode= and options= as ``config``, and its ``__call__`` is Dynamo's backend. Replacing this one method on the class
+routes every compiled function of the process, including earlier ones. Undoing the replacement restores all of them. The
+rest of the wrapper (equality, ``get_compiler_config``, ``reset``) stays torch's own.
 
 Private names: torch._TorchCompileInductorWrapper.{__init__, __call__, config}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -34,10 +34,12 @@ WentAround = Callable[[Any, bool], Callable[[], None]]
 
 
 def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], None]) -> None:
-    """Route from now on; idempotent. Raises PrecompiledError on a torch that this was not checked on.
+    """Start routing. Idempotent. Raises PrecompiledError on a torch version that is not supported.
 
-    ``serve``: gets a graph, the options of its torch.compile(), and what compiles it in process; gives its callable.
-    ``went_around``: called if code calls Inductor directly (direct_inductor_calls.py). ``at_first_trace``: called once.
+    - ``serve``: takes a graph, the options of its torch.compile(), and a function that compiles it in process. Returns
+      the graph's callable.
+    - ``went_around``: called if code calls Inductor directly (direct_inductor_calls.py).
+    - ``at_first_trace``: called once, at the first trace.
     """
     if _patches:
         return
@@ -54,11 +56,12 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
         @functools.wraps(original)
         def made(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            # torch.compile makes it, and imports Dynamo next. Before the first trace, so not with the first graph.
+            # torch.compile creates the wrapper and then imports Dynamo. Installing here covers the trace of the first
+            # graph.
             try:
                 garbage_collection.install()
                 first_trace.install(at_first_trace)
-            except Exception as error:  # noqa: BLE001 - torch.compile traces as ever
+            except Exception as error:  # noqa: BLE001 - torch.compile traces as usual without the callbacks
                 log.info("Dynamo's traces are not seen: %s", error)
 
         return made
@@ -69,7 +72,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
 
 
 def install_refusal(refuse: Callable[[Any], None]) -> None:
-    """Have Inductor's compiles raise what ``refuse`` raises for a graph, where routing is not possible."""
+    """Make Inductor's compiles raise what ``refuse`` raises for a graph. For processes where routing is impossible."""
     wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
     if _patches or wrapper is None:
         return
@@ -87,7 +90,7 @@ def install_refusal(refuse: Callable[[Any], None]) -> None:
 
 
 def remove() -> None:
-    """Give torch.compile back its own backend; idempotent."""
+    """Restore torch.compile's own backend. Idempotent."""
     if _patches:
         _patches.undo()
         direct_inductor_calls.remove()
@@ -106,7 +109,7 @@ def _routed(wrapper: Any, serve: Serve, original: Callable[..., Any]) -> Callabl
             with direct_inductor_calls.ours():
                 return in_process()
 
-        # Only torch's own wrapper, not what derives from it (AOTInductor's); and only calls of the plain form.
+        # Serve only calls of the plain form to torch's own wrapper. AOTInductor derives a class from it.
         patches = kwargs.get("config_patches") or {}
         if (
             type(self) is not wrapper

@@ -1,7 +1,7 @@
-"""In a client: from an artifact's files to the callable that plain ``torch.compile`` would have made.
+"""Loads an artifact's files into the callable that plain ``torch.compile`` would have returned.
 
-AOTAutograd's own ``wrap_post_compile`` makes the runtime wrappers; only the two steps that would start a compiler or
-write to Inductor's cache are replaced: the generated module is executed from memory and its kernels are mapped from the
+AOTAutograd's own ``wrap_post_compile`` builds the runtime wrappers. Two steps are replaced, because they would start a
+compiler or write to Inductor's cache: the generated module is executed from memory, and its kernels are mapped from the
 artifact (cpp_kernels.py).
 
 Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
@@ -36,15 +36,16 @@ def load_bundle(
     cudagraphs: bool, name: str, classes: program_classes.Classes, frozen: Sequence[torch.Tensor] = (),
     device: str = "cpu", groups: Sequence[str] = (),
 ) -> Callable[..., Any]:  # fmt: skip
-    """The compiled callable: takes the graph's inputs, returns its outputs as a tuple.
+    """The compiled callable, which takes the graph's inputs and returns its outputs as a tuple.
 
-    ``native``: name of a kernel -> the file that holds it, and that file's SHA-256.
-    ``pickled`` is unpickled, which runs code: the caller has checked where it comes from (store/trust.py).
-    ``classes``: tensor subclasses of the program, which it needs.
-    ``program_modes`` are restored around the load: it reads thread-local state, and may run in another thread.
-    ``frozen``: those of the graph's last inputs that are constants of the code (frozen_weights.py).
-    ``device``: what the graph runs on; ``groups``: the names of its process groups. Raises Bypass where the artifact
-    cannot be moved to them (relocate.py).
+    - ``pickled``: the bundle. Unpickling it runs code, so the caller has checked its origin (store/trust.py).
+    - ``native``: name of a kernel -> the file that contains it, and the file's SHA-256.
+    - ``program_modes``: restored around the load, which reads thread-local state and may run in another thread.
+    - ``classes``: the program's tensor subclasses that the bundle needs.
+    - ``frozen``: those of the graph's last inputs that are constants of the code (frozen_weights.py).
+    - ``device``, ``groups``: the graph's device, and the names of its process groups.
+
+    Raises Bypass if the artifact cannot be moved to this device and these groups (relocate.py).
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
@@ -52,7 +53,8 @@ def load_bundle(
     index = torch.device(device).index or 0
     bundle = program_classes.loads(pickled, classes)
     relocate.move(bundle, device, groups)
-    # The worker compiled the backward ahead of its first call (retained_graphs.py).
+    # The worker compiled the backward before its first call. A call that retains the graph therefore needs copies of
+    # the buffers that the backward overwrites (retained_graphs.py).
     donated = bundle.runtime_metadata.bw_donated_idxs or []
     bundle.runtime_metadata.bw_donated_idxs = []
     for part, label, overwritten in ((bundle.compiled_fw, "forward", []), (bundle.compiled_bw, "backward", donated)):
@@ -62,10 +64,10 @@ def load_bundle(
             code.after_deserialization = types.MethodType(
                 _executes_in_memory(f"<precompiled {name} {label}>", overwritten), code
             )
-    # A context of its own: the load must not depend on the frame that Dynamo is compiling just now.
+    # A separate context, so that the load does not depend on the frame that Dynamo is compiling.
     context = TracingContext(input_metadata.new_fake_mode())
     taken: Callable[[tuple[Any, ...]], list[Any]] = list
-    # This may be a thread in which another GPU is current.
+    # Another GPU may be current in this thread.
     there = torch.cuda.device(index) if index else nullcontext()
     ahead = cudagraph_parts.made_ahead() if cudagraphs else nullcontext()
     alone = triton_futures.of_this_thread()
@@ -91,10 +93,10 @@ def load_bundle(
 
 def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., str]:
     def after_deserialization(graph: Any, constants: Any) -> str:
-        """Instead of CompiledFxGraph's own method, which writes to Inductor's cache and imports from it."""
+        """Replaces CompiledFxGraph's own method, which writes to Inductor's cache and imports from it."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
         module.__file__ = filename
-        # So that tracebacks and profilers show lines of the code.
+        # This lets tracebacks and profilers show lines of the code.
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does

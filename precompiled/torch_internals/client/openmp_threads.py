@@ -1,17 +1,19 @@
-"""A program's eager steps beside the compile of its graphs: OpenMP's threads sleep at their barriers, not spin.
+"""Keeps eager steps fast beside a compile: makes OpenMP's threads sleep at barriers instead of spinning.
 
-A compile takes a core from time to time. The OpenMP thread that shares this core then comes late to each barrier, about
-a thousand in a training step, and the others spin there: they use up their share of the CPU for nothing, so that they
-wait a time slice in turn when it comes. On 2 cores a step of 80 ms took 3 seconds. Threads that sleep keep
-their share, and the kernel wakes them at once.
+A compile occupies a core from time to time. The OpenMP thread that shares this core then reaches each barrier late, and
+a training step has about a thousand barriers. The other threads spin meanwhile and use up their share of the CPU, so
+that they have to wait a time slice when their work arrives. On 2 cores a step of 80 ms took 3 seconds. Threads that
+sleep keep their share, and the kernel wakes them at once.
 
-The runtimes do so themselves when they have more threads than there are cores: GNU's libgomp spins 1,000 rounds then
-and not 300,000 (``gomp_throttled_spin_count_var``), LLVM's and Intel's not at all (``__kmp_zero_bt``). So a thread of
-ours has one empty parallel region run by a team that brings their number above that of the cores, and sleeps with its
-team, until nothing is compiled any more. No variable of the environment is set, and no thread of the program's touched.
+OpenMP runtimes sleep by themselves if they have more threads than cores: GNU's libgomp then spins 1,000 rounds instead
+of 300,000 (``gomp_throttled_spin_count_var``), LLVM's and Intel's do not spin (``__kmp_zero_bt``). So a helper thread
+runs one empty parallel region with a team that raises the number of threads above that of the cores. The team then
+sleeps until no graph is being compiled. No environment variable and no thread of the program is changed.
 
-Private names: torch/lib/libtorch_cpu.so. Checked on 2.11.0, 2.13.0, 2.15.0. It leads to the OpenMP runtime that torch's
-kernels call. Where it is missing, or the runtime is of another kind, threads wait as ever.
+The library leads to the OpenMP runtime that torch's kernels call. If the library is missing, or the runtime is of
+another kind, threads wait as usual.
+
+Private names: torch/lib/libtorch_cpu.so. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ import torch
 
 log = logging.getLogger("precompiled.openmp")
 
-# Whoever has set one of them has said how threads are to wait.
+# If one of these is set, the user has chosen how threads wait.
 SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
-FREE = 2  # with as many cores that torch's threads leave free, a compile has cores of its own
-END_S = 5.0  # for a team to end, which takes about a millisecond; a fork waits no longer
+FREE = 2  # if torch's threads leave this many cores free, a compile has its own cores
+END_S = 5.0  # the longest wait for a team to end, which takes about a millisecond; a fork does not wait longer
 _PAUSE_SOFT = 1  # omp_pause_soft of omp.h
 
 
 class _Team:
-    """One thread of ours, and the threads that it leads: they live from ``begin`` to ``end``, asleep."""
+    """A helper thread and the OpenMP threads that it leads. They sleep until ``end``."""
 
     def __init__(self, runtime: _Runtime, size: int) -> None:
         self._runtime, self._size = runtime, size
@@ -51,7 +53,7 @@ class _Team:
             self._ended.set()
 
     def end(self) -> None:
-        """Returns when its threads have ended."""
+        """End the team, and wait until its threads have ended."""
         self._over.set()
         self._ended.wait(END_S)
 
@@ -60,16 +62,16 @@ class _Runtime:
     """The OpenMP runtime that torch's kernels call."""
 
     def __init__(self) -> None:
-        """Raises OSError or AttributeError where there is none, or one of another kind (MSVC's, a native pool)."""
-        # The dynamic linker's own order: what was loaded for all (LD_PRELOAD) goes before what torch came with.
+        """Raises OSError or AttributeError if there is no runtime, or one of another kind (MSVC's, a native pool)."""
+        # The dynamic linker's order: libraries that are loaded globally (LD_PRELOAD) precede torch's own.
         scopes = [ctypes.CDLL(None), ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))]
         library = next((scope for scope in scopes if hasattr(scope, "GOMP_parallel")), scopes[-1])
-        self._parallel = library.GOMP_parallel  # LLVM's and Intel's have it as well
+        self._parallel = library.GOMP_parallel  # LLVM's and Intel's runtimes have this function too
         self._parallel.restype = None
         self._cores = library.omp_get_num_procs
         # Since OpenMP 5.0. Without it the team ends with its thread, a moment later.
         self._pause = getattr(library, "omp_pause_resource_all", None)
-        self._nothing = ctypes.CDLL(None).free  # of a null pointer: a function of C that any thread may call
+        self._nothing = ctypes.CDLL(None).free  # called with a null pointer: a C function that any thread may call
 
     @property
     def cores(self) -> int:
@@ -89,8 +91,9 @@ _wanted = 0
 
 
 def beside_compile(threads: int) -> None:
-    """Say how many threads run graphs on the CPU that are being compiled for this process (torch.get_num_threads, which
-    is each thread's own), 0 for none; idempotent.
+    """Set how many threads run pending graphs of this process on the CPU; 0 if none is pending. Idempotent.
+
+    The number is torch.get_num_threads(), which each thread may set for itself.
     """
     global _wanted  # noqa: PLW0603 - of the process, like the OpenMP runtime
     with _lock:
@@ -103,7 +106,7 @@ def _set(threads: int) -> None:
     if threads and _team is None:
         try:
             _team = _begin(threads)
-        except Exception as error:  # noqa: BLE001 - no OpenMP, or no more threads: steps take longer, and no more
+        except Exception as error:  # noqa: BLE001 - no OpenMP, or no more threads: steps only take longer
             log.debug("OpenMP's threads are left as they are: %s", error)
     elif not threads and _team is not None:
         _team.end()
@@ -115,12 +118,13 @@ def _begin(threads: int) -> _Team | None:
         return None
     runtime = _Runtime()
     if runtime.cores - threads >= FREE:
-        return None  # and to wake sleepers would cost the program something
-    # The program's team and ours without its leader, whom libgomp does not count: one more than there are cores.
+        return None  # waking sleeping threads would slow the program down
+    # libgomp does not count the leader of this team, so together with the program's team there is one thread more than
+    # cores.
     return _Team(runtime, max(2, runtime.cores - threads + 2))
 
 
-# A child of a fork has the runtime's count of threads, and none of the threads: it would count ours for ever.
+# A forked child inherits the runtime's count of threads but not the threads, so it would count this team forever.
 def _before_fork() -> None:
     _lock.acquire()
     _set(0)

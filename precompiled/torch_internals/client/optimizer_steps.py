@@ -1,8 +1,10 @@
-"""Counting optimizer steps, for the end of a recorded run (precompiled/client/recorder.py).
+"""Counts optimizer steps, to detect the end of a recorded run (precompiled/client/recorder.py).
 
-A public hook of torch's (torch.optim.optimizer.register_optimizer_step_post_hook, since 2.0). Dynamo inlines it where a
-program compiles its optimizer's step: it must leave nothing in that graph, or the watch would compile another one than
-the program asks for. No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
+The hook is public (torch.optim.optimizer.register_optimizer_step_post_hook, since 2.0). Dynamo inlines it if a program
+compiles its optimizer's step. It must leave nothing in that graph, or the watch would compile a different graph from
+the program's.
+
+No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

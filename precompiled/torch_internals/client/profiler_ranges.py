@@ -1,6 +1,6 @@
-"""Ranges in a profile of ``torch.profiler``: the load of an artifact, and the first call after a swap.
+"""Adds ranges to a profile of ``torch.profiler``: the load of an artifact, and the first call after a swap.
 
-Only while a profiler runs: else it is the question whether one does, at a load or a swap, and nothing in a call.
+Without a profiler, a load or swap only checks whether one is running, and calls cost nothing.
 
 Private names: torch.autograd.profiler._is_profiler_enabled. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -18,12 +18,15 @@ Compiled = Callable[..., Any]
 
 
 def load(name: str) -> AbstractContextManager[Any]:
-    """Around a load."""
+    """A range around the load of an artifact."""
     return _range(f"precompiled: load {name}")
 
 
 def swapped(function: Compiled, name: str, settle: Callable[[Compiled], None]) -> Compiled:
-    """``function``, to which a graph goes over, with a range around its first call; then ``settle`` gets it bare."""
+    """Wrap ``function``, to which a graph is swapped, with a range around its first call.
+
+    After that call, ``settle`` gets the bare function. Without a profiler the result is ``function`` itself.
+    """
     if not profiler._is_profiler_enabled:
         return function
 

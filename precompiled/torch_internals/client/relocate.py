@@ -1,4 +1,4 @@
-"""In a client: an artifact, which is for the first GPU and for groups by their numbers, moved to where its graph runs.
+"""Moves an artifact to the GPU and process groups of its graph. Artifacts are compiled for cuda:0 and numbered groups.
 
 Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
 serialized_bw_module}, torch._functorch._aot_autograd.aot_autograd_result.SerializedGraphModule.args,
@@ -18,7 +18,10 @@ from precompiled.torch_internals.ranks import group_names
 
 
 def move(bundle: Any, device: str, groups: Sequence[str]) -> None:
-    """A ``BundledAOTAutogradResult``, in place. ``groups``: the names of the graph's, in their order. Raises Bypass."""
+    """Move a ``BundledAOTAutogradResult``, in place. Raises Bypass if its text is unknown.
+
+    ``groups``: the names of the graph's groups, in their order.
+    """
     codes = [frozen_weights.code_of(part) for part in (bundle.compiled_fw, bundle.compiled_bw) if part is not None]
     if index := torch.device(device).index:
         device_index.move(bundle, codes, index)
@@ -30,7 +33,7 @@ def move(bundle: Any, device: str, groups: Sequence[str]) -> None:
 
 
 def _edit_backward(bundle: Any, edit: Callable[[str], str]) -> None:
-    """Change the text of the backward's graph, which compiled autograd traces."""
+    """Edit the text of the backward's graph, which compiled autograd traces."""
     backward = bundle.serialized_bw_module
     if backward is not None:
         state = backward.args[0]

@@ -1,14 +1,16 @@
-"""Have Dynamo trace a function again at its next call, as where an object that its guards know has gone.
+"""Makes Dynamo retrace a function at its next call, as if an object that its guards refer to had been deleted.
 
-For a graph that only a compile within Dynamo can serve: one that has it trace anew (with the value of a float, for
-instance), or that adds guards. Dynamo's entry for the graph is invalidated, in the way of torch/_dynamo/guards.py
-``CheckFunctionManager.invalidate``, which torch does at any time, also while the entry runs. The next trace leaves its
-graph to a compile in process, whatever its key is (docs/decisions/0052).
+This serves a graph that only a compile within Dynamo can serve: one that makes Dynamo retrace (with the value of a
+float, for example), or one that adds guards. The client invalidates Dynamo's entry for the graph like
+torch/_dynamo/guards.py ``CheckFunctionManager.invalidate``, which torch calls at any time, even while the entry runs.
+The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
+
+An entry has a compile_id and a guard_manager. The guard_manager has a cache_entry and an extra_state, which has
+invalidate.
 
 Private names: torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._dynamo.guards.{GuardManagerWrapper,
 DeletedGuardManagerWrapper}, torch._dynamo.eval_frame._stance, torch._dynamo.config.{error_on_recompile,
-recompile_limit}, torch._guards.CompileContext.current_compile_id. Checked on 2.11.0, 2.13.0, 2.15.0. An entry has a
-compile_id and a guard_manager; that has a cache_entry and an extra_state, which has invalidate.
+recompile_limit}, torch._guards.CompileContext.current_compile_id. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -31,22 +33,23 @@ from precompiled.torch_internals.graph import trace_origin
 
 log = logging.getLogger("precompiled.retrace")
 
-# Why the next trace of a function is left to a compile in process; None once it was. A function is traced again
-# once: its invalid entries count for Dynamo's limit.
+# Code -> why its next trace is compiled in process, or None once it was. A function is retraced only once, because its
+# invalid entries count towards Dynamo's limit.
 _asked: weakref.WeakKeyDictionary[CodeType, Bypass | None] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A frame that Dynamo traces, and which of its traces that is. ``limit``: of its entries."""
+    """A frame that Dynamo traces, and the compile id of this trace. ``limit``: of the frame's entries."""
 
-    code: weakref.ref[CodeType]  # a code object keeps Dynamo's entries, and they what runs the graph
+    # Weak, because a code object keeps Dynamo's entries alive, and these the graph's callable.
+    code: weakref.ref[CodeType]
     compile_id: Any
     limit: int
 
     @staticmethod
     def is_safe() -> bool:
-        """Whether nothing around this call runs it again, and takes one run for the other (enclosing_regions.py)."""
+        """Whether nothing around this call may repeat it and expect the same run (enclosing_regions.py)."""
         return not (
             enclosing_regions.in_a_checkpoint()
             or enclosing_regions.in_a_backward()
@@ -54,13 +57,13 @@ class Traced:
         )
 
     def again(self, why: Bypass) -> bool:
-        """Have Dynamo trace it at its next call; false where it would not, or where the program forbids it."""
+        """Make Dynamo retrace the frame at its next call. False if Dynamo would not, or if the program forbids it."""
         code = self.code()
         if code is None:
             return False
         try:
             entries = _debug_get_cache_entry_list(code)
-            # At its limit Dynamo runs the function eager, or raises; so it does where a stance or a setting says so.
+            # At its limit, or if a stance or setting requires it, Dynamo would run the function eagerly or raise.
             if code in _asked or 2 * len(entries) > self.limit or torch._dynamo.config.error_on_recompile:
                 return False
             stance = torch._dynamo.eval_frame._stance
@@ -70,7 +73,7 @@ class Traced:
             for guards in mine:
                 if not isinstance(guards, DeletedGuardManagerWrapper):
                     guards.extra_state.invalidate(guards.cache_entry, DeletedGuardManagerWrapper(str(why)))
-        except (AttributeError, TypeError):  # another torch
+        except (AttributeError, TypeError):  # a torch with other names
             log.warning("Dynamo's entries are not as they were: a graph stays eager", exc_info=True)
             return False
         if mine:
@@ -79,16 +82,16 @@ class Traced:
 
 
 def being_traced() -> Traced | None:
-    """The frame that Dynamo hands over just now; None where there is none that can be told."""
+    """The frame that Dynamo currently traces, or None if it is unknown."""
     code, compile_id = trace_origin.function(), CompileContext.current_compile_id()
     if code is None or compile_id is None:
         return None
-    # A torch.compile with a limit of its own has set it for as long as Dynamo is at the frame.
+    # While Dynamo traces the frame, this setting contains the limit of the torch.compile call, if it has its own.
     return Traced(weakref.ref(code), compile_id, torch._dynamo.config.recompile_limit)
 
 
 def why_in_process() -> Bypass | None:
-    """Why the graph that Dynamo hands over just now is to be compiled in process, told once; None for almost all."""
+    """Why the current graph must be compiled in process: returned once after ``again``, and None for other graphs."""
     code = trace_origin.function()
     why = _asked.get(code) if code is not None else None
     if code is not None and why is not None:

@@ -1,14 +1,14 @@
-"""Runtime assertions on values that only a run knows, put back into a graph that has lost them.
+"""Restores runtime assertions that a graph has lost.
 
-``torch._check(x.item() == y.size(0) * 2)`` is noted in Dynamo's shape environment, and written into the graph as well.
-But where the value was found to be equal to an expression of sizes, the graph names both by one node, so that what it
-asserts there is that a node equals itself. Plain torch.compile does not mind: Inductor takes its assertions from the
-shape environment. A worker has the graph only, and so has the eager run until the artifact is there. So what the graph
-compares with itself is written out again, right behind the node that gives the value: it is part of what is captured
-(and of the key) and of what runs eager, and raises the RuntimeError that torch's own assertion raises.
+Dynamo records ``torch._check(x.item() == y.size(0) * 2)`` in its shape environment and also writes it into the graph.
+But once the value is known to equal an expression of sizes, the graph represents both by one node, so its assertion
+compares a node with itself. Plain torch.compile is not affected, because Inductor reads assertions from the shape
+environment. A worker and the eager run have only the graph. So this file writes such assertions out again, directly
+after the node that returns the value. They become part of the captured graph (and of its key) and of the eager run, and
+raise the same RuntimeError as torch's own assertion.
 
-So are those on sizes of inputs of which nothing may be assumed (``mark_unbacked``): Dynamo writes none of them into the
-graph (two that broadcasting takes for equal, the bounds that the program gives).
+The same is done for assertions on the sizes of unbacked inputs (``mark_unbacked``), which Dynamo never writes into the
+graph: two sizes that broadcasting requires to be equal, and the bounds that the program gives.
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["unbacked_bindings"],
 torch.fx.experimental.symbolic_shapes.{CallMethodKey, ShapeEnv.{deferred_runtime_asserts, replacements,
@@ -45,7 +45,7 @@ _SIZES = {
 
 
 def restored(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph itself where it has all its assertions; else a copy that has. Raises Bypass where there is no such."""
+    """The graph itself if it has all its assertions, or else a copy with them. Raises Bypass if none can be made."""
     env = _shape_env(module)
     if env is None or not env.deferred_runtime_asserts:
         return module
@@ -55,7 +55,7 @@ def restored(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def _restored(
     module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol] = frozenset()
 ) -> torch.fx.GraphModule:
-    """``inputs``: unbacked symbols that the graph's inputs give it; none for graphs within it."""
+    """``inputs``: the unbacked symbols that come from the graph's inputs. Empty for subgraphs."""
     inner = {
         str(node.target): held
         for node in module.graph.nodes
@@ -99,7 +99,7 @@ def _unbacked_inputs(module: torch.fx.GraphModule, env: ShapeEnv) -> frozenset[s
 
 
 def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
-    """The symbolic sizes of an input, with their dimensions; of an input that is a size, that one."""
+    """The symbolic sizes of an input with their dimensions. For an input that is itself a size, that size and None."""
     value = node.meta.get("example_value")
     if isinstance(value, torch.SymInt):
         return [(value, None)]
@@ -109,7 +109,7 @@ def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
 
 
 def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol]) -> list[Any]:
-    """The assertions on these inputs, or on a value of this graph that stands for another expression as well."""
+    """The assertions on these inputs, and on values of this graph that another expression has replaced."""
     replaced = inputs | {
         symbol
         for node in module.graph.nodes
@@ -125,7 +125,7 @@ def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.S
 
 
 def _add(graph: torch.fx.Graph, expressions: list[Any]) -> None:
-    """Assert each expression as soon as the graph has all values that it is of."""
+    """Insert each expression's assertion as soon as the graph has all values that the expression uses."""
     tracer = GraphAppendingTracer(graph)
     values: dict[sympy.Symbol, Any] = {}
     left = list(dict.fromkeys(expressions))
@@ -170,13 +170,13 @@ def _assert(graph: torch.fx.Graph, expression: Any, values: dict[sympy.Symbol, A
 
 
 def _named(expression: Any, values: dict[sympy.Symbol, Any]) -> str:
-    """The expression over names that are the same in each process: symbols have numbers of this one's."""
+    """The expression with names that are equal in all processes. A symbol's own number differs between processes."""
     names = {symbol: sympy.Symbol(f"v{position}") for position, symbol in enumerate(values)}
     return str(expression.xreplace(names))
 
 
 def _at(graph: torch.fx.Graph, node: torch.fx.Node, path: tuple[Any, ...]) -> torch.fx.Node:
-    """What is at this place of a node's value, as torch.fx.experimental.symbolic_shapes says places."""
+    """The part of a node's value at this path, in the notation of torch.fx.experimental.symbolic_shapes."""
     if not path:
         return node
     if isinstance(path[0], CallMethodKey) and path[0].name in _SIZES:

@@ -1,9 +1,11 @@
-"""Graphs that a program compiles by itself, ahead of their calls, as ``torch._inductor.standalone_compile`` takes them;
-and what torch calls an artifact, which the program may write down.
+"""Graphs that a program compiles ahead of their calls with ``torch._inductor.standalone_compile``, and their results.
+
+Torch calls such a result an artifact, and the program may save it. If a private name is missing, such a graph is
+compiled in process.
 
 Private names: torch._inductor.compile_fx.graph_returns_tuple,
 torch._inductor.standalone_compile.AOTCompiledArtifact, torch.fx.Node.meta["example_value"].
-Checked on 2.13.0. Where one is missing, such a graph is compiled in process.
+Checked on 2.13.0.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from precompiled.core.errors import Bypass
 from precompiled.torch_internals.client import relocate
 from precompiled.torch_internals.user_code import program_classes
 
-# What standalone_compile sets around a compile, besides what an artifact is compiled with anyway (compile_graph.py).
+# Settings that standalone_compile adds to those of every compile (compile_graph.py).
 SETTINGS = {"triton.autotune_at_compile_time": True}
 
 
 def checked(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph, which gives its outputs as a tuple. Raises Bypass for one that gives a tensor."""
+    """The graph itself. Raises Bypass if it returns a tensor instead of a tuple."""
     from torch._inductor.compile_fx import graph_returns_tuple
 
     if not graph_returns_tuple(module):
@@ -31,13 +33,13 @@ def checked(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.GraphModule:
-    """A copy of the graph for these inputs, fake tensors and numbers, in place of those that Dynamo saw."""
+    """A copy of the graph for these inputs (fake tensors and numbers), which replace those of Dynamo's trace."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     given = iter(inputs)
     for node in module.graph.nodes:
         copies[node] = made = graph.node_copy(node, copies.__getitem__)
-        made.meta.pop("example_value", None)  # of the sizes that Dynamo saw
+        made.meta.pop("example_value", None)  # has the sizes of Dynamo's trace
         if node.op == "placeholder":
             made.meta["example_value"] = next(given)
     copy = torch.fx.GraphModule(module, graph)
@@ -46,20 +48,20 @@ def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.G
 
 
 def artifact(kept: Kept) -> Any:
-    """What standalone_compile gives where its result is to be kept."""
+    """The object that standalone_compile returns for a result that can be saved."""
     from torch._inductor.standalone_compile import AOTCompiledArtifact
 
     return AOTCompiledArtifact(kept)
 
 
 class Kept:
-    """A compiled callable that torch can write down: as AOTAutograd's result, as it would have it without us."""
+    """A compiled callable that torch can save, in the form of AOTAutograd's own result."""
 
     def __init__(
         self, function: Callable[..., Any], bundle: bytes, classes: Mapping[str, type], device: str,
         groups: Sequence[str],
     ) -> None:  # fmt: skip
-        """``bundle``: that result, pickled, as compile_graph.py makes it. ``device``, ``groups``: the callable's."""
+        """``bundle``: this result, pickled by compile_graph.py. ``device`` and ``groups``: those of the callable."""
         self._function, self._bundle, self._classes = function, bundle, dict(classes)
         self._device, self._groups = device, groups
 

@@ -1,8 +1,10 @@
-"""What torch's structured trace (``TORCH_TRACE``, which tlparse shows) is told of us.
+"""Adds this project's reports to torch's structured trace (``TORCH_TRACE``, which tlparse shows).
 
-For each graph an artifact ``precompiled_<way>`` beside what Dynamo says of the same compile: hit, miss, swap, package,
-in_process, eager or error, with the report's fields. For each frame ``precompiled_frame``: whether a package served it,
-and why each entry did not. Costs a look at a list where nobody traces.
+- Each graph gets an artifact ``precompiled_<way>`` in Dynamo's compile of the graph. The ways are hit, miss, swap,
+  package, in_process, eager and error. It contains the fields of the graph's report.
+- Each frame gets ``precompiled_frame``: whether a package served it, and why each entry did not.
+
+If no trace is on, the cost is one check of a list.
 
 Private names: torch._logging._internal.{trace_structured, trace_log}, torch._guards.{CompileContext.current_compile_id,
 compile_context}, torch._dynamo.types.ConvertFrameReturn.guarded_code.
@@ -21,7 +23,7 @@ from torch._logging._internal import trace_log, trace_structured
 
 log = logging.getLogger("precompiled.structured")
 
-# Of each graph that was told of, Dynamo's number of the compile: a swap comes when that is over. Only while it traces.
+# Graph id -> Dynamo's compile id, recorded only while tracing is on. A swap happens after that compile has ended.
 _compiles: dict[str, Any] = {}
 
 
@@ -30,7 +32,7 @@ def is_on() -> bool:
 
 
 def graph(way: str, report: Mapping[str, Any]) -> None:
-    """What has become of a graph: the fields of its report. ``way``: the artifact's name is made of it."""
+    """Add a graph's report. ``way`` is part of the artifact's name."""
     if is_on():
         here = CompileContext.current_compile_id()
         if here is not None:
@@ -40,13 +42,13 @@ def graph(way: str, report: Mapping[str, Any]) -> None:
 
 
 def belong(graphs: list[str], result: Any) -> None:
-    """These graphs, by their ids, are those that a package has for a frame. ``result``: what Dynamo gets for it."""
+    """Record that a package serves these graphs (ids) for a frame. ``result`` is Dynamo's result for the frame."""
     if is_on():
         _compiles.update(dict.fromkeys(graphs, _compile_of(result)))
 
 
 def frame(report: Mapping[str, Any], result: Any) -> None:
-    """What has become of a frame: the fields of its report."""
+    """Add a frame's report."""
     if is_on():
         _artifact("precompiled_frame", dict(report), _compile_of(result))
 
@@ -57,11 +59,11 @@ def _compile_of(result: Any) -> Any:
 
 def _artifact(name: str, document: dict[str, Any], compile_id: Any) -> None:
     try:
-        # Said within the compile that it belongs to, also where that is over, or was spared.
+        # Emitted within the compile that it belongs to, even if that compile has ended or was skipped.
         with nullcontext() if compile_id is None else compile_context(CompileContext(compile_id)):
             trace_structured(
                 "artifact", metadata_fn=lambda: {"name": name, "encoding": "json"}, payload_fn=lambda: document,
                 expect_trace_id=False,
             )  # fmt: skip
-    except Exception as error:  # noqa: BLE001 - a line for people is worth no graph
+    except Exception as error:  # noqa: BLE001 - a trace line for people must not cost a graph
         log.info("torch's trace is not told of %s: %s", name, error)

@@ -1,9 +1,9 @@
-"""While an artifact is loaded: this thread's own table of the Triton kernels that it brings.
+"""Gives each thread that loads an artifact its own table of the Triton kernels that the artifact contains.
 
-torch has one table for the process, from a kernel's source to what gives the kernel
-(torch/_inductor/async_compile.py, CompiledTritonKernels). A load fills it, and the artifact's code empties it, kernel
-by kernel. A compile in another thread clears it at its end, and a load there may have the same kernels: what is missing
-then is built anew, by compilers in a client, or a good artifact seems to be a bad one.
+Torch has one table per process, from a kernel's source to a future of the kernel (torch/_inductor/async_compile.py,
+CompiledTritonKernels). A load fills the table, and the artifact's code removes each kernel that it takes. A compile in
+another thread clears the table at its end, and a load in another thread may have the same kernels. A missing kernel is
+then rebuilt by compilers in the client, or a valid artifact appears to be invalid.
 
 Private names: torch._inductor.async_compile.CompiledTritonKernels.{_cache, cache_clear}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -18,12 +18,12 @@ from typing import Any
 
 from torch._inductor.async_compile import CompiledTritonKernels
 
-_current = threading.local()  # .table: of a load
+_current = threading.local()  # attribute table: the table of the current load
 _install_lock = threading.Lock()
 
 
 class _Table(dict[str, Any]):
-    """The process's table, and in a thread that loads, that thread's."""
+    """Acts as the process's table. In a thread that loads an artifact, it acts as that thread's table."""
 
     def __getitem__(self, key: str) -> Any:
         return super().__getitem__(key) if (own := _own()) is None else own[key]
@@ -58,12 +58,12 @@ def _own() -> dict[str, Any] | None:
 
 
 def _cache_clear() -> None:
-    CompiledTritonKernels._cache.clear()  # torch's own puts another table in its place
+    CompiledTritonKernels._cache.clear()  # torch's own method replaces the table object
 
 
 @contextmanager
 def of_this_thread() -> Iterator[None]:
-    """In this thread, what is looked up and kept is of this load alone."""
+    """Within this context, the table of this thread contains only the kernels of this load."""
     with _install_lock:
         if not isinstance(CompiledTritonKernels._cache, _Table):
             CompiledTritonKernels._cache = _Table(CompiledTritonKernels._cache)

@@ -1,1 +1,1 @@
-"""The eager run of a graph until its artifact exists (docs/explanation/stand-in.md)."""
+"""The eager run of a graph until its artifact is ready (docs/explanation/stand-in.md)."""

@@ -1,15 +1,22 @@
-"""An eager run that autograd takes for a compiled one: an edge before its inputs, and one behind its outputs.
+"""Makes an eager run look like compiled code to autograd, by a node before its inputs and a node after its outputs.
 
-Compiled code is one node of the autograd graph. That decides which gradients a program gets, and when: every output of
-the node has a gradient, zeros where the loss does not use it; all gradients of its inputs arrive at once; it is
-differentiated once (torch/_functorch/_aot_autograd/runtime_wrappers.py, ``CompiledFunction``). The operators of an
-eager run are many nodes. So two nodes of ours enclose them, and what is outside sees one region:
+Compiled code is a single node of the autograd graph (torch/_functorch/_aot_autograd/runtime_wrappers.py,
+``CompiledFunction``). A single node decides which gradients a program gets, and when:
+
+- Every output has a gradient: zeros if the loss does not use the output.
+- All gradients of the inputs arrive at once.
+- The node can be differentiated only once.
+
+The operators of an eager run are many nodes. So two autograd Functions enclose them, and autograd sees one region:
 
     inputs ── _Inputs ── operators of the eager run ── CompiledFunction ── outputs
 
-Which outputs go through the second one is AOTAutograd's choice (``OutputType`` in collect_metadata_analysis.py): an
-input that is returned is that very tensor; a view of an input is made again on the input; views of one intermediate
-stay views of one tensor; all others become tensors of their own.
+AOTAutograd decides which outputs pass through the second node (``OutputType`` in collect_metadata_analysis.py):
+
+- A returned input stays the same tensor.
+- A view of an input is created again from the input.
+- Views of one intermediate stay views of one tensor.
+- All other outputs become tensors of their own.
 
 Private names: torch.Tensor.{_base, _is_view, _view_func}, torch.UntypedStorage._cdata,
 torch.autograd._unsafe_preserve_version_counter, torch._C._functorch.peek_interpreter_stack,
@@ -37,12 +44,13 @@ from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-# A backward that a program calls within a compiled function runs in Python where Dynamo looks for frames to trace.
+# Keeps Dynamo from tracing these frames. A program may call a backward inside a compiled function, where Dynamo looks
+# for frames to trace.
 _not_dynamos = torch._dynamo.decorators.skip
 
 
 class _Inputs(torch.autograd.Function):
-    """Before the operators: each differentiable input, as a tensor with a history of its own."""
+    """The node before the operators. It gives each differentiable input as a tensor with a new history."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -53,8 +61,8 @@ class _Inputs(torch.autograd.Function):
     @_not_dynamos
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
-            # create_graph: AOTAutograd returns gradients that say so, and refuses when they are differentiated.
-            # (torch's once_differentiable would return gradients that say that they are constants.)
+            # With create_graph, AOTAutograd returns gradients that require a gradient, and raises if they are
+            # differentiated. (torch's once_differentiable would return gradients that are constants.)
             connected = torch.empty(0, requires_grad=True)
             return tuple(_Once.apply(connected, *gradients))
         return gradients
@@ -65,19 +73,19 @@ class _Once(torch.autograd.Function):
     @_not_dynamos
     def forward(ctx: Any, connected: torch.Tensor, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         detached = list(gradients)
-        for at, gradient in enumerate(gradients):  # a comprehension would be a frame for Dynamo
+        for at, gradient in enumerate(gradients):  # a comprehension would be a separate frame, which Dynamo would trace
             detached[at] = None if gradient is None else gradient.detach()
         return tuple(detached)
 
     @staticmethod
     @_not_dynamos
     def backward(ctx: Any, *_: Any) -> Any:
-        # In the words of AOTAutograd, for those who look for them.
+        # The text of AOTAutograd's error, so that a search for it finds this case.
         raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
 
 
 class CompiledFunction(torch.autograd.Function):
-    """Behind the operators. Its name is that of AOTAutograd's, since ``grad_fn.name()`` shows it."""
+    """The node after the operators. It has the name of AOTAutograd's class, because ``grad_fn.name()`` shows it."""
 
     @staticmethod
     def forward(ctx: Any, copied: set[int], *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -88,11 +96,11 @@ class CompiledFunction(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        _ = ctx.saved_tensors  # a second backward through a graph that is not retained is an error, whatever was saved
+        _ = ctx.saved_tensors  # a second backward through a graph that is not retained raises here
         given = list(gradients)
-        # Those of a sum are one number, expanded: a Function of the program's that takes its gradient by ``view`` gets
-        # what AOTAutograd makes of it.
-        for at, gradient in enumerate(gradients):  # a comprehension would be a frame for Dynamo
+        # The gradient of a sum is one expanded number. AOTAutograd gives it the output's strides, and a custom Function
+        # of the program may need these strides (for ``view``).
+        for at, gradient in enumerate(gradients):  # a comprehension would be a separate frame, which Dynamo would trace
             if ctx.formats[at] is not None and _is_plain(gradient):
                 given[at] = coerce_to_expected_memory_format(gradient, ctx.formats[at])
         return (None, *given)
@@ -104,7 +112,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class _Assign(torch.autograd.Function):
-    """An input that the graph has changed in place becomes an output of it."""
+    """Makes an input that the graph has changed in place an output of the node."""
 
     @staticmethod
     def forward(ctx: Any, changed: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -115,16 +123,16 @@ class _Assign(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
-        # Where it is a view, None would be taken for the gradient of all of its base.
+        # For a view, autograd would take None as the gradient of the whole base.
         return torch.zeros_like(gradient) if ctx.is_view else None, gradient
 
 
 def records() -> bool:
-    """Whether autograd records what runs now, and nothing records autograd."""
+    """Whether autograd records the operations that run now, and nothing records autograd itself."""
     return (
         torch.is_grad_enabled()
         and torch._C._functorch.peek_interpreter_stack() is None
-        # Compiled autograd captures what the backward calls; Python's Functions would be in its graphs.
+        # Compiled autograd captures the calls of a backward, and Python Functions would become part of its graphs.
         and not torch._dynamo.compiled_autograd.compiled_autograd_enabled
         and not torch._dynamo.compiled_autograd.in_compiled_autograd_region
         and not torch._dynamo.config.compiled_autograd
@@ -132,21 +140,21 @@ def records() -> bool:
 
 
 def differentiable(args: Sequence[Any]) -> list[int]:
-    """The positions of the inputs that gradients may be asked for."""
+    """The positions of the inputs that require a gradient."""
     return [at for at, value in enumerate(args) if isinstance(value, torch.Tensor) and value.requires_grad]
 
 
 def share_memory(args: Sequence[Any], positions: list[int]) -> bool:
-    """Whether one of these inputs lies in the memory of another one, whichever that is."""
+    """Whether one of these inputs shares memory with any other input."""
     counted = Counter(storage(value) for value in args if isinstance(value, torch.Tensor))
     return any(counted[storage(args[at])] > 1 for at in positions)
 
 
 def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: list[int]) -> frozenset[int]:
-    """Which of these inputs get no gradient, whatever the outputs get; tried on fake tensors.
+    """The positions of inputs that never get a gradient, whichever outputs do. Determined on fake tensors.
 
-    Only of those that have a history, as AOTAutograd does (``_compute_indices_of_inps_to_detach`` in
-    torch/_functorch/_aot_autograd/graph_compile.py). None where it cannot be told.
+    As in AOTAutograd, only inputs with a history count (``_compute_indices_of_inps_to_detach`` in
+    torch/_functorch/_aot_autograd/graph_compile.py). Empty if this cannot be determined.
     """
     asked = [at for at in positions if not args[at].is_leaf]
     try:
@@ -154,7 +162,8 @@ def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: li
             _disable_current_modes(),
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
             torch.random.fork_rng(devices=()),
-            # Those of the program would see fake tensors; a checkpoint's count them.
+            # Replaces the program's hooks, which would get fake tensors. A checkpoint's hooks count the tensors that
+            # they get.
             torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
         ):
             fakes = [
@@ -175,7 +184,7 @@ def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: li
                 return frozenset(asked)
             ones = [torch.ones_like(tensor) for tensor in given]
             gradients = torch.autograd.grad(given, [fakes[at] for at in asked], ones, allow_unused=True)
-    except Exception:  # noqa: BLE001 - an operator without a fake, data that only a run has
+    except Exception:  # noqa: BLE001 - an operator without a fake kernel, or data that only a run has
         return frozenset()
     return frozenset(at for at, gradient in zip(asked, gradients, strict=True) if gradient is None)
 
@@ -183,11 +192,12 @@ def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: li
 def run_between(
     run: Callable[..., Any], args: Sequence[Any], positions: list[int], last: frozenset[int], apart: frozenset[int]
 ) -> Any:
-    """What ``run(*args)`` returns, between the edges. ``positions``: of ``differentiable``; ``last``: which outputs no
-    operator of the graph takes; ``apart``: of ``without_gradient``.
+    """Run ``run(*args)`` between the two autograd nodes.
 
-    The inputs that get no gradient are parted from their history. Autograd would go on to it without a gradient: to the
-    step that a recurrent network's state came from, whose graph is freed.
+    ``positions`` are those of ``differentiable``, ``apart`` those of ``without_gradient``. ``last`` are the outputs
+    that no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise autograd would
+    continue into it without a gradient: into the step that produced a recurrent network's state, for example, whose
+    graph is freed.
     """
     taken = [value.detach().requires_grad_() if at in apart else value for at, value in enumerate(args)]
     inner, histories = _inside(taken, positions)
@@ -198,7 +208,7 @@ def run_between(
 
 
 def _inside(args: Sequence[Any], positions: list[int]) -> tuple[list[Any], dict[int, Any]]:
-    """The arguments as the operators get them, and the history of each tensor of them."""
+    """The arguments in the form that the operators get, and the history of each tensor among them."""
     inner = list(args)
     for at, tensor in zip(positions, _Inputs.apply(*(args[at] for at in positions)), strict=True):
         inner[at] = tensor
@@ -206,7 +216,7 @@ def _inside(args: Sequence[Any], positions: list[int]) -> tuple[list[Any], dict[
 
 
 class _Outputs:
-    """The outputs of one run, as autograd is to see them."""
+    """Builds the outputs of one run in the form that autograd must see."""
 
     def __init__(self, args: Sequence[Any], inner: list[Any], histories: dict[int, Any]) -> None:
         self._args = args
@@ -214,13 +224,13 @@ class _Outputs:
         self._at = {id(value): at for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
         self._storages = {storage(value) for value in inner if isinstance(value, torch.Tensor)}
         self._changed = [at for at, before in histories.items() if inner[at].grad_fn is not before]
-        self._through: list[torch.Tensor] = []  # what goes through the node
-        self._numbers: dict[int, int] = {}  # of each, by identity: where it is among them
+        self._through: list[torch.Tensor] = []  # the tensors that pass through the node
+        self._numbers: dict[int, int] = {}  # id of such a tensor -> its position among them
 
     def finished(self, outputs: Sequence[Any], last: frozenset[int]) -> list[Any]:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
         in_storage = Counter(storage(tensor) for tensor in tensors)
-        # Torch refuses to change what comes several at once (of ``chunk``) in place: those count for nobody else.
+        # Torch refuses in-place changes of views that are created together (by ``chunk``), so this count excludes them.
         may_change = Counter(storage(tensor) for tensor in tensors if not _is_one_of_many(tensor))
         places = [self._place(output, may_change) for output in outputs]
         changed = [self._pass(self._inner[at]) for at in self._changed]
@@ -232,23 +242,23 @@ class _Outputs:
             for number, tensor in enumerate(self._through)
             if id(tensor) in alone and _is_kept_in_vain(tensor) and in_storage[storage(tensor)] == 1
         }
-        with torch.enable_grad():  # a graph may end in another mode than it began in
+        with torch.enable_grad():  # a graph may end in a mode that differs from the mode at its start
             made = CompiledFunction.apply(copied, *self._through)
             for at, number in zip(self._changed, changed, strict=True):
-                # What was saved of the tensor since the graph changed it is as it was saved.
+                # Keep the version counter: tensors saved since the graph's change are still valid.
                 with torch.autograd._unsafe_preserve_version_counter(self._args[at]):
                     _Assign.apply(self._args[at], made[number])
             return [place(made) for place in places]
 
     def _pass(self, tensor: torch.Tensor) -> int:
-        """Its number among the node's outputs."""
+        """Pass a tensor through the node, and return its number among the node's outputs."""
         number = self._numbers.setdefault(id(tensor), len(self._through))
         if number == len(self._through):
             self._through.append(tensor)
         return number
 
     def _place(self, output: Any, may_change: Counter[Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
-        """What gives the output, once there are those of the node."""
+        """A function that gives an output of the graph, once the node's outputs exist."""
         at = self._at.get(id(output))
         if at is not None:
             return lambda _made: self._args[at]
@@ -271,7 +281,7 @@ class _Outputs:
 
 
 def run_alone(run: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """What ``run(*args)`` returns where no gradient is asked for."""
+    """The result of ``run(*args)`` if no input requires a gradient."""
     outputs = run(*args)
     if not isinstance(outputs, (tuple, list)):
         return outputs
@@ -282,8 +292,10 @@ def run_alone(run: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 
 def _alone(output: Any, storages: set[Any]) -> Any:
-    """A view of an intermediate as a tensor of its own, over the same memory: so compiled code returns it, and a custom
-    Function that passes it on (a reentrant checkpoint) lets it be changed in place.
+    """A view of an intermediate as a separate tensor over the same memory.
+
+    Compiled code returns such an output as a separate tensor. Then a custom Function that passes it on (a reentrant
+    checkpoint) can change it in place.
     """
     if (
         isinstance(output, torch.Tensor)
@@ -296,9 +308,11 @@ def _alone(output: Any, storages: set[Any]) -> Any:
 
 
 def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
-    """Whether the operator that made it keeps it for its backward, and compiled code does not: of relu that keeps where
-    it is zero, of amax where the input is equal to it. So the caller may change it in place. (What compiled code keeps
-    as well, as of exp, he may not.)
+    """Whether the operator that made the tensor keeps it for its backward although compiled code does not.
+
+    Examples are relu, where compiled code keeps only the zeros' positions, and amax, where it keeps the positions of
+    the maximum. The caller may change such a tensor in place. A tensor that compiled code keeps as well (of exp) must
+    not be changed.
     """
     return tensor.grad_fn is not None and tensor.grad_fn.name() in _KEEP_THEIR_RESULT
 
@@ -308,7 +322,7 @@ _KEEP_THEIR_RESULT = frozenset(
      "MinBackward1", "NanmedianBackward0", "ProdBackward0", "ProdBackward1", "ReluBackward0", "SgnBackward0"}
 )  # fmt: skip
 
-# What makes several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).
+# The operators that create several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).
 _SEVERAL_VIEWS = ("Unbind", "Split", "TensorSplit", "Chunk", "UnsafeSplit")
 
 
@@ -317,8 +331,8 @@ def _is_one_of_many(tensor: torch.Tensor) -> bool:
 
 
 def storage(tensor: torch.Tensor) -> Any:
-    """What is equal for tensors over one memory."""
+    """An identifier that is equal for tensors over the same memory."""
     try:
         return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):  # sparse, or a wrapper of others
+    except (NotImplementedError, RuntimeError):  # a sparse tensor, or a wrapper of other tensors
         return id(tensor)

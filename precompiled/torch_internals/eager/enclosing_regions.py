@@ -1,17 +1,18 @@
-"""What a call of a graph is inside of: something that may run it again, and take one run for the other.
+"""Detects regions around a call of a graph that may run the call again and treat both runs as one.
 
-Two kinds are known by what torch does, not by who does it:
+Two kinds of region are recognized by torch's mechanisms, not by the code that uses them:
 
-- A checkpoint that is not reentrant, known by its hooks on saved tensors, in which it recomputes.
+- A non-reentrant checkpoint, by its hooks on saved tensors, which recompute.
 - A custom autograd Function. A reentrant checkpoint (torch's, DeepSpeed's, a user's own) runs the graph without
-  gradients in its forward, and with gradients in its backward: two graphs to Dynamo, with artifacts of their own.
+  gradients in its forward, and with gradients in its backward. For Dynamo these are two graphs, each with an artifact.
+
+The code reads variables of a checkpoint's hooks: "frame" of the first hook's pack function and "target_frame_ref" of
+the second's. It also reads the frame's weak_holders and x_metadatas.
 
 Private names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER, torch._C._autograd._top_saved_tensors_default_hooks,
 torch._C._current_graph_task_id, torch.utils.checkpoint.{_checkpoint_hook, _recomputation_hook},
 torch._ops.OpOverload._schema, torch._subclasses.fake_tensor.FakeTensorMode,
-torch.utils._python_dispatch.TorchDispatchMode. Checked on 2.11.0, 2.13.0, 2.15.0. Of a checkpoint's hooks the variables
-"frame" (of the first one's pack hook) and "target_frame_ref" (of the second one's) are read, and of its frame
-weak_holders and x_metadatas.
+torch.utils._python_dispatch.TorchDispatchMode. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def _pack_hook() -> Any:
-    """Of the hooks on saved tensors that count now; None where there are none, or others than a checkpoint's."""
+    """The pack function of the current saved-tensor hooks; None without hooks, or if they are not a checkpoint's."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     pack = hooks[0] if hooks is not None else None
     return pack if getattr(pack, "__module__", None) == checkpoint.__name__ else None
 
 
 def in_a_checkpoint() -> bool:
-    """Whether a checkpoint that is not reentrant runs its function, for the first time or again."""
+    """Whether a non-reentrant checkpoint is running its function, for the first or second time."""
     return _pack_hook() is not None
 
 
 def checkpoint_around() -> tuple[object | None, bool]:
-    """What such a checkpoint keeps until nothing needs a second run any more; whether this is the second run."""
+    """The checkpoint's object that lives until no second run is needed, and whether this is the second run."""
     pack = _pack_hook()
     if pack is None:
         return None, False
-    pack = inspect.unwrap(pack)  # Dynamo is kept out of the second one's
+    pack = inspect.unwrap(pack)  # the second hook is wrapped to keep Dynamo out
     cells = dict(zip(pack.__code__.co_freevars, pack.__closure__ or (), strict=True))
     if "frame" in cells:
         return cells["frame"].cell_contents, False
@@ -55,14 +56,14 @@ def checkpoint_around() -> tuple[object | None, bool]:
 
 
 def saved_in_a_checkpoint() -> tuple[Any, int] | None:
-    """Where the first run in such a checkpoint notes what it saves, and how much it has noted; None elsewhere."""
+    """Where a checkpoint's first run records saved tensors, and how many it has recorded; None outside a first run."""
     frame: Any
     frame, again = checkpoint_around()
     return None if frame is None or again else (frame, len(frame.weak_holders))
 
 
 def forget_saved(noted: tuple[Any, int] | None) -> None:
-    """Have the checkpoint forget what was saved since ``saved_in_a_checkpoint``: its second run will not save it."""
+    """Remove the checkpoint's records since ``saved_in_a_checkpoint``: its second run will not save these tensors."""
     if noted is not None:
         frame, count = noted
         del frame.weak_holders[count:], frame.x_metadatas[count:]
@@ -74,10 +75,10 @@ def in_a_backward() -> bool:
 
 def in_a_function() -> bool:
     """Whether this thread is in the forward of a custom autograd Function."""
-    if torch.is_grad_enabled():  # there it is not, unless the Function records what nobody outside sees
+    if torch.is_grad_enabled():  # a Function's forward runs without gradients, unless the Function itself enables them
         return False
     global _known  # noqa: PLW0603
-    made = repr(AUTOGRAD_FUNCTION_COUNTER)  # of how many classes
+    made = repr(AUTOGRAD_FUNCTION_COUNTER)  # a counter of all Function classes
     if made != _known[0]:
         _known = made, {id(code): code for code in _forwards(Function)}
     forwards = _known[1]
@@ -89,12 +90,13 @@ def in_a_function() -> bool:
     return False
 
 
-# By the forwards themselves: what calls them is C in 2.15. By identity: codes are compared by all that is in them.
+# Frames are matched by the forwards' code, because C code calls them in 2.15. Codes are matched by id, because
+# comparing code objects compares all of their contents.
 _known: tuple[str, dict[int, CodeType]] = ("", {})
 
 
 def _forwards(kind: type[Any]) -> Iterator[CodeType]:
-    """The code of ``forward`` of all Functions that derive from ``kind``, below what it is decorated with."""
+    """The code of ``forward`` of all Functions that derive from ``kind``, without decorators."""
     for derived in kind.__subclasses__():
         forward = vars(derived).get("forward")
         code = getattr(inspect.unwrap(getattr(forward, "__func__", forward)), "__code__", None)
@@ -104,7 +106,7 @@ def _forwards(kind: type[Any]) -> Iterator[CodeType]:
 
 
 class _SeesRandom(TorchDispatchMode):
-    """Notes whether an operator drew random numbers."""
+    """Records whether an operator drew random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +119,7 @@ class _SeesRandom(TorchDispatchMode):
 
 
 def _without_dropout(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
-    """Whether it is an attention, which may draw random numbers, with a dropout of 0."""
+    """Whether an operator is an attention with a dropout of 0, which draws no random numbers."""
     for at, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             value = (kwargs or {}).get("dropout_p", args[at] if at < len(args) else argument.default_value)
@@ -126,7 +128,7 @@ def _without_dropout(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | No
 
 
 def draws(run: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Whether ``run(*args)`` draws random numbers; tried on fake tensors. Where that cannot be told, it may."""
+    """Whether ``run(*args)`` draws random numbers. Determined on fake tensors. True if this cannot be determined."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
@@ -138,5 +140,5 @@ def draws(run: Callable[..., Any], args: Sequence[Any]) -> bool:
             with _SeesRandom() as seen:
                 run(*fakes)
         return seen.found
-    except Exception:  # noqa: BLE001 - an operator without a fake, data that only a run has
+    except Exception:  # noqa: BLE001 - an operator without a fake kernel, or data that only a run has
         return True

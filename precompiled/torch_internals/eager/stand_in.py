@@ -1,7 +1,7 @@
-"""The stand-in: the eager run of a graph until its artifact exists. The program cannot tell it from compiled code.
+"""The stand-in: the eager run of a graph until its artifact is ready. A program sees the behavior of compiled code.
 
-docs/explanation/stand-in.md is the contract: what may differ from the compiled run. autograd_edges.py has autograd's
-view of the stand-in; enclosing_regions.py decides when it may run at all. Some operators need help to run eager:
+docs/explanation/stand-in.md is the contract and lists the permitted differences. autograd_edges.py gives autograd's
+view of the stand-in. enclosing_regions.py decides whether it may run. Some operators need help to run eagerly:
 
 - Activation checkpointing inside a graph does not restore the random state when it recomputes
   (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is expected to handle it). It runs as
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch._dynamo.compiled_autograd  # or torch cannot import runtime_wrappers: the two import each other
+import torch._dynamo.compiled_autograd  # must come first: it and runtime_wrappers import each other
 import torch.fx
 from torch._functorch._aot_autograd import runtime_wrappers
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
@@ -40,7 +40,7 @@ from precompiled.torch_internals.graph.selective_checkpointing import CONTEXT
 log = logging.getLogger("precompiled.stand_in")
 
 
-# By 2.11 another attribute, and so another name.
+# Marks dynamic dimensions. 2.11 marks another attribute, by a function of another name.
 _mark = (
     runtime_wrappers.mark_dynamo_propagated_dynamic_indices
     if hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
@@ -53,8 +53,8 @@ class StandIn:
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         run = eager(module)
-        # Dynamo's modules write their code at the first call, through Module.__call__, which prints an error that the
-        # program may well catch, and would be in the way of each call (torch/fx/_lazy_graph_module.py).
+        # Compile the module's code now. Otherwise Dynamo's modules do so at the first call, through Module.__call__,
+        # which prints errors that the program may catch and slows down each call (torch/fx/_lazy_graph_module.py).
         getattr(run, "real_recompile", lambda: None)()
         self._run: Callable[..., Any] = run.forward
         self._sets_modes = any(operation_effects.name(node) in operation_effects.SET_MODES for node in _calls(module))
@@ -64,19 +64,20 @@ class StandIn:
         self._symbolic = _symbolic_sizes(module)
         self._draws: bool | None = None
         self._module = module
-        self._effects: undo_effects.Effects | None = None  # made at the first run: most stand-ins have none
-        self._apart: dict[tuple[int, ...], frozenset[int]] = {}  # by the inputs that have a history
+        self._effects: undo_effects.Effects | None = None  # created at the first run, because most stand-ins never run
+        # Positions of the inputs with a history -> those that never get a gradient.
+        self._apart: dict[tuple[int, ...], frozenset[int]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """The graph's outputs."""
-        # Compiled code casts a weight at each call. Autocast's cache lives on after it, and sees no change in place.
+        """Run the graph and return its outputs."""
+        # Compiled code casts a weight at each call. Autocast's cache would outlive the call and miss in-place changes.
         caches = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
             if not self._sets_modes:
                 outputs = self._called(args)
             else:
-                # Compiled code sets none of them. What the graph has set, it would have set back at its end.
+                # Compiled code sets no modes. The graph itself restores the modes at its end, but not after an error.
                 with ambient_modes.set_back_after_an_error():
                     outputs = self._called(args)
         finally:
@@ -86,14 +87,16 @@ class StandIn:
         return outputs
 
     def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
-        """To be called before a run: what undoes the run after it has raised that exception. It returns false where it
-        cannot undo the run, and where compiled code raises the same exception.
+        """Call this before a run. The result undoes the run after an exception.
+
+        The returned function takes the exception. It returns False if the run cannot be undone, or if compiled code
+        would raise the same exception.
         """
         try:
             if self._effects is None:
                 self._effects = undo_effects.Effects(self._module, _chain)
             before = self._effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
-        except Exception:  # a fault of ours: the run may go well
+        except Exception:  # a bug in this project must not prevent the run
             log.warning("an eager run that fails will not be undone", exc_info=True)
             return lambda error: False
 
@@ -108,7 +111,7 @@ class StandIn:
 
     @staticmethod
     def looks_for_nan(args: Sequence[Any]) -> bool:
-        """Whether autograd will look for NaN in the gradients of each operator, where compiled code is one operator."""
+        """Whether autograd will check the gradients of each operator for NaN. Compiled code counts as one operator."""
         return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn._is_recorded(args)
 
     def _called(self, args: Sequence[Any]) -> Any:
@@ -131,11 +134,11 @@ class StandIn:
             return []
         positions = autograd_edges.differentiable(args)
         if self._writes and autograd_edges.share_memory(args, positions):
-            return []  # what changes one of them has to change the history of the other
+            return []  # an in-place change of one input must also change the history of the other
         return positions
 
     def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
-        """The checkpoint that takes this run and another one for the same, if there is one; whether it is the other."""
+        """The checkpoint that treats this run and another as the same (or None); whether this is the second run."""
         return enclosing_regions.checkpoint_around() if self._is_recorded(args) else (None, False)
 
     @staticmethod
@@ -143,11 +146,11 @@ class StandIn:
         return torch.is_grad_enabled() and bool(autograd_edges.differentiable(args))
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
-        """Whether it is one of two runs that must draw the same random numbers, which eager and compiled code do not.
+        """Whether this is one of two runs that must draw the same random numbers, which eager and compiled code cannot.
 
-        Such pairs are: a run in a custom autograd Function's forward and one in a backward (a reentrant checkpoint's);
-        and two runs without gradients in another checkpoint. (With gradients, its second run is as its first one was:
-        safe_points.py.)
+        Such pairs are: a run in the forward of a custom autograd Function and one in a backward (a reentrant
+        checkpoint's), and two runs without gradients in another checkpoint. With gradients, a checkpoint's second run
+        is of the same kind as its first (safe_points.py).
         """
         if self._draws is False:
             return False
@@ -162,20 +165,20 @@ class StandIn:
 
 
 def _calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    """The operations of a graph and of those in it."""
+    """The operations of a graph and of its subgraphs."""
     for held in module.modules():
         if isinstance(held, torch.fx.GraphModule):
             yield from (node for node in held.graph.nodes if node.op.startswith("call_"))
 
 
 def _changes_an_input(module: torch.fx.GraphModule) -> bool:
-    """Whether the metadata of an input, or of what may be a view of one, is changed in place."""
+    """Whether an operation changes the metadata of an input, or of a possible view of one, in place."""
     changing = (node for node in _calls(module) if operation_effects.name(node) in operation_effects.CHANGE_THE_TENSOR)
     return any(_chain(node)[-1].op == "placeholder" or not node.all_input_nodes for node in changing)
 
 
 def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The node, and what it is a view of, and what that is one of, up to what is none or an input."""
+    """The node, the node that it is a view of, and so on, up to an input or a node that is not a view."""
     chain = [node]
     while chain[-1].op.startswith("call_") and chain[-1].all_input_nodes:
         if (
@@ -188,7 +191,7 @@ def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _last(module: torch.fx.GraphModule) -> frozenset[int]:
-    """Which outputs of the graph none of its operators takes."""
+    """The positions of the outputs that no operator of the graph uses."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     values = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
     nodes = [(at, value) for at, value in enumerate(values) if isinstance(value, torch.fx.Node)]
@@ -196,9 +199,9 @@ def _last(module: torch.fx.GraphModule) -> frozenset[int]:
 
 
 def _symbolic_sizes(module: torch.fx.GraphModule) -> list[tuple[int, set[int]]]:
-    """Of each output that is a tensor its dimensions whose sizes are symbols, where there are any; else nothing.
+    """The symbolic dimensions of each output that is a tensor. Empty if there are none.
 
-    Compiled code marks its outputs so. Dynamo takes these dimensions for dynamic ones in the next graph.
+    Compiled code marks its outputs in this way, and Dynamo treats these dimensions as dynamic in the next graph.
     """
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     if not isinstance(output.args[0], (tuple, list)):
@@ -213,7 +216,7 @@ def _symbolic_sizes(module: torch.fx.GraphModule) -> list[tuple[int, set[int]]]:
 
 
 def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph itself where it can run as it is; else a copy that can."""
+    """The graph itself if it can run as it is, or else a copy that can."""
     inner = {
         node.target: held
         for node in module.graph.nodes
@@ -245,8 +248,9 @@ def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node, list[torch.fx.Node]]]:
-    """Operations that keep an input which the caller may change before the backward; that input; and the caller's
-    tensors in whose memory it may lie.
+    """Operations that keep an input which the caller may change before the backward.
+
+    For each operation, also this input and the caller's tensors whose memory it may share.
     """
     output = next(node for node in graph.nodes if node.op == "output")
     callers = {node for value in output.all_input_nodes for node in _chain(value)}
@@ -263,7 +267,7 @@ def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx
 
 
 def _copy(value: Any, *owners: Any) -> Any:
-    """A copy where it lies in the memory of one of these: ``to`` and ``contiguous`` may give back their argument."""
+    """A copy if the value shares memory with an owner: ``to`` and ``contiguous`` may return their argument itself."""
     if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
         return value
     storage = autograd_edges.storage(value)
@@ -275,7 +279,7 @@ def _runner(target: Any) -> Callable[..., Any] | None:
     operators = torch.ops.higher_order
     if target is operators.invoke_subgraph:
         return _call
-    # Not looked up as attributes of torch.ops: versions differ in which of the two they have.
+    # Compared by name, because versions differ in which of the two operators exist.
     if isinstance(target, torch._ops.HigherOrderOperator) and target._name in (
         "tag_activation_checkpoint",
         "wrap_activation_checkpoint",

@@ -1,16 +1,19 @@
-"""What an eager run of a graph changes beside its outputs, and how a run that failed is undone.
+"""Undoes a failed eager run of a graph: everything that the run changed besides its outputs.
 
-Compiled code takes the place of an eager run that raises (client/dispatch.py). It must find the inputs, the random
-state and the checkpoint around it as the eager run found them. So the inputs that the graph may write to are copied
-before the run, and the random state is read; the nodes of a graph tell whether it writes or draws, and most do neither.
-Inputs of more than MAX_BYTES are not copied: they are unchanged only if the run failed before the first node that
-writes to them. The variables of FX's generated code tell how far a run came: a node that has run has set the variable
-of its name.
+Compiled code replaces an eager run that raises (client/dispatch.py). It must find the inputs, the random state and a
+surrounding checkpoint as they were before the eager run.
+
+- Before the run, the client copies inputs that the graph may write to, and reads the random state. The graph's nodes
+  show whether it writes or draws. Most graphs do neither.
+- Inputs of more than MAX_BYTES are not copied. They are unchanged only if the run failed before the first node that
+  writes to them.
+- The variables of FX's generated code show how far a run got: a node that has run has set the variable of its name.
+
+A version guard of _unsafe_preserve_version_counter has tensors and prev_versions.
 
 Private names: torch.autograd._unsafe_preserve_version_counter, torch.Tensor._version,
 torch._ops.{HigherOrderOperator, OpOverload, OpOverloadPacket}, torch._C._dispatch_has_kernel_for_dispatch_key,
-torch.utils._python_dispatch._disable_current_modes. Checked on 2.11.0, 2.13.0, 2.15.0. A version guard has tensors and
-prev_versions.
+torch.utils._python_dispatch._disable_current_modes. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -31,19 +34,21 @@ from precompiled.torch_internals.graph import operation_effects
 from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
 
 # Statistics, counters and small caches are copied before each eager run. A copy of an optimizer's state or of a large
-# KV cache would take time and memory that a program notices.
+# KV cache would cost noticeable time and memory.
 MAX_BYTES = 32 << 20
 
 
 class Effects:
-    """What the runs of one graph may change. ``chain``: from a node to those in whose memory it may be, itself
-    first."""
+    """The changes that runs of one graph may make.
+
+    ``chain`` maps a node to the nodes whose memory it may share, starting with itself.
+    """
 
     def __init__(self, module: torch.fx.GraphModule, chain: Callable[[torch.fx.Node], list[torch.fx.Node]]) -> None:
         self.nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
         self.draws = any(operation_effects.may_draw(node) for node in _nested(module))
-        self.writers: set[str] = set()  # the names of the nodes that may write to inputs
-        self.lasting: set[str] = set()  # of these, the nodes whose changes no copy of an input can undo
+        self.writers: set[str] = set()  # names of the nodes that may write to inputs
+        self.lasting: set[str] = set()  # those of them whose changes no copy of an input can undo
         places = {node: at for at, node in enumerate(module.graph.find_nodes(op="placeholder"))}
         inputs: dict[int, None] = {}
         for node in self.nodes:
@@ -58,7 +63,7 @@ class Effects:
         self.inputs = list(inputs)
 
     def before(self, args: Sequence[Any], records: Callable[[], bool]) -> Before:
-        """What is so before a run on ``args``. ``records``: whether autograd would record writes to the inputs."""
+        """The state before a run on ``args``. ``records``: whether autograd would record writes to the inputs."""
         if not self.writers:
             return Before(self, (), {}, self.lasting, _random_state(args) if self.draws else [])
         with _disable_current_modes(), torch.no_grad():
@@ -70,7 +75,7 @@ class Effects:
 
 
 class Before:
-    """What was so before one run."""
+    """The state before one run."""
 
     def __init__(
         self, effects: Effects, args: Sequence[Any], copies: dict[int, torch.Tensor], lasting: set[str],
@@ -82,8 +87,9 @@ class Before:
         self._saved = enclosing_regions.saved_in_a_checkpoint()
 
     def undo(self, error: BaseException, code: CodeType) -> bool:
-        """After ``error`` of the run, whose generated code is ``code``: put everything back, and free what the run has
-        made. False, with nothing changed, where that is impossible, and where compiled code raises the same.
+        """After ``error`` in the run's generated code ``code``, restore the state and free the run's tensors.
+
+        Returns False and changes nothing if this is impossible, or if compiled code would raise the same error.
         """
         reached = self._reached(error, code)
         if reached is None:
@@ -104,7 +110,7 @@ class Before:
         return True
 
     def _reached(self, error: BaseException, code: CodeType) -> tuple[set[str], torch.fx.Node | None] | None:
-        """The names of the nodes that have run, and the node that raised; None where ``code`` has not raised."""
+        """The names of the nodes that have run, and the node that raised. None if ``code`` has not raised."""
         here: TracebackType | None = error.__traceback__
         while here is not None and here.tb_frame.f_code is not code:
             here = here.tb_next
@@ -114,8 +120,10 @@ class Before:
         return known, next((node for node in self._effects.nodes if node.name not in known), None)
 
     def _is_final(self, failed: torch.fx.Node, error: BaseException) -> bool:
-        """Whether the node that raised has written to an input, perhaps, or is one that compiled code calls as well:
-        an operator of the program's or of a library's, whose Python code must not run twice.
+        """Whether the run must not be repeated after the node ``failed`` has raised.
+
+        True if the node may have written to an input. Also true if compiled code calls the same node, an operator of
+        the program or of a library, because the operator's Python code must not run twice.
         """
         if failed.name in self._lasting and isinstance(failed.target, HigherOrderOperator):
             return True
@@ -123,7 +131,7 @@ class Before:
         return _is_opaque(failed.target) and not is_of_memory
 
     def _changed_elsewhere(self) -> bool:
-        """Whether an input has changed that lies in the memory of no copied one."""
+        """Whether an input has changed that shares no memory with a copied input."""
         if self._versions is None:
             return False
         copied = {autograd_edges.storage(self._args[at]) for at in self._copies}
@@ -134,7 +142,7 @@ class Before:
 
 
 def _copied(args: Sequence[Any], inputs: Sequence[int], records: Callable[[], bool]) -> dict[int, torch.Tensor] | None:
-    """A copy of each of these inputs; None where copies would not do: autograd's history is not in them."""
+    """A copy of each of these inputs. None if copies do not suffice, because they lack autograd's history."""
     tensors = {at: args[at] for at in inputs if isinstance(args[at], torch.Tensor)}
     try:
         if sum(tensor.nbytes for tensor in tensors.values()) > MAX_BYTES:
@@ -142,7 +150,7 @@ def _copied(args: Sequence[Any], inputs: Sequence[int], records: Callable[[], bo
         if any(tensor.requires_grad for tensor in tensors.values()) and records():
             return None
         return {at: tensor.clone() for at, tensor in tensors.items()}
-    except Exception:  # noqa: BLE001 - there is no room for a copy, or a subclass that has none: the run may go well
+    except Exception:  # noqa: BLE001 - no room for a copy, or a subclass without one; the run may still succeed
         return None
 
 
@@ -176,7 +184,7 @@ def _written(module: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx
 
 
 def _is_opaque(target: Any) -> bool:
-    """Whether compiled code calls an operator as it is, and it is not one of torch's."""
+    """Whether compiled code calls an operator as it is, and the operator is not torch's own."""
     if isinstance(target, OpOverloadPacket):
         return any(_is_opaque(getattr(target, overload)) for overload in target.overloads())
     if not isinstance(target, OpOverload) or target.namespace in BUILTIN_OP_NAMESPACES:

@@ -24,8 +24,8 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
 
-# Operations that change a tensor's metadata or history in place. An eager run must not apply them to the caller's
-# tensor.
+# Operations that change a tensor's metadata or history in place. An eager run between autograd edges would apply them
+# to a detached input instead of the caller's tensor.
 CHANGE_THE_TENSOR = frozenset(
     {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "set_data",
      "shallow_copy_data_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}

@@ -1,1 +1,1 @@
-"""Parts of Inductor that client and worker both use, in the same way."""
+"""Parts of Inductor that client and worker use in the same way."""

@@ -1,24 +1,27 @@
-"""Inductor's C++ kernels: a handler for the call that builds them, and how a client maps those of an artifact.
+"""Inductor's C++ kernels: intercepts the call that builds them, and maps an artifact's kernels in a client.
 
-Each kernel is a plain extension module, built from the source that Inductor's generated wrapper passes to
-``AsyncCompile.cpp_pybinding(argtypes, source)`` when it is executed. This file replaces that method: in a worker a
-handler collects the sources (kernel_units.py), in a client one maps the artifact's ``.so`` by the hash of the source,
-so that no compiler, no probe of vector units and no precompiled header is run (docs/decisions/0003).
+Each kernel is a plain extension module. Inductor's generated wrapper builds it when it runs, from the source that it
+passes to ``AsyncCompile.cpp_pybinding(argtypes, source)``. This file replaces that method by a handler. In a worker the
+handler collects the sources (kernel_units.py). In a client it maps the artifact's ``.so`` by the hash of the source, so
+that no compiler, no probe of vector units and no precompiled header runs (docs/decisions/0003).
 
-With ``cpp_wrapper``, the code around the kernels is C++ as well. What Python executes then passes all of it to
-``CppWrapperCodeCache.load_pybinding(...)``: one more such module, which is replaced and mapped in the same way.
+With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes all of it to
+``CppWrapperCodeCache.load_pybinding(...)``. The result is one more such module, which is handled in the same way.
 
-Triton kernels come with the pickled result (torch/_inductor/triton_bundler.py). ``AsyncCompile.triton`` asks for its
-pool of processes before it looks for built kernels, and that starts a pool: prevented while an artifact is loaded. At
-each load Inductor computes the hash of Triton's backend, for a remote cache of autotuning that is off by default. With
-an empty Triton cache, that hash starts gcc for Triton's driver and ptxas for its version: prevented, too.
+Triton kernels are part of the pickled result (torch/_inductor/triton_bundler.py). While an artifact is loaded, this
+file also prevents two actions of torch that start processes:
+
+- ``AsyncCompile.triton`` starts its pool of processes before it looks for built kernels.
+- Each load computes the hash of Triton's backend, for a remote cache of autotuning that is off by default. With an
+  empty Triton cache, that hash starts gcc for Triton's driver and ptxas for its version.
+
+The kernels read the address _torchinductor_pyobject_tensor_data_ptr from an environment variable of the same name in
+capitals (torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding, entry_function},
 torch._inductor.runtime.autotune_cache.has_triton, torch._inductor.config,
-torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr. Checked on 2.11.0, 2.13.0, 2.15.0. The kernels read the
-last one from the environment variable _TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR (torch/_inductor/codecache.py,
-CppPythonBindingsCodeCache).
+torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ from precompiled.core.errors import CorruptArtifact
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-# .handler: gets cpp_pybinding and wait in this thread; without one, torch does. .alone: no pool of processes.
+# Attribute handler: gets the kernels of this thread, or torch does if there is none. Attribute alone: start no
+# processes.
 _current = threading.local()
 _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait
@@ -57,16 +61,16 @@ _install_lock = threading.Lock()
 
 
 class Handler(Protocol):
-    """Gets the kernels of the wrappers that this thread executes."""
+    """Receives the kernels of the wrappers that this thread runs."""
 
     def kernel(self, argtypes: list[str], source: str) -> Any:
-        """The kernel, callable with its arguments."""
+        """The kernel as a callable."""
 
     def wrapper(self, options: dict[str, Any]) -> Any:
-        """The entry of a wrapper in C++. ``options``: what Inductor's code passes, by name: types, source, flags."""
+        """The entry of a C++ wrapper. ``options``: the arguments of Inductor's call by name (types, source, flags)."""
 
     def all_named(self, compiler: AsyncCompile) -> None:
-        """A wrapper has named all its kernels, and would wait for them now."""
+        """Called when a wrapper has requested all its kernels, before it waits for them."""
 
 
 def kernel_name(argtypes: list[str], source: str) -> str:
@@ -75,12 +79,12 @@ def kernel_name(argtypes: list[str], source: str) -> str:
 
 
 def wrapper_name(options: Mapping[str, Any]) -> str:
-    """The name of a wrapper in C++: the SHA-256 of all that it is built from."""
+    """The name of a C++ wrapper: the SHA-256 of everything that it is built from."""
     return hashlib.sha256(json.dumps(["wrapper", options], sort_keys=True).encode()).hexdigest()
 
 
 def module_name(kernel: str) -> str:
-    """The name of a kernel's extension module, in a file that holds several: a C name, with half of the digest."""
+    """The name of a kernel's extension module in a file with several: a C identifier with half of the digest."""
     return f"kernel_{kernel[:32]}"
 
 
@@ -93,7 +97,7 @@ def _cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) ->
 
 def _load_wrapper(*args: Any, **options: Any) -> Any:
     handler: Handler | None = getattr(_current, "handler", None)
-    # Inductor's code names all arguments. Another call is somebody else's.
+    # Inductor's code passes all arguments by name. A call with positional arguments comes from elsewhere.
     return _original_wrapper(*args, **options) if handler is None or args else handler.wrapper(options)
 
 
@@ -116,7 +120,7 @@ def _has_triton(**options: Any) -> bool:
 
 @contextmanager
 def handled(handler: Handler, *, alone: bool = False) -> Iterator[None]:
-    """In this thread, ``handler`` gets the kernels. ``alone``: and no process is started."""
+    """Within this context, ``handler`` gets the kernels of this thread. ``alone``: no process is started."""
     with _install_lock:
         if AsyncCompile.cpp_pybinding is not _cpp_pybinding:
             AsyncCompile.cpp_pybinding = _cpp_pybinding
@@ -145,36 +149,38 @@ class _Mapped:
     def _load(self, name: str) -> Any:
         file = self.files.get(name)
         if file is None:
-            # To build it would start a compiler in a client, and hide that the artifact is incomplete.
+            # Building the kernel would start a compiler in a client, and hide that the artifact is incomplete.
             raise CorruptArtifact(f"the artifact lacks the native code of the kernel {name[:12]}")
         return load_kernel(name, *file)
 
     def all_named(self, compiler: AsyncCompile) -> None:
-        """Do nothing: no kernel is being built."""
+        """Do nothing, because no kernel is being built."""
 
 
 def mapped(files: Mapping[str, tuple[Path, str]]) -> AbstractContextManager[None]:
-    """In this thread, serve kernels from ``files``: kernel name to a ``.so`` and its SHA-256, which was checked.
+    """Within this context, serve the kernels of this thread from ``files``.
 
-    Raises CorruptArtifact for a kernel that is not in ``files``.
+    ``files`` maps a kernel's name to a ``.so`` and its SHA-256, which the caller has checked. Raises CorruptArtifact
+    for a kernel that is not in ``files``.
     """
     return handled(_Mapped(files), alone=True)
 
 
-# By the kernel's name and the .so's SHA-256: one source has several .so, by the compiler's flags.
+# Keyed by the kernel's name and the SHA-256 of the .so: compiler flags can give one source several .so.
 _loaded: dict[tuple[str, str], Any] = {}
 
 
 def load_kernel(name: str, path: Path, digest: str) -> Any:
-    """The kernel, from the ``.so`` that holds it, whose SHA-256 is ``digest``. Raises CorruptArtifact."""
+    """The kernel from the ``.so`` that contains it, whose SHA-256 is ``digest``. Raises CorruptArtifact."""
     known = _loaded.get((name, digest))
     if known is not None:
         return known
     slot = str(getattr(torch._C._dynamo.guards, _SLOT))
-    if os.environ.get(_VARIABLE) != slot:  # once: another thread may read the environment in C, without Python's lock
+    # Set only once: another thread may read the environment in C, without the GIL.
+    if os.environ.get(_VARIABLE) != slot:
         os.environ[_VARIABLE] = slot
-    # The import system derives the name of the init function from the last part of the module's. A file with several
-    # modules is mapped once: the loader knows it by its inode.
+    # The import system derives the name of the init function from the last part of the module's name. The loader maps a
+    # file with several modules only once, because it identifies the file by its inode.
     module_path = f"precompiled.native_{digest}.{module_name(name)}"
     loader = importlib.machinery.ExtensionFileLoader(module_path, str(path))  # a file in memory has no suffix
     spec = importlib.machinery.ModuleSpec(module_path, loader, origin=str(path))

@@ -1,13 +1,13 @@
-"""CUDA graphs, where forward and backward are made before either is called, and in another thread than calls them.
+"""Makes CUDA graphs work if forward and backward are built before their first call, in a thread of their own.
 
-Plain torch.compile makes the backward at its first call, in the thread that calls. Two things depend on that:
+Plain torch.compile builds the backward at its first call, in the calling thread. Two things depend on that:
 
-- A backward without CUDA graphs, of a forward with them, tells their manager when it runs
-  (torch/_inductor/output_code.py, maybe_handle_backward_generation). torch asks for the manager when it makes the
-  backward, and asserts that there is one, which the forward's first call makes. Here it is asked for at the call.
-- The managers are kept by threads. The thread that imports torch._inductor.cudagraph_trees is given a place for them,
-  and autograd's threads take over that of the thread that calls them; on 2.11, in each other thread a call ends with an
-  AssertionError. So the thread that traces a graph, and will call it, imports that.
+- A backward without CUDA graphs, whose forward has them, notifies their manager when it runs
+  (torch/_inductor/output_code.py, maybe_handle_backward_generation). Torch gets the manager when it builds the
+  backward, and asserts that it exists. But the forward's first call creates it. So this file gets it at the call.
+- The managers are thread-local. The thread that imports torch._inductor.cudagraph_trees gets a container for them, and
+  autograd's threads take over the container of the thread that calls them. On 2.11, a call in any other thread raises
+  an AssertionError. So the thread that traces a graph, and will call it, imports the module.
 
 Private names: torch._inductor.output_code.{maybe_handle_backward_generation, CompiledFxGraph.current_callable,
 CompiledFxGraph.fx_kwargs}, torch._inductor.cudagraph_trees.get_manager, torch._inductor.config.triton.cudagraph_trees.
@@ -28,14 +28,16 @@ _patches, _inside = Patches(), 0
 
 
 def called_here() -> None:
-    """For a thread that will call a graph with CUDA graphs, before another thread loads it."""
+    """Prepare this thread to call a graph with CUDA graphs, before another thread loads it."""
     import torch._inductor.cudagraph_trees  # noqa: F401
 
 
 @contextmanager
 def made_ahead() -> Iterator[None]:
-    """For a compile or a load that makes both parts. In any number of threads at once: what is patched is one for all,
-    and does for other compiles what torch's does.
+    """Patch torch for a compile or load that builds both parts.
+
+    Any number of threads may be inside at once. They share the patch, which behaves like torch's own function for other
+    compiles.
     """
     from torch._inductor import output_code
 
@@ -59,7 +61,7 @@ def _tell_at_the_call(graph: Any, forward_device: Any) -> None:
     if not (graph.fx_kwargs["is_backward"] and config.triton.cudagraph_trees):
         return
     call, index = graph.current_callable, forward_device.value if forward_device is not None else None
-    if index is None:  # the forward has none either
+    if index is None:  # the forward has no CUDA graphs either
         return
 
     def backward(inputs: Any) -> Any:

@@ -1,11 +1,12 @@
-"""Compiles of Inductor that do not come to ``torch.compile``'s backend, or whose result torch keeps for itself.
+"""Detects compiles of Inductor that bypass ``torch.compile``'s backend, or whose result torch saves.
 
-``torch._inductor.compile``, ``standalone_compile``, AOTInductor, ``maybe_enable_compiled_autograd`` and other people's
-backends call ``compile_fx`` themselves. What they get stays torch's own; it is counted, so that people see it. All of
-them look ``compile_fx`` up when they call it: that is the one name which is replaced, as soon as its module is there.
+``torch._inductor.compile``, ``standalone_compile``, AOTInductor, ``maybe_enable_compiled_autograd`` and third-party
+backends call ``compile_fx`` themselves. Their results stay torch's own. Such compiles are counted, so that users see
+them. All of these callers look up ``compile_fx`` when they call it, so this one name is replaced, as soon as its module
+is imported.
 
-``torch.compile(...).aot_compile`` and ``caching_precompile`` come to our backend. They write down what it returns, as
-AOTAutograd's result in one piece (``serialize``), so they go to torch's own, too.
+``torch.compile(...).aot_compile`` and ``caching_precompile`` do call this project's backend. But they save its result
+as one serialized AOTAutograd result (``serialize``), so torch compiles them, too.
 
 Private names: torch._inductor.compile_fx.compile_fx, torch._inductor.virtualized.V.aot_compilation,
 torch._functorch.config.bundled_autograd_cache, torch._dynamo.config.caching_precompile.
@@ -36,14 +37,14 @@ _count: Callable[[Any, bool], Callable[[], None]] | None = None
 
 
 class _Inside(threading.local):
-    compiling = False  # for us, or counted already: compile_fx calls itself
+    compiling = False  # in a compile that this project started or has counted; compile_fx calls itself
 
 
 _inside = _Inside()
 
 
 def install(count: Callable[[Any, bool], Callable[[], None]]) -> None:
-    """Call ``count(module, ahead of time)`` before each such compile, and what it gives after it; idempotent."""
+    """Call ``count(module, is_ahead_of_time)`` before each such compile, and its result afterwards. Idempotent."""
     global _count  # noqa: PLW0603
     _count = count
     if _MODULE in sys.modules:
@@ -53,20 +54,20 @@ def install(count: Callable[[Any, bool], Callable[[], None]]) -> None:
 
 
 def remove() -> None:
-    """Count no more; idempotent."""
+    """Stop counting. Idempotent."""
     global _original, _count  # noqa: PLW0603
     _count = None
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     if _original is not None:
         module = sys.modules[_MODULE]
-        if getattr(module.compile_fx, "__wrapped__", None) is _original:  # else somebody else has replaced it since
+        if getattr(module.compile_fx, "__wrapped__", None) is _original:  # otherwise other code has replaced it since
             module.compile_fx = _original  # type: ignore[attr-defined]
             _original = None
 
 
 @contextmanager
 def ours() -> Iterator[None]:
-    """For a compile in process of a graph that has its report."""
+    """Exempt a compile in process whose graph already has a report."""
     before, _inside.compiling = _inside.compiling, True
     try:
         yield
@@ -75,7 +76,7 @@ def ours() -> Iterator[None]:
 
 
 def result_is_kept() -> bool:
-    """Whether torch is about to write down what its backend returns."""
+    """Whether torch is about to save what its backend returns."""
     asked = ((torch._functorch.config, "bundled_autograd_cache"), (torch._dynamo.config, "caching_precompile"))
     return any(getattr(module, name, False) for module, name in asked)
 
@@ -108,7 +109,7 @@ def _replace() -> None:
 
 
 class _Finder:
-    """Waits for the module, which a program may never import; finds nothing itself (as bootstrap.py for torch)."""
+    """Waits for the import of the module, which may never happen. Finds nothing itself, like bootstrap.py for torch."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != _MODULE:
@@ -124,7 +125,7 @@ class _Finder:
 
 
 def _then(loader: Any, action: Callable[[], None]) -> None:
-    """Call ``action`` after ``loader`` has executed its module, and leave the loader as it was."""
+    """Call ``action`` after ``loader`` has executed its module, and restore the loader."""
     attributes, real = getattr(loader, "__dict__", None), getattr(loader, "exec_module", None)
     if real is None or not isinstance(attributes, dict):
         return  # these compiles are not counted

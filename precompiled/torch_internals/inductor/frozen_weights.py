@@ -1,12 +1,14 @@
-"""``freezing``: a worker compiles with the weights as constants, and a client gets the constants back.
+"""``freezing``: a worker compiles with the weights as constants, and a client restores the constants.
 
-With freezing, Inductor takes the weights for constants, folds what is computed from them alone, and gives a function
-that drops them from its arguments. torch keeps no such result. Here it is one more kind of OutputCode, so that it goes
-into AOTAutograd's bundle as any other: ``Frozen``, with the code, the arguments that are left, and each constant.
+With freezing, Inductor treats the weights as constants, folds values that are computed only from them, and returns a
+function that drops the weights from its arguments. Torch cannot serialize such a result. This file adds a kind of
+OutputCode to AOTAutograd's bundle: ``Frozen``, with the code, the remaining arguments, and a description of each
+constant.
 
-A constant is what it is in plain torch.compile (docs/decisions/0025). Where that is a weight, or a view of one, it is
-one of the process that loads it: a change in place of a weight shows there, or does not, as without us. What was folded
-is in the artifact; but for what oneDNN has packed in a form of its own, which is packed anew from what it was made of.
+Each constant is the same as in plain torch.compile (docs/decisions/0025). If a constant is a weight or a view of one,
+the loading process uses its own weight, so in-place changes of the weight are visible or not as without precompiled.
+Folded values are stored in the artifact. A constant that oneDNN has packed into its own format is not stored: it is
+packed again from its inputs.
 
 Private names: torch._inductor.compile_fx.fw_compiler_freezing, torch._inductor.freezing.freeze,
 torch._inductor.constant_folding.ConstantFolder.{add_node_replacement, fetch_args_kwargs_from_env},
@@ -42,12 +44,12 @@ from precompiled.core.errors import CompileFailed
 
 @dataclass(frozen=True)
 class View:
-    """A constant that is a weight of the process, or a view of one. ``weight``: its place among the weights."""
+    """A constant that is a weight of the process, or a view of one. ``weight`` is its position among the weights."""
 
     weight: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
-    offset: int  # from the weight's own
+    offset: int  # relative to the weight's own offset
 
     def made(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
         weight = weights[self.weight]
@@ -69,9 +71,9 @@ class Folded:
 
 @dataclass(frozen=True)
 class Packed:
-    """A constant in a form of oneDNN's, which has no bytes that could be kept: the operator that makes it."""
+    """A constant in oneDNN's own format, whose bytes cannot be stored. The call that creates it is stored instead."""
 
-    operator: tuple[str, ...]  # namespace, name, and overload where one was called
+    operator: tuple[str, ...]  # namespace, name, and the overload if one was called
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
@@ -89,16 +91,16 @@ Constant = View | Folded | Packed
 
 
 class Frozen(OutputCode):
-    """The compiled code of a graph with freezing. A pickle of it lies in users' stores, with its names.
+    """The compiled code of a graph with freezing. Stores contain pickles of it, so its names must not change.
 
-    ``kept``: which of AOTAutograd's arguments the code takes. ``order``: of these arguments, the places among the
-    graph's inputs; None for one that nobody reads.
+    ``kept``: the positions of AOTAutograd's arguments that the code takes. ``order``: for each of AOTAutograd's
+    arguments, its position among the graph's inputs, or None if the code does not read it.
     """
 
     _boxed_call = True
 
     def __init__(self, graph: Any, kept: list[int], constants: dict[str, Constant], weights: list[int | None]) -> None:
-        """``weights``: of AOTAutograd's first arguments, which come from the module, the places among the weights."""
+        """``weights``: the positions, among the weights, of AOTAutograd's first arguments, which the module holds."""
         super().__init__()
         self.graph = graph
         self.kept = kept
@@ -124,16 +126,16 @@ class Frozen(OutputCode):
         self.graph.set_triton_bundle(triton_bundle)
 
     def bind(self, weights: Sequence[torch.Tensor]) -> None:
-        """In the process that loads it: give the code its constants."""
+        """In the process that loads the code, create its constants."""
         made = {name: constant.made(weights) for name, constant in self.constants.items()}
         self.graph.constants = {**(self.graph.constants or {}), **made}
 
     def reordered(self, args: Sequence[Any]) -> list[Any]:
-        """AOTAutograd's arguments, of the graph's inputs."""
+        """AOTAutograd's arguments, taken from the graph's inputs."""
         return [None if position is None else args[position] for position in self.order]
 
     def settle(self, inputs: int) -> None:
-        """In the worker. ``inputs``: how many of the graph's inputs come before the weights."""
+        """In the worker, compute ``order``. ``inputs`` is the number of the graph's inputs before the weights."""
         self.order = [*(None if number is None else inputs + number for number in self.weights), *range(inputs)]
         if any(self.order[position] is None for position in self.kept):
             raise CompileFailed("an argument of the frozen code is no input", code="not-serializable")
@@ -145,15 +147,16 @@ def code_of(part: Any) -> Any:
 
 
 class _Freezing:
-    """What is frozen while ``collected`` is open."""
+    """The weights and packed tensors of the compiles while ``collected`` is open."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self._weights = list(weights)
-        # Of tensors in a form of oneDNN's, how they were made; the tensors live on, so that their ids stay theirs.
+        # id of a tensor in oneDNN's format -> the tensor and the call that created it. The reference keeps the id from
+        # being reused.
         self._packed: dict[int, tuple[torch.Tensor, Any, tuple[Any, ...], dict[str, Any]]] = {}
 
     def noted(self, folder: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:
-        """A tensor that replaces a node's value."""
+        """Record a tensor that replaces a node's value."""
         if tensor.layout is not torch.strided:
             args, kwargs = folder.fetch_args_kwargs_from_env(node)
             self._packed[id(tensor)] = (tensor, node.target, args, kwargs)
@@ -186,7 +189,7 @@ class _Freezing:
 
 @contextmanager
 def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
-    """In here, what Inductor compiles with freezing can be serialized. ``weights``: those of the program."""
+    """Within this context, Inductor's compiles with freezing can be serialized. ``weights``: those of the program."""
     found = _Freezing(weights)
     compiler, freeze = compile_fx.fw_compiler_freezing, torchs.freeze
     add = constant_folding.ConstantFolder.add_node_replacement
@@ -225,7 +228,7 @@ def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def hold(module: torch.fx.GraphModule, weights: Sequence[torch.Tensor]) -> None:
-    """Put a graph's last inputs, which are dressed as Dynamo's, back onto its module, where Dynamo leaves them."""
+    """Turn a graph's last inputs, which have Dynamo's marks, back into tensors of its module, as Dynamo has them."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, weight in zip(placeholders[len(placeholders) - len(weights) :], weights, strict=True):
         name = f"held_{node.name}"

@@ -1,9 +1,9 @@
-"""Backwards that were compiled ahead of their first call, and a program that retains its graph.
+"""Lets a program retain its autograd graph although the backward was compiled before its first call.
 
-A backward may overwrite what its forward has saved (donated buffers). Plain ``torch.compile`` compiles it at its first
-call, and where that call retains the graph it overwrites nothing. Compiled ahead it cannot know, and AOTAutograd
-refuses a later call that retains the graph, by an error. So such a call gets copies here, and AOTAutograd has no reason
-to refuse it.
+A backward may overwrite the tensors that its forward saved (donated buffers). Plain ``torch.compile`` compiles the
+backward at its first call, and donates nothing if that call retains the graph. A backward that is compiled earlier
+cannot know this, and AOTAutograd refuses a later call that retains the graph with an error. So such a call gets copies
+of the tensors here, and AOTAutograd sees no donated buffers.
 
 Private names: torch._C._autograd._get_current_graph_task_keep_graph, torch._inductor.compile_fx.compile_fx_inner,
 torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.bw_donated_idxs, torch._guards.TracingContext.fw_metadata,
@@ -21,7 +21,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 
 
 def on_copies(call: Callable[..., Any], overwritten: Sequence[int]) -> Callable[..., Any]:
-    """``call``, a backward that overwrites these arguments, on copies of them where the graph is retained."""
+    """Wrap ``call``, a backward that overwrites these arguments: if the graph is retained, it gets copies of them."""
 
     def backward(args: list[Any]) -> Any:
         if torch._C._autograd._get_current_graph_task_keep_graph():
@@ -38,13 +38,16 @@ def on_copies(call: Callable[..., Any], overwritten: Sequence[int]) -> Callable[
 
 
 def inner_compile(*args: Any, **kwargs: Any) -> Any:
-    """``compile_fx_inner``, whose backwards may be retained. Not below AOTAutograd's cache, which does not call it."""
+    """``compile_fx_inner`` for backwards whose graph may be retained. Requires that AOTAutograd's cache is off.
+
+    The cache would not call this function.
+    """
     compiled = compile_fx_inner(*args, **kwargs)
     context = TracingContext.try_get()
     if kwargs.get("is_backward") and context is not None and context.fw_metadata is not None:
         donated = context.fw_metadata.bw_donated_idxs
         if donated and getattr(compiled, "current_callable", None) is not None:
             compiled.current_callable = on_copies(compiled.current_callable, tuple(donated))
-            # In place: with tensor subclasses the metadata that a call looks at is another object with the same list.
+            # In place: with tensor subclasses, the metadata that a call checks is another object with the same list.
             donated.clear()
     return compiled

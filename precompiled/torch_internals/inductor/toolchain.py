@@ -1,8 +1,10 @@
-"""Whether this host can build what Inductor generates: a compile that fails for want of a compiler says nothing of its
-graph, so no process may keep that failure, and no program that runs the graph already may die of it.
+"""Tests whether this host can build what Inductor generates.
 
-Nothing is checked ahead of a compile. Graphs without kernels of their own (a matrix product) need no compiler, and
-torch finds compilers in ways that only it knows.
+A compile that fails because the host has no compiler says nothing about its graph. So no process may store that
+failure, and no program that already runs the graph may fail because of it.
+
+Nothing is tested before a compile. Graphs without kernels of their own (a matrix product) need no compiler, and torch
+finds compilers by its own rules.
 
 Private names: torch._inductor.cpp_builder.{get_cpp_compiler, cpp_compiler_search}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -15,16 +17,17 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-# What Triton raises where it finds no compiler for its launchers, or no assembler (triton/runtime/build.py, knobs.py).
+# Triton's errors if it finds no compiler for its launchers, or no assembler (triton/runtime/build.py, knobs.py).
 _TRITONS = re.compile(r"Failed to find C compiler|Cannot find (?:ptxas|cuobjdump|nvdisasm)")
-# What each kernel for the CPU includes, and how it is linked.
+# The includes and link flags of each CPU kernel.
 _PROBE = "#include <Python.h>\n#include <omp.h>\nint probe() { return omp_get_max_threads(); }\n"
-_PROBE_S = 60.0  # a loaded host
+_PROBE_S = 60.0  # enough for a loaded host
 
 
 def problem(error: BaseException, device: str) -> str:
-    """Why this host builds no kernel for ``device``; "" if it does, so that ``error`` is the graph's. Call it after a
-    compile has failed: for the CPU it builds a small extension module.
+    """Why this host cannot build kernels for ``device``; "" if it can, so that the graph caused ``error``.
+
+    Call this only after a compile has failed: for the CPU it builds a small extension module.
     """
     found = _tritons(error)
     return found or (_of_cpp() if device == "cpu" else "")
@@ -36,7 +39,7 @@ def _tritons(error: BaseException | None) -> str:
         seen.add(id(error))
         if found := _TRITONS.search(str(error)):
             return f"Triton finds no compiler ({found.group()})"
-        # Dynamo's and Inductor's exceptions hold the one that they stand for.
+        # Exceptions of Dynamo and Inductor contain the original one.
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
     return ""
 
@@ -47,7 +50,7 @@ def _of_cpp() -> str:
     cpp_builder.cpp_compiler_search.cache_clear()  # a compiler may have been removed since the last compile
     try:
         compiler = cpp_builder.get_cpp_compiler()
-    except Exception as error:  # noqa: BLE001 - InvalidCxxCompiler, or what a search for it fails with
+    except Exception as error:  # noqa: BLE001 - InvalidCxxCompiler, or an error of the search for it
         return f"this host has no C++ compiler ({str(error) or type(error).__name__})"
     try:
         with tempfile.TemporaryDirectory(prefix="precompiled-") as folder:

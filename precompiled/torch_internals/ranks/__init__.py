@@ -1,1 +1,1 @@
-"""Process groups, device meshes and DTensors: what they are called in a key, and stand-ins for them in a worker."""
+"""Process groups, device meshes and DTensors: their names in a key, and their stand-ins in a worker."""

@@ -1,20 +1,21 @@
-"""The device meshes of a graph's DTensors: of a client, as plain data, and stand-ins for them in a worker.
+"""The device meshes of a graph's DTensors: described as plain data in a client, replaced by stand-ins in a worker.
 
-A mesh is among a graph's inputs, by itself or within DTensors. Once traced, its collectives name the mesh's groups, and
-sizes and offsets of shards depend on where in it this rank is. So the key has a mesh's shape, the names of its
-dimensions, its groups by number (group_names.py), and this rank's place. Not the ranks themselves: they are labels,
-numbered in the order in which the graph's meshes have them, and code that names one is refused. When the graph runs it
-gets the client's own meshes as its inputs: an artifact has none (docs/decisions/0040).
+A graph has meshes among its inputs, by themselves or within DTensors. After the trace, collectives name the mesh's
+groups, and sizes and offsets of shards depend on this rank's place in the mesh. So the key contains a mesh's shape, the
+names of its dimensions, its groups by number (group_names.py), and this rank's place. It does not contain the ranks
+themselves. They become labels, numbered in the order in which the graph's meshes have them, and code that names a rank
+is refused. An artifact contains no meshes: a running graph gets the client's own as inputs (docs/decisions/0040).
 
-A worker is of no rank, so its meshes answer from the place that the key has. A mesh of one compile equals none of
-another: torch remembers by mesh how it has sharded what, and equality does not tell places apart.
+A worker has no rank, so its meshes return the place that is in the key. Meshes of different compiles must not be equal,
+because torch caches sharding decisions by mesh, and equality ignores the rank's place.
+
+A DeviceMesh is created with ``_init_backend=False`` and ``_rank=``.
 
 Private names: torch.distributed.device_mesh.DeviceMesh.{_coordinate_on_dim, _dim_group_names, _flatten_mapping,
 _get_root_mesh, _hash, _pg_registry, _rank, _thread_id},
 torch.distributed.distributed_c10d._resolve_process_group,
 torch._library.fake_class_registry.{FakeScriptObject, maybe_to_fake_obj},
-torch._subclasses.fake_tensor.FakeTensorMode. Checked on 2.13.0, 2.15.0. A DeviceMesh is made with
-``_init_backend=False`` and ``_rank=``.
+torch._subclasses.fake_tensor.FakeTensorMode. Checked on 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.torch_internals.ranks import rank_dependence
 
-# Operators that take ranks, and not only groups.
+# Operators that take ranks, not only groups.
 _TAKE_RANKS = ("broadcast", "isend", "irecv", "batch_p2p_ops")
 
-# What is asked of a mesh here and not public.
+# The private attributes of a mesh that this file uses.
 _ASKED = ("_dim_group_names", "_rank", "_thread_id", "_get_root_mesh", "_coordinate_on_dim", "_pg_registry")
 
 _numbers = itertools.count(1)
 
 
 def is_mesh(value: Any) -> bool:
-    """Whether an input is a mesh, or a placeholder of one."""
+    """Whether an input is a mesh, or a fake object for one."""
     if isinstance(value, fake_class_registry.FakeScriptObject):
         value = value.real_obj
     loaded = sys.modules.get("torch.distributed.device_mesh")
@@ -50,13 +51,13 @@ def is_mesh(value: Any) -> bool:
 
 
 class Meshes:
-    """Those of one graph, in the order of its inputs."""
+    """The meshes of one graph, in the order of its inputs."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
 
     def number(self, value: Any) -> int:
-        """Of a mesh: the same for one that is the same in all that counts. Raises Bypass."""
+        """The number of a mesh. Equal meshes with equal groups have one number. Raises Bypass."""
         mesh = value.real_obj if isinstance(value, fake_class_registry.FakeScriptObject) else value
         for number, known in enumerate(self.found):
             if known is mesh or (known == mesh and known._dim_group_names == mesh._dim_group_names):
@@ -66,12 +67,12 @@ class Meshes:
         return len(self.found) - 1
 
     def groups(self) -> Iterator[str]:
-        """The names of their groups."""
+        """The names of the meshes' groups."""
         for mesh in self.found:
             yield from mesh._dim_group_names
 
     def to_plain(self, groups: Mapping[str, str]) -> list[dict[str, Any]]:
-        """``groups``: what to call each group."""
+        """The meshes as plain data. ``groups`` maps each group to its name in the key."""
         labels: dict[int, int] = {}
         plain = []
         for mesh in self.found:
@@ -91,7 +92,7 @@ class Meshes:
 
 def _refuse(mesh: Any) -> None:
     why = ""
-    if not all(hasattr(mesh, name) for name in _ASKED):  # also where no groups were made for it
+    if not all(hasattr(mesh, name) for name in _ASKED):  # also true if no groups were created for it
         why = "is not as torch 2.13 and 2.15 have it"
     elif mesh.get_coordinate() is None:
         why = "does not have this rank"
@@ -102,14 +103,15 @@ def _refuse(mesh: Any) -> None:
     elif any(mesh.get_local_rank(dim) != place for dim, place in enumerate(mesh.get_coordinate())):
         why = "has its ranks in another order than their groups"
     elif len(mesh.shape) > 1 and mesh._get_root_mesh()._flatten_mapping:
-        why = "has dimensions that are flattened elsewhere"  # collectives over several dimensions may use those
+        why = "has dimensions that are flattened elsewhere"  # collectives over several dimensions may use these groups
     if why:
         raise Bypass(f"a mesh of the graph's {why}", code="mesh")
 
 
 def made(inputs: Mapping[str, Any], asked: rank_dependence.Asked) -> list[Any]:
-    """In a worker: meshes with just this description, over the stand-ins of their groups. ``asked``: notes who asks
-    for this rank's place in them.
+    """In a worker, create meshes with exactly this description, over the stand-ins of their groups.
+
+    ``asked`` records reads of this rank's place in them.
     """
     if not (described := inputs.get("meshes")):
         return []
@@ -125,7 +127,7 @@ def made(inputs: Mapping[str, Any], asked: rank_dependence.Asked) -> list[Any]:
         mesh._dim_group_names = list(plain["groups"])
         mesh._pg_registry = {name: _resolve_process_group(name) for name in plain["groups"]}
         mesh._thread_id = compile_number
-        mesh._stays = threading.Lock()  # no pickle takes it, so none takes a mesh
+        mesh._stays = threading.Lock()  # cannot be pickled, so neither can the mesh
         mesh._hash = None
         rank_dependence.hide(mesh, asked)
         meshes.append(mesh)
@@ -133,12 +135,12 @@ def made(inputs: Mapping[str, Any], asked: rank_dependence.Asked) -> list[Any]:
 
 
 def as_input(mesh: Any, mode: FakeTensorMode) -> Any:
-    """A mesh as Dynamo passes it to a backend."""
+    """A mesh in the form that Dynamo passes to a backend."""
     return fake_class_registry.maybe_to_fake_obj(mode, mesh)
 
 
 def refuse_ranks(meshes: Sequence[Any], code: str) -> None:
-    """Raises CompileFailed where compiled code of a graph with meshes names ranks, which are labels there."""
+    """Raises CompileFailed if compiled code of a graph with meshes names ranks, which are only labels in a worker."""
     for name in _TAKE_RANKS if meshes else ():
         if f"_c10d_functional.{name}" in code:
             raise CompileFailed(f"the compiled code of DTensors calls {name} with ranks", code="rank-dependent")

@@ -1,7 +1,8 @@
-"""What a trace of DTensors depends on besides them: torch keeps it for the whole process.
+"""Process-wide state of torch that affects a trace of DTensors.
 
-loss_parallel() and implicit_replication() change what DTensor does with an operator, so they are in the key, and a
-worker has them too. Rules of the program's own (register_sharding, other handlers) are code that a worker has not.
+loss_parallel() and implicit_replication() change how DTensor handles an operator, so they are in the key and are
+applied in the worker. The program's own rules (register_sharding, other handlers) are code that a worker lacks, so they
+are refused.
 
 Private names: torch.distributed.tensor.DTensor._op_dispatcher.{_custom_op_handlers, _allow_implicit_replication,
 sharding_propagator.{op_to_rules, op_strategy_funcs, op_single_dim_strategy_funcs}},
@@ -27,11 +28,11 @@ from precompiled.core.files import is_really_torchs
 _ONE_RANK = "compile_on_one_rank"
 _FLAGS = ("_FORCE_MIN_COST_REDISTRIBUTION_PLAN", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION")
 
-_known_rules: list[Any] = []  # those that were looked at last, and are torch's
+_known_rules: list[Any] = []  # the rules of the last check, which are torch's own
 
 
 def read() -> dict[str, Any]:
-    """As plain data, for a graph with DTensors. Raises Bypass where it cannot be told."""
+    """The state as plain data, for a graph with DTensors. Raises Bypass if a worker cannot have it."""
     from torch.compiler import config
     from torch.distributed.tensor import DTensor, _redistribute
     from torch.distributed.tensor._utils import ExplicitRedistributionContext
@@ -41,7 +42,7 @@ def read() -> dict[str, Any]:
     _refuse_rules(dispatcher.sharding_propagator)
     if getattr(ExplicitRedistributionContext._local, "_active", None) is not None:
         raise _cannot("ExplicitRedistributionContext is on")
-    # torch 2.15 has it in torch.compiler.config, and warns of the other.
+    # Torch 2.15 has this setting in torch.compiler.config, and warns about the other place.
     if getattr(config if hasattr(config, _ONE_RANK) else torch.distributed.config, _ONE_RANK, False):
         raise _cannot("torch.distributed.config.compile_on_one_rank is on")
     return {
@@ -86,7 +87,7 @@ def _cannot(why: str) -> Bypass:
 
 @contextmanager
 def applied(state: Mapping[str, Any] | None) -> Iterator[None]:
-    """In a worker: the state of ``read``, for one compile; None: of a graph without DTensors."""
+    """In a worker, apply the state of ``read`` for one compile. None for a graph without DTensors."""
     if state is None:
         yield
         return

@@ -1,10 +1,11 @@
-"""What a DTensor says of itself (the context of ``__tensor_flatten__``), and placements, as plain data and back.
+"""Encodes the context of a DTensor (the second result of ``__tensor_flatten__``) and placements, and decodes them.
+
+On 2.13 and 2.15 this context has the placements, the tensor's metadata, the order of shards and requires_grad. The mesh
+is beside the local tensor. On 2.11 the mesh is inside the context, and such inputs are refused.
 
 Private names: torch.distributed.tensor.DTensor.{__tensor_flatten__, __tensor_unflatten__},
 torch.distributed.tensor._dtensor_spec.{ShardOrderEntry, TensorMeta},
-torch.distributed.tensor.placement_types._StridedShard. Checked on 2.13.0, 2.15.0. There a DTensor tells its placements,
-the tensor's metadata, the order of shards and requires_grad, and the mesh beside the local tensor; on 2.11 the mesh is
-within, and such inputs are refused.
+torch.distributed.tensor.placement_types._StridedShard. Checked on 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def is_placement(value: Any) -> bool:
 
 
 def encode_placement(value: Any) -> list[Any]:
-    """Raises Bypass for a placement of another kind than those known here, or with more to it."""
+    """Plain data for a placement. Raises Bypass for an unknown kind of placement, or one with additional state."""
     name = type(value).__name__
     if name == "Replicate":
         encoded = [name]

@@ -1,8 +1,8 @@
-"""What a program calls the process groups of its collectives: by number, in the order of their first use.
+"""Numbers the process groups of a program's collectives, in the order of their first use.
 
-torch names groups by how many were made before (``"0"``, ``"1"``) or by a digest of their ranks, so ranks that do the
-same in groups of their own would have graphs of their own. A client puts the names of its groups into an artifact that
-it loads (docs/decisions/0039).
+Torch names groups by the number of earlier groups (``"0"``, ``"1"``) or by a digest of their ranks. With these names,
+ranks that do the same work in different groups would have different graphs. A client writes the names of its groups
+into an artifact that it loads (docs/decisions/0039).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -24,7 +24,10 @@ def numbered(number: int) -> str:
 
 
 def moved_text(text: str, names: Sequence[str]) -> str:
-    """Python code for numbered groups, for groups of these names. Raises Bypass where one stands in an unknown way."""
+    """Python code for numbered groups, rewritten for groups with these names.
+
+    Raises Bypass if the code contains a group in an unknown form.
+    """
     moved = {numbered(number): name for number, name in enumerate(names)}
     places = []
     for node in ast.walk(ast.parse(text)):
@@ -40,7 +43,7 @@ def moved_text(text: str, names: Sequence[str]) -> str:
 
 
 def for_a_client(plain: Any, names: Sequence[str]) -> Any:
-    """Plain data of a program, for groups of these names."""
+    """Plain data of a program, rewritten for groups with these names."""
     return _renamed(plain, {numbered(number): name for number, name in enumerate(names)}) if names else plain
 
 

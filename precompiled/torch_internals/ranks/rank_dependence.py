@@ -1,12 +1,13 @@
-"""Whether what is compiled depends on this rank's place in its meshes.
+"""Detects whether a compile depends on this rank's place in its meshes.
 
-DTensor asks a mesh for the rank's place where it cuts out a shard, masks rows that are elsewhere, or pads. Where each
-shard has one size it mostly does not: a block of a model in tensor parallel compiles to the same on each rank. In a
-worker the stand-in of a mesh holds its place as an object that notes who looks into it. There is no other way to the
-rank in there, so where nobody has looked, what was compiled holds for each place. Torch's computation of a shard's size
-looks, and its answer is often the same: it is asked for all places at once.
+DTensor reads a rank's place from the mesh to cut out a shard, to mask rows of other shards, or to pad. If all shards
+have equal sizes, the result rarely depends on the place: with tensor parallelism, a block of a model compiles to the
+same code on each rank. In a worker, the stand-in of a mesh stores its place in an object that records reads. Nothing
+else in the worker leads to the rank, so without a recorded read the result is valid for every place. Torch's
+computation of a shard's size reads the place, but often returns the same for all places. So it is called for every
+place, and counts as a read only if the results differ.
 
-An object, and no tuple: what is written in C++ would look into a tuple unseen.
+The place must not be a tuple, because C++ code would read a tuple without being recorded.
 
 Private names: torch.distributed.device_mesh.DeviceMesh.{_coordinate_on_dim, _get_mesh_dim_by_name, _rank},
 torch.distributed.tensor._utils._compute_local_shape_and_global_offset. Checked on 2.13.0, 2.15.0.
@@ -21,7 +22,7 @@ from typing import Any, NoReturn
 
 
 class Asked:
-    """Whether somebody has looked, in one compile. ``told``: called at the first time."""
+    """Whether this compile has read a rank's place. ``told`` is called at the first read."""
 
     def __init__(self, told: Callable[[], None]) -> None:
         self._told = told
@@ -44,7 +45,7 @@ class Place:
         return self._numbers
 
     def __len__(self) -> int:
-        return len(self._numbers)  # that of the mesh's shape
+        return len(self._numbers)  # equal for every place, so this is not recorded
 
     def __getitem__(self, dim: Any) -> Any:
         return self._looked_at()[dim]
@@ -66,7 +67,7 @@ class Place:
 
 
 class _Offsets:
-    """Where a rank's shard begins, which differs from place to place: who looks into it looks into its place."""
+    """The start of a rank's shard. It differs between places, so a read of it counts as a read of the place."""
 
     def __init__(self, offsets: Sequence[Any], asked: Asked) -> None:
         self._offsets, self._asked = offsets, asked
@@ -84,14 +85,14 @@ class _Offsets:
 
 
 def hide(mesh: Any, asked: Asked) -> None:
-    """Have a mesh note who asks for this rank's place in it."""
+    """Make a mesh record reads of this rank's place."""
     mesh._coordinate_on_dim = Place(tuple(mesh._coordinate_on_dim), asked)
-    del mesh._rank  # nobody is known to read it; who does fails
+    del mesh._rank  # no known code reads it; a read fails
 
 
 @contextmanager
 def answering(asked: Asked) -> Iterator[None]:
-    """In a worker: meshes know this rank's place, though there is no group of all ranks."""
+    """In a worker, let meshes return this rank's place although no group of all ranks exists."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import _utils
 
@@ -114,7 +115,7 @@ def answering(asked: Asked) -> Iterator[None]:
             return torchs_shape(shape, mesh_shape, place, placements, skip_offset)
         if all(offset == answers[0][1] for _, offset in answers):
             return answers[0]
-        before, asked.yes = asked.yes, True  # no note of this one: its answer notes who looks into it
+        before, asked.yes = asked.yes, True  # this call is not recorded; reads of its result are
         try:
             _, offset = torchs_shape(shape, mesh_shape, place, placements, skip_offset)
         finally:

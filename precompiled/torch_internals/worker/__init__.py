@@ -1,1 +1,1 @@
-"""What only a worker does: compile a graph with AOTAutograd and Inductor, and build its kernels."""
+"""Code for workers only: compiling a graph with AOTAutograd and Inductor, and building its kernels."""

@@ -1,7 +1,9 @@
-"""In a worker: from a program's graph and inputs to the pickled result of AOTAutograd and Inductor.
+"""Compiles a program's graph in a worker, into the pickled result of AOTAutograd and Inductor.
 
-torch's own ``compile_fx`` is run, so the compiled code is that of plain ``torch.compile``. AOTAutograd's *bundle*
-(torch/_functorch/_aot_autograd/aot_autograd_result.py) holds forward, backward and the runtime wrappers.
+The worker runs torch's own ``compile_fx``, so the compiled code equals that of plain ``torch.compile``. AOTAutograd's
+*bundle* (torch/_functorch/_aot_autograd/aot_autograd_result.py) contains forward, backward and the runtime wrappers.
+
+The result of compile_fx also has a ``serialize`` method.
 
 Private names: torch._inductor.compile_fx.{compile_fx, compile_fx_inner}, torch._inductor.config.compile_threads,
 torch._guards.{TracingContext, tracing}, torch._functorch.config.{patch, bundled_autograd_cache,
@@ -12,7 +14,7 @@ torch._dispatch.python.enable_python_dispatcher, torch._dynamo.source.LocalSourc
 torch._dynamo.symbolic_convert.TensorifyState.force_specializations, torch._dynamo.exc.TensorifyScalarRestartAnalysis,
 torch.fx.GraphModule._param_name_to_source, torch.fx.GraphModule.meta["dynamo_compile_id"],
 torch.fx.Node._dynamo_source, torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"].
-Checked on 2.11.0, 2.13.0, 2.15.0. What compile_fx returns has a ``serialize``, too.
+Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -60,18 +62,18 @@ _ALIASED = "an input that is changed shares its memory with another"
 
 @dataclass(frozen=True)
 class CompileResult:
-    """What ``compile_graph`` gives. ``bundle``: AOTAutograd's, pickled. ``native``: the C++ kernels that it calls."""
+    """The result of ``compile_graph``. ``bundle``: AOTAutograd's, pickled. ``native``: the C++ kernels it calls."""
 
     bundle: bytes
     native: Native
     has_backward: bool
     guards: str
-    any_place: bool  # whether it is for each place in the graph's meshes
-    undecided: int  # choices that a time would have made, and nothing could measure
+    any_place: bool  # whether the result is valid for every rank's place in the graph's meshes
+    undecided: int  # choices that need a time measurement, where nothing could be measured
 
 
 class _ExampleValues(torch.fx.Interpreter):
-    """Gives each node the ``example_value`` that Dynamo gave it; Inductor's pre-grad passes read it."""
+    """Sets each node's ``example_value`` as Dynamo does, because Inductor's pre-grad passes read it."""
 
     def run_node(self, node: torch.fx.Node) -> Any:
         result = super().run_node(node)
@@ -85,11 +87,13 @@ def compile_graph(
     weights: Sequence[torch.Tensor] = (), told: Callable[[], None] = lambda: None,
     progress: compile_phases.Progress | None = None,
 ) -> CompileResult:  # fmt: skip
-    """Compile forward and, where an input requires grad, backward. Raises what torch raises, or CompileFailed.
+    """Compile the forward, and the backward if an input requires a gradient. Raises torch's errors, or CompileFailed.
 
-    The caller has applied the program's modes and configuration. ``weights``: what the last inputs are, to be frozen.
-    ``told``: called as soon as it is known that the result is for this rank's place in its meshes only. ``progress``:
-    told when nothing is left but to wait for the compilers, and how many kernels they have built.
+    The caller has applied the program's modes and configuration.
+
+    - ``weights``: the values of the last inputs, for freezing.
+    - ``told``: called as soon as the result turns out to be valid for this rank's place in its meshes only.
+    - ``progress``: gets the number of built kernels, and a phase once only the compilers are still running.
     """
     progress = progress or compile_phases.Untold()
     context = TracingContext(input_metadata.new_fake_mode())
@@ -119,11 +123,11 @@ def compile_graph(
         for part in filter(None, (bundle.compiled_fw, bundle.compiled_bw)):
             triton_files.drop_texts(frozen_weights.code_of(part))
             device_meshes.refuse_ranks(found_meshes, frozen_weights.code_of(part).source_code)
-        # The client checks the guards itself, against the sizes of its call (torch_internals/graph/symbolic_sizes.py).
+        # The client itself checks the guards against the sizes of its call (torch_internals/graph/symbolic_sizes.py).
         guards, bundle.guards_expr = produced_guards(symints, size_values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
-        # AOTAutograd's result depends on which input is a view of which, on which Dynamo does not guard.
+        # AOTAutograd's result depends on which inputs are views of each other, and Dynamo does not guard on that.
         raise CompileFailed(_ALIASED, code="aliased-mutation")
     try:
         pickled = program_classes.dumps(bundle, classes)
@@ -143,9 +147,10 @@ def _refuse_input_guards(context: TracingContext) -> None:
 def compile_here(
     program: dict[str, Any], classes: program_classes.Classes, found_meshes: Sequence[Any]
 ) -> tuple[Callable[..., Any], str]:
-    """In a client that gets no artifact: compile a program, which has these classes and meshes, for this process alone.
+    """Compile a program, which has these classes and meshes, for this process alone, in a client that gets no artifact.
 
-    Returns the callable and the guards on its sizes (sizes.guard_check). Raises what torch raises, or CompileFailed.
+    Returns the callable and the guards on its sizes (symbolic_sizes.guard_check). Raises torch's errors, or
+    CompileFailed.
     """
     context = TracingContext(input_metadata.new_fake_mode())
     threads = torch._inductor.config.compile_threads or 1
@@ -155,8 +160,8 @@ def compile_here(
         tracing(context),
         direct_inductor_calls.ours(),
         cudagraph_parts.made_ahead(),
-        # With the backward: the guards that it adds must be known before the first call. It may be called while the
-        # graph is retained, on which AOTAutograd's cache has entries that say otherwise.
+        # The backward is lowered now, because the guards that it adds must be known before the first call.
+        # AOTAutograd's cache is off, because it bypasses inner_compile, which allows a later call to retain the graph.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),
     ):
         compiled, symints = _compile(
@@ -182,15 +187,16 @@ def _compile(
     mode = context.fake_mode
     assert mode is not None
     sizes = input_metadata.size_maker(inputs, hints, floats, mode)
-    # On other inputs than the compile: a graph may change an input's metadata in place.
+    # The example run gets inputs of its own, because a graph may change an input's metadata in place.
     assert mode.shape_env is not None
-    # Sizes that only a run knows (nonzero, item) get new symbols when AOTAutograd traces. With Python's dispatcher, as
-    # in Dynamo: some operators take symbolic sizes in their Python decomposition only.
+    # Sizes that only a run determines (nonzero, item) get new symbols when AOTAutograd traces. Python's dispatcher is
+    # on, as in Dynamo, because some operators accept symbolic sizes only in their Python decomposition.
     with mode, enable_python_dispatcher(), mode.shape_env.ignore_fresh_unbacked_symbols():
         examples = input_metadata.make_inputs(inputs, sizes, mode, classes, found_meshes)
         before = [_version(value) for value in examples]
         _ExampleValues(module).run(*examples)
-    # Of a memory whose size is a symbol AOTAutograd cannot always make the one tensor that it wants (set_).
+    # If the storage's size is a symbol, AOTAutograd sometimes cannot build the tensor that it needs for the storage
+    # (set_).
     aliased = any(
         "shares" in item and type(item["storage"]) is not int and _version(value) != version
         for value, item, version in zip(examples, inputs["args"], before, strict=True)
@@ -204,10 +210,10 @@ def _compile(
     try:
         compiled = compile_fx(module, made, inner_compile=inner_compile)
     except TensorifyScalarRestartAnalysis as error:
-        # Else the floats of the next graph would be fixed, too; entries of Dynamo's own, in a client, stay.
+        # Otherwise the floats of the next graph would be fixed too. In a client, Dynamo's own entries stay.
         TensorifyState.force_specializations = fixed
         raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
-    except Exception as error:  # as torch raises it, but for what it raises of no program that runs alone
+    except Exception as error:  # torch's own error, except with aliased inputs: the program alone may not fail
         if not aliased:
             raise
         raise CompileFailed(_ALIASED, code="aliased-mutation") from error
@@ -223,7 +229,10 @@ def _version(value: Any) -> int:
 def _dress_as_dynamos(
     module: torch.fx.GraphModule, inputs: list[torch.Tensor], described_inputs: list[dict[str, Any]]
 ) -> None:
-    """Set the attributes by which AOTAutograd knows a Dynamo graph (frontend_utils._try_get_metadata_from_dynamo)."""
+    """Set the attributes by which AOTAutograd recognizes a graph of Dynamo.
+
+    Source: frontend_utils._try_get_metadata_from_dynamo.
+    """
     module.meta["dynamo_compile_id"] = "precompiled"
     module._param_name_to_source = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -236,7 +245,7 @@ def _dress_as_dynamos(
 
 @contextmanager
 def _serializable() -> Iterator[None]:
-    """Have AOTAutograd make one bundle, backward included, also of graphs that its own cache would refuse."""
+    """Make AOTAutograd return one bundle with the backward, even for graphs that its own cache would refuse."""
     write = AOTAutogradCache._write_to_local_cache
     with torch._functorch.config.patch(
         enable_autograd_cache=True,
@@ -246,7 +255,7 @@ def _serializable() -> Iterator[None]:
         autograd_cache_allow_custom_autograd_functions=True,
         strict_autograd_cache=False,
     ):
-        # Its own copy on disk would have a random name (bypass_autograd_cache_key), and never be found.
+        # AOTAutograd would also write a copy under a random name (bypass_autograd_cache_key), which is never read.
         AOTAutogradCache._write_to_local_cache = staticmethod(lambda key, content: None)
         try:
             yield

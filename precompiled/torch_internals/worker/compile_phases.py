@@ -1,8 +1,8 @@
-"""In a worker: which phases a compile comes to, how many kernels are built, and how long each took, as torch has it.
+"""Reports a compile's progress in a worker: its current phase, the number of built kernels, and the time of each phase.
 
-torch notes the begin and the end of its phases (``dynamo_timed``), in each thread, for its own traces; the compilers
-that are started are among them (``compile_file``). While it waits for a graph's Triton kernels it shows a progress bar
-(``_inductor.config.disable_progress``), which is where they are counted; those in C++ count in kernel_units.py.
+Torch records the start and end of its phases (``dynamo_timed``) per thread, for its own traces. The records include the
+compilers that it starts (``compile_file``). While torch waits for a graph's Triton kernels it updates a progress bar
+(``_inductor.config.disable_progress``), which this file replaces to count them. kernel_units.py counts C++ kernels.
 
 Private names: torch._dynamo.utils.ChromiumEventLogger.{log_event_start, log_event_end},
 torch._inductor.async_compile.tqdm.
@@ -21,7 +21,7 @@ import torch._inductor.async_compile
 
 from precompiled.core.spans import Span
 
-# The phases that people are told of, by torch's names for them.
+# torch's names of the phases to report -> the names shown
 _TOLD = {
     "create_aot_dispatcher_function": "AOTAutograd",
     "compile_fx.<locals>.fw_compiler_base": "Inductor: forward",
@@ -30,19 +30,19 @@ _TOLD = {
 
 
 class Progress(Protocol):
-    """Who is told how far a compile is (store/jobs.py: JobRecord)."""
+    """Receives the progress of a compile (store/jobs.py: JobRecord)."""
 
     spans: list[Span]
 
     def phase(self, name: str) -> None:
-        """The compile has come to this phase."""
+        """The compile enters this phase."""
 
     def kernels(self, built: int, of: int) -> None:
-        """Of the kernels that it waits for now, so many are built."""
+        """``built`` of the ``of`` kernels that the compile currently waits for are built."""
 
 
 class Untold:
-    """Nobody is told."""
+    """Ignores the progress."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -56,7 +56,7 @@ class Untold:
 
 def _counting(told: Callable[[int, int], None]) -> type:
     class Counting:
-        """As torch uses a tqdm."""
+        """The part of tqdm's interface that torch uses."""
 
         def __init__(self, *, total: int, **_options: Any) -> None:
             self._built, self._total = 0, total
@@ -75,7 +75,7 @@ def _counting(told: Callable[[int, int], None]) -> type:
 
 @contextmanager
 def noted(progress: Progress) -> Iterator[None]:
-    """Add to ``progress.spans`` what torch measures meanwhile, in all threads, and tell what the compile comes to."""
+    """Add torch's measurements in all threads to ``progress.spans``, and report phases and built kernels."""
     bars: Any = torch._inductor.async_compile
     bar = getattr(bars, "tqdm", None)
     bars.tqdm = _counting(progress.kernels)
@@ -90,7 +90,7 @@ def noted(progress: Progress) -> Iterator[None]:
 def _measured(progress: Progress) -> Iterator[None]:
     logger: Any = getattr(torch._dynamo.utils, "ChromiumEventLogger", None)
     start, end = getattr(logger, "log_event_start", None), getattr(logger, "log_event_end", None)
-    if start is None or end is None:  # no compile fails for what is only told
+    if start is None or end is None:  # a compile must not fail for the sake of its progress
         yield
         return
 

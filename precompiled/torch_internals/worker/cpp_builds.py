@@ -1,17 +1,18 @@
-"""In a worker: a file that a compiler writes gets its name when the compiler has succeeded, and where such files lie.
+"""Makes C++ builds in a worker atomic, and sets the folder of Inductor's files.
 
-Whoever finds a file of Inductor's C++ builds (kernels, objects, the precompiled header, test programs for vector units)
-takes it for whole: torch looks whether it is there (codecache.py: _worker_compile_cpp; cpu_vec_isa.py: check_build).
-But a linker creates its output empty and fills it at the end, so a kill in between left a file that each later worker
-believed: no kernel of that graph could be loaded, or with half of a header no kernel at all be built, until somebody
-cleared the store. So the compiler writes under a name that nobody looks for, and a rename follows.
+A process that finds a file of Inductor's C++ builds (kernels, objects, the precompiled header, test programs for vector
+units) treats it as complete, because torch only checks that it exists (codecache.py: _worker_compile_cpp;
+cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If it is killed in
+between, every later worker uses the incomplete file: a graph's kernels cannot be loaded, or with an incomplete header
+no kernel can be built, until the store is cleared. So the compiler writes to a temporary name, and a rename
+follows.
 
-The precompiled header takes seconds of every core to build. Where the user's own programs have built just this one, in
-torch's directory for temporary files, and nobody else can have put it there, it is copied; such a program may have been
-killed as well, so a build that fails with a header is tried once more without.
+Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
+header in torch's directory for temporary files, and no other user can have put it there, the worker copies it. That
+program may have been killed as well, so a build that fails with a header is retried without it.
 
-All of torch's C++ builds go through one function, which is where this file sits. The other caches that a worker uses
-below the scratch directory are renamed into their places by those who write them (docs/reference/artifact-format.md).
+All of torch's C++ builds go through one function, which this file replaces. The writers of the other caches below the
+scratch directory already rename files into place (docs/reference/artifact-format.md).
 
 Private names: torch._inductor.cpp_builder.run_compile_cmd, torch._inductor.codecache.{_HEADER_DIR, _HEADER_LOCK_DIR,
 _precompile_header, CacheBase.get_local_cache_path}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -35,27 +36,28 @@ from torch._inductor import codecache, cpp_builder
 from precompiled.core.errors import UntrustedStore
 from precompiled.store import trust
 
-BUILDING = ".building"  # ends the name of what a compiler is writing
+BUILDING = ".building"  # suffix of the file that a compiler is writing
 _HEADERS = "precompiled_headers"
-_HEADER_SUFFIXES = (".gch", ".pch")  # GCC's, Clang's
-_TORCHS_HEADERS = Path(codecache._HEADER_DIR)  # for all programs of the user
+_HEADER_SUFFIXES = (".gch", ".pch")  # of GCC, of Clang
+_TORCHS_HEADERS = Path(codecache._HEADER_DIR)  # shared by all programs of the user
 
 _original: Callable[[str, str], None] = cpp_builder.run_compile_cmd
 _original_header: Any = codecache._precompile_header
-_last = threading.local()  # .error: what the last build of this thread failed with
-_damaged: set[Path] = set()  # of torch's headers, those that no compiler could read
+_last = threading.local()  # attribute error: the error of this thread's last build
+_damaged: set[Path] = set()  # those of torch's headers that a compiler could not read
 
 
 def use(scratch: Path) -> None:
-    """From now on, Inductor's files lie in ``scratch``, and those that compilers write are whole."""
+    """Put Inductor's files into ``scratch`` from now on, and make compiler output atomic."""
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != str(scratch):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
-        # Torch asks once where it keeps what it has measured: that would be another store's folder, or a removed one.
+        # Torch caches the path of its measurements. The cached path would be in another store's folder, or in a removed
+        # one.
         codecache.CacheBase.get_local_cache_path.cache_clear()
     headers = scratch / _HEADERS
     if str(headers) != codecache._HEADER_DIR:
-        # Torch has them in the system's directory for temporary files, for all programs of the user: there, another
-        # user may come first, and any program that was killed leaves half of one.
+        # Torch keeps headers in the system's directory for temporary files, for all programs of the user. Another user
+        # may create a header there first, and a killed program leaves an incomplete one.
         codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
         _original_header.cache_clear()
     cpp_builder.run_compile_cmd = _run
@@ -63,7 +65,7 @@ def use(scratch: Path) -> None:
 
 
 def last_error() -> Exception | None:
-    """What the last build of this thread failed with, once."""
+    """The error of this thread's last build. Reading it clears it."""
     error: Exception | None = getattr(_last, "error", None)
     _last.error = None
     return error
@@ -79,13 +81,13 @@ def _run(cmd_line: str, cwd: str) -> None:
 
 
 def _run_whole(cmd_line: str, cwd: str) -> None:
-    arguments = shlex.split(cmd_line)  # as torch splits it
+    arguments = shlex.split(cmd_line)  # torch splits it in the same way
     if arguments.count("-o") != 1:
         _original(cmd_line, cwd)
         return
     place = arguments.index("-o") + 1
     target = arguments[place]
-    # Its own for each try: the compilers of a worker that was killed may be alive for a moment, and write on.
+    # A separate name for each try, because compilers of a killed worker may live on for a moment and still write.
     building = f"{target}.{os.getpid()}-{os.urandom(8).hex()}{BUILDING}"
     arguments[place] = building
     path = os.path.join(cwd, building)
@@ -108,7 +110,7 @@ def _built(cmd_line: str, cwd: str) -> None:
         headers = [compiled for header in included for compiled in _compiled(header)]
         if not headers:
             raise
-        for compiled in headers:  # the error is the program's if it comes again
+        for compiled in headers:  # if the retry fails as well, the error is the program's own
             _damaged.add(_torchs(compiled))
             with suppress(OSError):
                 os.unlink(compiled)
@@ -116,7 +118,7 @@ def _built(cmd_line: str, cwd: str) -> None:
 
 
 def _copied(target: str, to: str) -> bool:
-    """Whether a precompiled header was there, built by a program of this user, and was copied to ``to``."""
+    """Copy a precompiled header to ``to``. False if no header of this user's programs exists."""
     source = _torchs(target)
     if not target.endswith(_HEADER_SUFFIXES) or source in _damaged:
         return False
@@ -130,17 +132,18 @@ def _copied(target: str, to: str) -> bool:
 
 
 def _torchs(compiled: str) -> Path:
-    """Where torch has the precompiled header that a worker has as ``compiled``."""
+    """The path of torch's precompiled header that corresponds to a worker's ``compiled``."""
     return _TORCHS_HEADERS / Path(compiled).name
 
 
 def _header(header: str, command_line: str = "", *arguments: Any, **options: Any) -> str:
-    """The precompiled header; torch looks for it once in a process, and a worker lives longer than files in scratch.
+    """The precompiled header. Torch looks for it once per process, but a worker outlives the files in scratch.
 
-    One for all that is built alike: what a build adds is for its own file (torch pops ``extra_flags`` from 2.13 on, and
-    leaves them in the header's name), and a second header is seconds of a core and 150 MB.
+    Builds that differ only in the extra flags of their own file share one header. Torch would name a header after these
+    flags too: from 2.13 on it pops ``extra_flags``, but the header's name still contains them. A second header would
+    cost seconds of a core and 150 MB.
     """
-    own = " ".join(options.pop("extra_flags", ()))  # as torch writes them
+    own = " ".join(options.pop("extra_flags", ()))  # joined as torch joins them
     arguments = (command_line.replace(own, "", 1), *arguments)
     path: str = _original_header(header, *arguments, **options)
     if not _in_use(path):
@@ -158,11 +161,11 @@ def _compiled(path: str) -> list[str]:
 
 
 def _in_use(path: str) -> bool:
-    """Whether a precompiled header is there. It is young again for those who remove old files (store/scratch.py)."""
+    """Whether a precompiled header exists. Renews its age, so that cleanups do not remove it (store/scratch.py)."""
     compiled = _compiled(path)
     try:
         for name in (path, *compiled):
-            # Not the time of the last change, by which Clang knows whether it is still the same.
+            # The modification time stays, because Clang uses it to check that the header is unchanged.
             os.utime(name, ns=(time.time_ns(), os.stat(name).st_mtime_ns))
     except OSError:
         return False

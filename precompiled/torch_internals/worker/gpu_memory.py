@@ -1,14 +1,18 @@
-"""In a worker: the memory of a GPU is that of the user's programs, of which one waits for what the worker compiles.
+"""Limits a worker's use of GPU memory, which belongs to the user's programs.
 
-So a worker keeps its context alone between two jobs. And a GPU that is full is no word about a graph: a worker that
-finds no memory there, not even for a context, leaves the graph to the process that asked. Where only a part of what a
-compile wanted to measure was refused memory by PyTorch's allocator, torch goes on without it, as if it were the slowest
-(torch/_inductor/select_algorithm.py, benchmark_choices), and keeps that for the next compile: nothing is published
-then, and nothing kept, unless the GPU was this compile's own. Where it is not, a compile may take half of what is free,
-so that what it measures is refused memory before a step of the program's is.
+One of these programs waits for the worker's result.
 
-In exclusive-process mode the first process that makes a context has the GPU to itself. That must not be a worker, which
-stays: the next program would find no GPU. Below MPS all processes are one.
+- Between two jobs a worker keeps only its context.
+- A full GPU says nothing about a graph. A worker that finds no memory, even for a context, leaves the graph to the
+  process that requested it.
+- If PyTorch's allocator refuses memory for a measurement, torch continues as if the measured choice were the slowest
+  (torch/_inductor/select_algorithm.py, benchmark_choices), and caches that. In this case nothing is published or
+  cached, unless the compile had the GPU to itself.
+- Beside other processes, a compile may use half of the free memory, so that its measurements run out of memory before a
+  program's step does.
+
+In exclusive-process mode, the first process with a context has the GPU to itself. A worker must not be that process,
+because it keeps running and the next program would find no GPU. Under MPS all processes count as one.
 
 Private names: torch._C.{_cuda_clearCublasWorkspaces, _cuda_hasPrimaryContext},
 torch._inductor.codecache.CacheBase.get_local_cache_path, torch._inductor.runtime.cache_dir_utils.cache_dir.
@@ -31,18 +35,18 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals.gpu_room import FULL
 
-OF_OTHERS = 0.25  # of a GPU's memory: a context takes far less
-OF_FREE = 0.5  # for a compile beside others
+OF_OTHERS = 0.25  # fraction of a GPU's memory; a context takes far less
+OF_FREE = 0.5  # fraction of the free memory, for a compile beside other processes
 _COMPUTE_MODE, _DEFAULT = 20, 0  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT
 _MPS = "/tmp/nvidia-mps"
 
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Collect a compile's objects at its end (docs/decisions/0014), and free the GPU memory that it has allocated.
+    """At a compile's end, collect its objects (docs/decisions/0014) and free the GPU memory that it has allocated.
 
-    Raises CompileFailed where there was too little of it, also where the compile itself took that for an answer; and
-    where the GPU is one process's alone.
+    Raises CompileFailed if memory ran out beside other processes, even if the compile handled the error, and if the GPU
+    is in exclusive-process mode.
     """
     beside = False
     if torch.cuda.is_available():
@@ -61,13 +65,13 @@ def given_back() -> Iterator[None]:
     finally:
         gc.collect()
         if torch.cuda.is_initialized():
-            torch._C._cuda_clearCublasWorkspaces()  # blocks of the allocator that are in use until somebody says so
+            torch._C._cuda_clearCublasWorkspaces()  # the allocator counts these blocks as used until they are cleared
             torch.cuda.empty_cache()
 
 
 def refuse_exclusive() -> None:
-    """Raise CompileFailed where the GPU is one process's alone. Makes no context there."""
-    driver = ctypes.CDLL("libcuda.so.1")  # asked without a context; an error leaves what is there
+    """Raise CompileFailed if the GPU is in exclusive-process mode. Creates no context."""
+    driver = ctypes.CDLL("libcuda.so.1")  # these calls need no context; after an error, ``mode`` stays the default
     device, mode = ctypes.c_int(0), ctypes.c_int(_DEFAULT)
     driver.cuInit(0)
     driver.cuDeviceGet(ctypes.byref(device), 0)
@@ -78,18 +82,18 @@ def refuse_exclusive() -> None:
 
 
 def _refused() -> int:
-    """How often the allocator had no memory to give."""
+    """How many requests the allocator could not serve."""
     return int(torch.cuda.memory_stats().get("num_ooms", 0)) if torch.cuda.is_initialized() else 0
 
 
 def _is_others() -> bool:
-    """Whether much of the memory is other processes'. What finds no room on an empty GPU finds none anywhere."""
+    """Whether other processes use much of the memory. If not, the compile needs more than a whole GPU."""
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved() > total * OF_OTHERS
 
 
 def _full() -> CompileFailed:
-    # What was measured for max-autotune, and for fusions: any of it may be infinite.
+    # Delete the measurements for max-autotune and for fusions: any of them may be infinite.
     for measured in (CacheBase.get_local_cache_path(), *Path(cache_dir()).glob("*/*.kernel_perf")):
         with suppress(OSError):
             measured.unlink()
@@ -97,10 +101,10 @@ def _full() -> CompileFailed:
 
 
 def problem(message: str) -> CompileFailed | None:
-    """What is wrong with this process's GPU, after an error with this message; None: nothing."""
+    """The fault of this process's GPU after an error with this message; None if there is none."""
     try:
         torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001 - of several classes, by the version and by what is lost
+    except Exception as error:  # noqa: BLE001 - the exception's class depends on the version and on the fault
         text = str(error).partition("\n")[0]
         if _has_context():
             return CompileFailed(f"the worker's GPU cannot be used any more: {text}", code="device-lost")
@@ -113,5 +117,5 @@ def problem(message: str) -> CompileFailed | None:
 def _has_context() -> bool:
     try:
         return bool(torch._C._cuda_hasPrimaryContext(0))
-    except RuntimeError:  # there is no such device
+    except RuntimeError:  # the device does not exist
         return False

@@ -1,9 +1,9 @@
-"""In a worker: the C++ kernels of a graph, all those of a wrapper built together instead of one by one.
+"""Builds a graph's C++ kernels in a worker: all kernels of a wrapper together, instead of one by one.
 
-A compiler spends nearly all of its time on the header that Inductor's kernels include, even where that is precompiled.
-So the kernels of a wrapper become one translation unit, or a few, each kernel in a namespace of its own. Header, flags
-and machine code of a kernel are those of torch's own build (docs/decisions/0015). A wrapper in C++ (``cpp_wrapper``),
-which has its kernels in it, is built by itself, as torch builds it.
+A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
+precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
+namespace. A kernel's header, flags and machine code are those of torch's own build (docs/decisions/0015). A C++ wrapper
+(``cpp_wrapper``) contains its kernels and is built by itself, as in torch.
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
 entry_function, cache}, torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding_async, _load_library_inner,
@@ -37,26 +37,26 @@ from precompiled.torch_internals.inductor.cpp_kernels import (
     wrapper_name,
 )
 
-# With fewer kernels in a unit, a further compiler costs more than it saves. With more, one takes too much memory.
+# Smaller units cost more in compilers than they save. Larger units take too much memory.
 MIN_KERNELS, MAX_KERNELS = 8, 64
-# Above a size that no single kernel has, GCC limits inlining to a share of the unit: kernels were three times slower.
+# GCC limits inlining in a unit above a size that no single kernel reaches, which makes kernels three times slower.
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
-# GCC inlines a large function that is called once, and not one that several kernels of a unit call.
-# With the shorter vectors of AVX2 the code of a WelfordHelper (batch norm's) is large in this sense, too.
+# GCC inlines a large function that is called once, but not one that several kernels of a unit call. With the shorter
+# vectors of AVX2, the code of a WelfordHelper (of a batch norm) is large in this sense, too.
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 _LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|WelfordHelper)\b")
 
 
 @dataclass(frozen=True)
 class Native:
-    """Built kernels. ``files``: SHA-256 -> contents of a ``.so``. ``kernels``: name of a kernel -> its ``.so``."""
+    """Built kernels. ``files``: SHA-256 -> contents of a ``.so``. ``kernels``: name of a kernel -> its SHA-256."""
 
     files: dict[str, bytes]
     kernels: dict[str, str]
 
 
 class _Text(CppPythonBindingsCodeCache):
-    """Builds nothing: the "kernel" is the text that torch would compile, with the functions for Python."""
+    """Builds nothing. Its "kernel" is the text that torch would compile, with the Python binding."""
 
     @classmethod
     def load_async(cls, main_code: str, *_: Any, **_options: Any) -> Callable[[], ModuleType]:
@@ -66,9 +66,9 @@ class _Text(CppPythonBindingsCodeCache):
 
 
 class _Build(CppPythonBindingsCodeCache):
-    """Builds as torch does, with its flags, its precompiled header and its cache of files. Loads nothing."""
+    """Builds as torch does, with torch's flags, precompiled header and file cache. Loads nothing."""
 
-    cache: ClassVar[dict[str, Any]] = {}  # not the one of CppPythonBindingsCodeCache, whose entries are modules
+    cache: ClassVar[dict[str, Any]] = {}  # separate from that of CppPythonBindingsCodeCache, whose entries are modules
 
     @classmethod
     def _load_library_inner(cls, path: str, key: str) -> Any:
@@ -76,7 +76,7 @@ class _Build(CppPythonBindingsCodeCache):
 
 
 class _WrapperBuild(CppWrapperCodeCache):
-    """Builds a wrapper in C++ as torch does, and gives the path instead of its entry. Loads nothing."""
+    """Builds a C++ wrapper as torch does, and returns the path instead of its entry. Loads nothing."""
 
     cache: ClassVar[dict[str, Any]] = {}
 
@@ -88,8 +88,9 @@ class _WrapperBuild(CppWrapperCodeCache):
 
 
 class _Native:
-    """The callable that Inductor's code gets for native code that is to be built. Not one of Inductor's futures: the
-    code would wait for it.
+    """The callable that Inductor's code gets for native code that is not built yet.
+
+    It must not be one of Inductor's futures, because the code would wait for a future.
     """
 
     def __init__(self, collector: KernelCollector, name: str) -> None:
@@ -111,8 +112,9 @@ _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 def _joins(source: str) -> bool:
-    """Whether a kernel can be in a unit with others: it has no preprocessor directive but that of the common header,
-    and would be compiled to the same code.
+    """Whether a kernel can share a unit with others and compile to the same code.
+
+    Its only preprocessor directive must be the include of the common header.
     """
     if _LARGE.search(source):
         return False
@@ -121,20 +123,20 @@ def _joins(source: str) -> bool:
 
 
 def unit_text(kernels: Sequence[_Kernel]) -> str:
-    """One translation unit with ``kernels``, each an extension module of its own (kernels.module_name)."""
+    """One translation unit with ``kernels``, each as its own extension module (cpp_kernels.module_name)."""
     if len(kernels) == 1:
-        # As torch builds it, whatever it includes or defines.
+        # As torch builds it, with all of its includes and defines.
         (kernel,) = kernels
         return f"#define PyInit_kernel PyInit_{module_name(kernel.name)}\n{kernel.text}"
     includes: dict[str, None] = {}
     parts = []
     for kernel in kernels:
         lines = kernel.text.splitlines()
-        # Within a namespace, an include would declare its names there.
+        # Inside a namespace, an include would declare its names in that namespace.
         includes |= dict.fromkeys(line.strip() for line in lines if line.lstrip().startswith("#include"))
         own = "\n".join(line for line in lines if not line.lstrip().startswith("#include"))
         name = module_name(kernel.name)
-        # These two have C linkage, for which namespaces do not count.
+        # These two have C linkage, which ignores namespaces.
         renamed = [("kernel", name), ("PyInit_kernel", f"PyInit_{name}")]
         parts += [f"#define {old} {new}" for old, new in renamed]
         parts += [f"namespace unit_{name} {{", own, "}"]
@@ -143,7 +145,7 @@ def unit_text(kernels: Sequence[_Kernel]) -> str:
 
 
 class _Unit:
-    """Kernels that are built together; in other threads, where Inductor's configuration allows some."""
+    """Kernels that are built together. If Inductor's configuration allows threads, the build runs in another thread."""
 
     def __init__(self, kernels: Sequence[_Kernel]) -> None:
         self.kernels = kernels
@@ -153,12 +155,12 @@ class _Unit:
         self._built = _Build.load_async(unit_text(kernels), "cpu", submit_fn=submit, extra_flags=flags)
 
     def path(self) -> Path:
-        """The ``.so``. Waits for the compiler; raises its error."""
+        """The ``.so``. Waits for the compiler and raises its error."""
         return Path(self._built().path)
 
 
 class _WrapperUnit:
-    """A wrapper in C++, built by itself; in another thread, as the units of kernels are."""
+    """A C++ wrapper that is built by itself, in another thread like the units of kernels."""
 
     def __init__(self, wrapper: _Native, options: dict[str, Any]) -> None:
         self.kernels = [wrapper]
@@ -170,26 +172,26 @@ class _WrapperUnit:
         )
 
     def path(self) -> Path:
-        """The ``.so``. Waits for the compiler; raises its error."""
+        """The ``.so``. Waits for the compiler and raises its error."""
         return Path(self._built())
 
 
 class KernelCollector:
-    """Collects and builds the kernels of the wrappers that are executed while ``collected`` is open.
+    """Collects and builds the kernels of all wrappers that run while ``collected`` is open.
 
-    Inductor waits for a graph's kernels where it executes the graph's wrapper. Here the kernels of the forward are
-    built while the backward is being lowered; ``native`` raises the errors of the compiler.
+    Inductor waits for a graph's kernels when it runs the graph's wrapper. With this class the forward's kernels are
+    built while the backward is lowered. ``native`` raises the compiler's errors.
     """
 
     def __init__(self, told: Callable[[int, int], None] = lambda built, of: None) -> None:
-        """``told``: how many kernels are built, and of how many, after each unit."""
+        """``told`` gets the numbers of built kernels and of all kernels, after each unit."""
         self._told = told
         for cache in (_Build.cache, _WrapperBuild.cache):
-            cache.clear()  # after a killed compiler, build again; what was built is found on disk
+            cache.clear()  # a killed compiler's kernels must be built again; finished kernels are found on disk
         self._kernels: dict[str, _Native] = {}
         self._waiting: list[_Kernel] = []
         self._units: list[_Unit | _WrapperUnit] = []
-        self._files: dict[str, tuple[Path, str]] = {}  # name of a built kernel -> its .so, and that one's SHA-256
+        self._files: dict[str, tuple[Path, str]] = {}  # name of a built kernel -> its .so, and the file's SHA-256
 
     def kernel(self, argtypes: list[str], source: str) -> _Native:
         kernel = _Kernel(self, argtypes, source)
@@ -206,26 +208,26 @@ class KernelCollector:
         return self._kernels[wrapper.name]
 
     def all_named(self, compiler: AsyncCompile | None = None) -> None:
-        """Start the compilers for the kernels that were named since the last call."""
+        """Start the compilers for the kernels that were collected since the last call."""
         joining = [kernel for kernel in self._waiting if kernel.joins]
         self._units += [_Unit([kernel]) for kernel in self._waiting if not kernel.joins]
         self._units += [_Unit(part) for part in divided(joining, torch._inductor.config.compile_threads or 1)]
         self._waiting = []
 
     def loaded(self, name: str) -> Callable[..., Any]:
-        """The kernel, callable; waits until it is built."""
+        """The kernel as a callable. Waits until it is built."""
         self._build()
         path, digest = self._files[name]
         kernel: Callable[..., Any] = load_kernel(name, path, digest)
         return kernel
 
     def native(self) -> Native:
-        """All built kernels. Waits for the compilers; raises their errors, ImportError where a .so does not load."""
+        """All built kernels. Waits for the compilers. Raises their errors, or ImportError if a ``.so`` is unusable."""
         self._build()
         for name in self._kernels:
             try:
                 self.loaded(name)
-            except CorruptArtifact as error:  # there is no artifact yet
+            except CorruptArtifact as error:  # no artifact exists yet
                 raise ImportError(str(error)) from error
         files = {digest: path.read_bytes() for path, digest in self._files.values()}
         return Native(files, {name: digest for name, (_, digest) in self._files.items()})
@@ -242,7 +244,7 @@ class KernelCollector:
             except Exception as error:
                 if isinstance(unit, _WrapperUnit) or len(unit.kernels) == 1:
                     raise
-                # Perhaps the kernels conflict, or there was too little memory: build one by one, as torch does.
+                # The kernels may conflict, or memory was too short: build them one by one, as torch does.
                 said = f"{type(error).__name__}: ...{str(error)[-2000:]}"  # for the worker's log
                 sys.stderr.write(f"{len(unit.kernels)} kernels are built one by one: {said}\n")
                 units = [*(_Unit([kernel]) for kernel in unit.kernels), *units]
@@ -253,7 +255,7 @@ class KernelCollector:
 
 
 def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
-    """Divide kernels into units: one for each thread where there are MIN_KERNELS for it; none over MAX_KERNELS."""
+    """Divide kernels into units: one per thread if each gets MIN_KERNELS, and none with more than MAX_KERNELS."""
     count = max(min(threads, len(kernels) // MIN_KERNELS), -(-len(kernels) // MAX_KERNELS), 1)
     for number in range(count):
         part = kernels[number::count]

@@ -1,9 +1,9 @@
-"""In a worker: which of CUDA's mathematical libraries (libdevice) Triton takes is taken back after a compile.
+"""Restores Triton's choice of CUDA's math library (libdevice) after a compile in a worker.
 
-Where a program asks for it (``emulate_precision_casts``, ``eager_numerics.use_pytorch_libdevice``), torch names the one
-of CUDA's toolkit, in a variable and in Triton's settings, for the rest of the process
-(torch/_inductor/runtime/compile_tasks.py, _set_triton_libdevice_path). The next graph of a worker is another program's,
-which has not asked for it, and whose key says so.
+If a program requires it (``emulate_precision_casts``, ``eager_numerics.use_pytorch_libdevice``), torch selects the
+library of the CUDA toolkit for the rest of the process, in an environment variable and in Triton's settings
+(torch/_inductor/runtime/compile_tasks.py, _set_triton_libdevice_path). A worker's next graph may belong to another
+program that does not require it, and whose key says so.
 
 Private names: torch._inductor.async_compile.shutdown_compile_workers. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -22,7 +22,7 @@ VARIABLE = "TRITON_LIBDEVICE_PATH"
 
 @contextmanager
 def taken_back() -> Iterator[None]:
-    """For one compile."""
+    """Restore the choice after one compile."""
     before = os.environ.get(VARIABLE)
     try:
         yield
@@ -30,13 +30,13 @@ def taken_back() -> Iterator[None]:
         if _is_set():
             del sys.modules["triton"].knobs.nvidia.libdevice_path
         if os.environ.get(VARIABLE) != before:
-            # Its processes were told, too, and not all versions tell them of the end (2.13).
+            # Compile subprocesses got the setting too, and some versions (2.13) do not pass the reset on to them.
             torch._inductor.async_compile.shutdown_compile_workers()
-            del os.environ[VARIABLE]  # where there is one, torch leaves it
+            del os.environ[VARIABLE]  # torch keeps an existing variable, so this one is new
 
 
 def is_torchs() -> bool:
-    """Whether the variable is what torch has set in this process, and not the user's."""
+    """Whether torch, and not the user, has set the variable in this process."""
     home = getattr(sys.modules.get("torch.utils.cpp_extension"), "CUDA_HOME", None)
     own = home and os.path.join(home, "nvvm", "libdevice", "libdevice.10.bc")
     return os.environ.get(VARIABLE) == own and _is_set()

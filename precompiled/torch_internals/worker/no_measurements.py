@@ -1,13 +1,17 @@
-"""A worker's compile on a device that cannot measure (a made-up one): no choice is made by a time that nobody measured.
+"""Compiles for a device that cannot measure times (a made-up one) without basing any choice on an invented time.
 
-Inductor measures in a compile whether a matrix product is quicker when it is padded
-(torch/_inductor/fx_passes/pad_mm.py); under max-autotune, which of a library's and of Triton's kernels is the quickest
-(torch/_inductor/select_algorithm.py); and under that and coordinate descent, in how many parts a reduction over rows
-and columns is best done (codegen/simd.py, mix order). Each has a form without a choice, which is taken here: no
-padding, the library's kernel, the parts that Inductor begins with; and it is noted that there was one. What else would
-be measured is not compiled, and Inductor keeps nothing of it: a time that was refused is infinite for it, and the next
-compile, also one beside a GPU, would believe it. The configurations of Triton's kernels, those of coordinate descent as
-well, are measured where they are launched first: in the client.
+Inductor measures during a compile:
+
+- whether a matrix product is faster when padded (torch/_inductor/fx_passes/pad_mm.py)
+- under max-autotune, which kernel of a library or of Triton is the fastest (torch/_inductor/select_algorithm.py)
+- under max-autotune and coordinate descent, into how many parts to split a reduction over rows and columns
+  (codegen/simd.py, mix order)
+
+Each has a form without a choice, which is used here: no padding, the library's kernel, and the number of parts that
+Inductor starts with. The number of such choices is recorded. Any other measurement fails the compile. Nothing of such a
+compile is cached, because Inductor records a refused time as infinite, and a later compile, even one beside a GPU,
+would use it. Configurations of Triton kernels, including those of coordinate descent, are measured at the first launch,
+in the client.
 
 Private names: torch._utils_internal.max_clock_rate, torch._inductor.config.{patch, deterministic, max_autotune,
 max_autotune_gemm, max_autotune_gemm_backends, max_autotune_conv_backends, autotune_in_subproc,
@@ -36,21 +40,22 @@ from precompiled.torch_internals.patches import Patches
 
 @dataclass
 class Choices:
-    """How many were left undecided: what a compile beside a GPU would have measured."""
+    """``undecided`` is the number of choices that a compile beside a GPU would have measured."""
 
     undecided: int = 0
 
 
 class _Measured(Exception):
-    """Whether to pad depends on times."""
+    """Padding depends on measured times."""
 
 
 @contextmanager
 def choices() -> Iterator[Choices]:
-    """For a compile whose result is kept. Raises CompileFailed where something asked for a time all the same, also
-    where the compile itself took the error for an answer. Does nothing where times can be measured, and for a CPU.
+    """For a compile whose result is kept: use the forms without a choice, and count them.
 
-    Within the program's configuration: the key has that, and not what is set here.
+    Raises CompileFailed if code requests a time anyway, even if the compile handled the error. Does nothing on a device
+    that can measure, or for a CPU. Call this inside the program's configuration: the key contains that configuration
+    but not the settings made here.
     """
     found = Choices()
     if not (activate.is_active() and torch.cuda.is_available()):
@@ -65,20 +70,21 @@ def choices() -> Iterator[Choices]:
 
     patches, backends = Patches(), (inductor.max_autotune_gemm_backends, inductor.max_autotune_conv_backends)
     chooses = {"ATEN"} != set(backends)
-    # What another process is refused is an infinite time here, and an answer.
+    # A refusal in a subprocess would count as an infinite time.
     settled: dict[str, Any] = {"autotune_in_subproc": False, "pipeline_max_autotune_gemm": False}
-    if not inductor.deterministic:  # which takes its choice without a time
+    if not inductor.deterministic:  # in deterministic mode the choice needs no time
         settled.update(max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN")
     try:
-        # Asked for where nothing else decides, just before it is measured.
+        # This is called only when nothing else decides, just before the measurement.
         patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)
         patches.replace(pad_mm, "should_pad", functools.partial(_not_padded, found))
         if not inductor.deterministic:
             patches.replace(AlgorithmSelectorCache, "__call__", functools.partial(_the_only_one, found, chooses))
         patches.replace(CoordescTuner, "autotune_single_field", lambda original: staticmethod(_the_first(found)))
-        # torch 2.11 and 2.13 ask nvidia-smi, which is of the host's own GPUs.
+        # Torch 2.11 and 2.13 query nvidia-smi, which reports the host's own GPUs.
         patches.replace(_utils_internal, "max_clock_rate", lambda original: _max_clock_rate)
-        # Times of fusions and of combined kernels, beside their code (.kernel_perf); of choices, in the local cache.
+        # Times of fusions and combined kernels are stored beside their code (.kernel_perf), those of choices in the
+        # local cache.
         patches.replace(triton, "write_atomic", lambda original: _not_kept)
         patches.replace(CacheBase, "update_local_cache", lambda original: _not_kept)
         with inductor.patch(settled), activate.compiling() as refused:
@@ -90,7 +96,7 @@ def choices() -> Iterator[Choices]:
                 raise _not_here(what) from error
             finally:
                 if refused():
-                    PyCodeCache.cache_clear()  # kernels that are loaded know what they were told
+                    PyCodeCache.cache_clear()  # loaded kernels keep the answers that they got
             if what := refused():
                 raise _not_here(what)
     finally:
@@ -98,7 +104,7 @@ def choices() -> Iterator[Choices]:
 
 
 def _not_kept(*args: Any, **options: Any) -> None:
-    """Nothing is measured here that another compile may have."""
+    """Drop measurements, so that no other compile uses them."""
 
 
 def _is_measured(*args: Any, **options: Any) -> str:
@@ -121,7 +127,7 @@ def _the_only_one(found: Choices, chooses: bool, original: Callable[..., Any]) -
     @functools.wraps(original)
     def select(cache: Any, name: str, choices: list[Any], *args: Any, **options: Any) -> Any:
         found.undecided += bool(chooses and (inductor.max_autotune or inductor.max_autotune_gemm))
-        # The library may have two: torch 2.11 has an addmm of a bias as well, which it takes only where it is quicker.
+        # The library may have two kernels. Torch 2.11 also has an addmm with bias, which it uses only if it is faster.
         librarys = [choice for choice in choices if choice.name == name]
         return original(cache, name, librarys or choices, *args, **options)
 
@@ -137,7 +143,7 @@ def _the_first(found: Choices) -> Callable[..., int]:
 
 
 def _max_clock_rate(device: int | None = None) -> float:
-    """In MHz."""
+    """The clock rate in MHz."""
     return float(torch.cuda.get_device_properties(device).clock_rate / 1000)
 
 

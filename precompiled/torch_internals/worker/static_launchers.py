@@ -1,20 +1,21 @@
-"""A worker's compile for a GPU, such that a client that loads it starts no compiler.
+"""Makes a worker's GPU compile complete, so that a client that loads the artifact starts no compiler.
 
-torch launches a kernel of Inductor's by itself, without Triton, where it has put the kernel's *static launcher* into
-the bundle (torch/_inductor/triton_bundler.py, put_static_autotuner). Two things keep launchers out of it, and each
-process that loads the bundle then asks Triton for the kernel, which asks ptxas for its version, or builds it again:
+Torch launches an Inductor kernel itself, without Triton, if the bundle contains the kernel's *static launcher*
+(torch/_inductor/triton_bundler.py, put_static_autotuner). Without a launcher, each process that loads the bundle
+requests the kernel from Triton, which runs ptxas for its version or rebuilds the kernel. Two things keep launchers out
+of the bundle:
 
-- *A long name.* Triton cuts the names of its files at 150 characters, Inductor looks for the whole one
-  (triton/compiler/compiler.py, compile; triton_heuristics.py, can_statically_launch). So names are cut here, as torch
-  itself does on Windows; Inductor adds a number to each.
-- *A reduction's smaller block.* Where a looped reduction takes more registers than the GPU has for full occupancy,
-  torch compiles it once more, with half the block (triton_heuristics.py, _dynamic_scale_rblock). It can tell only after
-  it has loaded the kernel, and by then it has put the launcher aside. So that launcher is given what the look added,
-  and is told that it was taken: the artifact's key has the GPU's properties, by which torch decides.
+- *A long name.* Triton cuts the names of its files at 150 characters, but Inductor looks for the full name
+  (triton/compiler/compiler.py, compile; triton_heuristics.py, can_statically_launch). So this file shortens names, as
+  torch does on Windows. Inductor adds a number to each name.
+- *A smaller block for a reduction.* If a looped reduction needs more registers than the GPU has for full occupancy,
+  torch compiles it again with half the block (triton_heuristics.py, _dynamic_scale_rblock). Torch decides this after
+  loading the kernel, when it has already stored the launcher. So this file adds the second result to the stored
+  launcher and marks the decision as made. The decision depends on properties of the GPU, which are in the key.
 
-And one thing keeps machine code out of it: since 2.13, where anything was measured in a compile (max-autotune), the
-bundle has the code of what was found the quickest, and of nothing else (TritonBundler.put_winner, collect). The kernels
-around it were never run here. So no winner is told.
+One thing keeps machine code out of the bundle. Since 2.13, if a compile measured anything (max-autotune), the bundle
+contains only the code of the fastest choices (TritonBundler.put_winner, collect). The graph's other kernels never run
+in the worker, so they have no fastest choice, and their code would be missing. Therefore this file reports no winner.
 
 Private names: torch._inductor.codegen.triton.get_fused_kernel_name,
 torch._inductor.runtime.triton_heuristics.CachingAutotuner.{_dynamic_scale_rblock, _make_launchers, compile_results,
@@ -34,17 +35,17 @@ import torch
 
 from precompiled.torch_internals.patches import Patches
 
-# With Inductor's own "triton_split_scan_" before it and a number behind, well within Triton's 150.
+# Leaves room for Inductor's prefix "triton_split_scan_" and a number within Triton's 150 characters.
 LONGEST_NAME = 110
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """For one compile. Does nothing where no kernel of Triton's can be loaded."""
+    """Apply the patches for one compile. Does nothing if no Triton kernel can be loaded."""
     if not torch.cuda.is_available():
         yield
         return
-    # Imports that a compile for a GPU needs anyway.
+    # A compile for a GPU imports these modules anyway.
     import torch._inductor.codegen.triton as codegen
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.triton_bundler import TritonBundler
@@ -54,7 +55,7 @@ def kept() -> Iterator[None]:
         patches.replace(codegen, "get_fused_kernel_name", _cut)
         patches.replace(TritonBundler, "put_static_autotuner", launchers.put)
         patches.replace(CachingAutotuner, "_dynamic_scale_rblock", launchers.scale)
-        if hasattr(TritonBundler, "put_winner"):  # not in 2.11
+        if hasattr(TritonBundler, "put_winner"):  # 2.11 does not have it
             patches.replace(TritonBundler, "put_winner", lambda original: lambda kernel_hash: None)
         yield
     finally:
@@ -69,10 +70,10 @@ def _cut(original: Callable[..., str]) -> Callable[..., str]:
 
 
 class _Launchers:
-    """What was put aside for the artifact, by the kernel of which it is a copy."""
+    """The launchers stored for the artifact, by the kernel that each copies."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[Any, Any]] = {}  # by id, which stays the kernel's own while that is held here
+        self._of: dict[int, tuple[Any, Any]] = {}  # by id; the reference to the kernel keeps its id from being reused
 
     def put(self, original: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
         from torch._inductor.triton_bundler import TritonBundler
@@ -93,7 +94,8 @@ class _Launchers:
             number, make = len(kernel.compile_results), kernel._make_launchers
 
             def _make_launchers() -> None:
-                # Before they are loaded: then they hold handles of this process, and no longer their file's name.
+                # Before the results are loaded: afterwards they contain handles of this process instead of their file's
+                # name.
                 if kernel.is_statically_launchable():
                     aside.compile_results += copy.deepcopy(kernel.compile_results[number:])
                     aside.prepare_for_caching()

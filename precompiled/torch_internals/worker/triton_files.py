@@ -1,10 +1,10 @@
-"""What an artifact keeps of the files that Triton wrote for a kernel: its machine code and its metadata.
+"""Drops the files of Triton kernels that an artifact does not need, and keeps machine code and metadata.
 
-Inductor's bundle (torch/_inductor/triton_bundler.py) has all of Triton's cache entry. Four fifths of it are texts that
-a compile writes for people: the source, Triton's, LLVM's and PTX. A client reads the machine code where a static
-launcher loads the kernel, and the metadata as well where Triton does (triton/compiler/compiler.py, CompiledKernel).
-Triton lists the files of an entry in one more, its *group* (triton/runtime/cache.py, put_group). Triton 3.9 builds the
-kernel again where one that is listed is not there, so the texts leave the list, too.
+Inductor's bundle (torch/_inductor/triton_bundler.py) contains the whole entry of Triton's cache. Four fifths of it are
+texts for people: the source, Triton's IR, LLVM IR and PTX. A client reads the machine code if a static launcher loads
+the kernel, and also the metadata if Triton loads it (triton/compiler/compiler.py, CompiledKernel). An entry also has a
+list of its files, the *group* (triton/runtime/cache.py, put_group). Triton 3.9 rebuilds a kernel if a listed file is
+missing, so the texts are removed from the list, too.
 
 Private names: torch._inductor.output_code.CompiledFxGraph._triton_bundle,
 torch._inductor.triton_bundler.{TritonBundle, TritonKernelArtifact, TritonKernelArtifacts},
@@ -25,7 +25,7 @@ _KEPT = frozenset({".json", *GPU_KERNEL_BIN_EXTS.values()})
 
 
 def drop_texts(graph: Any) -> None:
-    """Of a ``CompiledFxGraph``'s kernels, in place."""
+    """Drop the texts of a ``CompiledFxGraph``'s kernels, in place."""
     bundle = graph._triton_bundle
     if bundle is None:
         return
@@ -43,7 +43,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _listed(file: Any) -> Any:
-    """A ``TritonKernelArtifact``; a group without the files that are not kept."""
+    """A ``TritonKernelArtifact``. A group is returned without the files that are dropped."""
     if not file.filename.startswith("__grp__"):
         return file
     group = json.loads(file.payload)

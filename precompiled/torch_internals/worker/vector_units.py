@@ -1,12 +1,12 @@
-"""In a worker: the CPU's vector units that Inductor generates code for, found out beside the first compile.
+"""Detects the CPU's vector units for Inductor in a worker, in parallel with the first compile.
 
-Inductor builds and loads a test program for each unit that the CPU has, one after the other, before it generates the
-first kernel, and then takes the best (torch/_inductor/cpu_vec_isa.py: pick_vec_isa). Here the test programs are built
-in a thread while the graph is traced, and only until one has passed: what comes after the best is never looked at,
-unless the configuration asks for a certain width.
+Inductor builds and loads a test program for each of the CPU's units, one after the other, before it generates the first
+kernel. It then uses the best unit (torch/_inductor/cpu_vec_isa.py: pick_vec_isa). Here a thread builds the test
+programs while the graph is traced, the best unit first, and stops when one passes. Later units are tested only if the
+configuration requires a certain width.
 
-A test program whose compiler was killed, or had no room, says nothing about the CPU. For Inductor it says that the CPU
-has no such unit, and the kernels of this process are slow; a worker would publish them for all that come after it.
+If the compiler of a test program was killed or had no room, the result says nothing about the CPU. Inductor would
+conclude that the CPU lacks the unit and generate slow kernels, which a worker would publish for all later processes.
 
 Private names: torch._inductor.cpu_vec_isa.{valid_vec_isa_list, x86_isa_checker, supported_vec_isa_list,
 VecISA.check_build}, torch._inductor.config.cpp, torch._inductor.runtime.cache_dir_utils.cache_dir. Checked on 2.11.0,
@@ -34,7 +34,7 @@ _found: Future[list[Any]] | None = None
 
 
 def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
-    """From now on, what a test program's build fails with is raised, and asked anew later, where ``of_the_host``."""
+    """From now on, raise the error of a failed test program if ``of_the_host(error)``, and test again later."""
 
     def check(self: Any, code: str) -> bool:
         cpp_builds.last_error()
@@ -42,7 +42,7 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
         found = _original_check(self, code)
         error: BaseException | None = None if found else cpp_builds.last_error()
         if not found and not os.path.isdir(scratch):
-            # It could not be built, or loaded: for Inductor, a CPU without this unit.
+            # The test program could not be built or loaded, and Inductor would conclude that the CPU lacks this unit.
             error = FileNotFoundError(f"{scratch} was removed while a test program for {self} was there")
         if error is not None and of_the_host(error):
             raise error
@@ -53,11 +53,11 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
 
 @contextmanager
 def beside(needed: bool = True) -> Iterator[None]:
-    """Find out beside what is done within, where it is ``needed`` and not known. The test programs are built in
-    TORCHINDUCTOR_CACHE_DIR, where they stay.
+    """Detect the units in parallel with the code inside this context, if ``needed`` and not yet known.
 
-    The thread does not outlive a job: it works in the job's store, which may be removed then, and torch writes the
-    directory that it has read back to TORCHINDUCTOR_CACHE_DIR, where the next job has put its own.
+    The test programs are built in TORCHINDUCTOR_CACHE_DIR, and stay in it. The thread ends with the job, for two
+    reasons: it works in the job's store, which may then be removed, and torch writes the directory that it has read
+    back to TORCHINDUCTOR_CACHE_DIR, where the next job has already set its own.
     """
     global _found  # noqa: PLW0603
     if needed and _found is None and platform.machine() == "x86_64":
@@ -75,7 +75,7 @@ def beside(needed: bool = True) -> Iterator[None]:
 def _best_first() -> list[Any]:
     has = cpu_vec_isa.x86_isa_checker()
     units = [unit for unit in cpu_vec_isa.supported_vec_isa_list if all(flag in has for flag in str(unit).split())]
-    # bool(unit) builds its test program, and loads it in a process of its own.
+    # bool(unit) builds its test program, and loads the program in a subprocess.
     return next((units[position:] for position, unit in enumerate(units) if unit), [])
 
 
@@ -88,6 +88,6 @@ def _valid() -> list[Any]:
         return _original()
     try:
         return found.result()
-    except Exception:  # noqa: BLE001 - of the host, and perhaps of an earlier job's: its store may be gone by now
+    except Exception:  # noqa: BLE001 - a fault of the host, perhaps during an earlier job, whose store may be gone
         _found = None
-    return _best_first()  # what this raises is this job's, and the next one finds out anew
+    return _best_first()  # an error here belongs to this job, and the next job tests again
