@@ -1,1 +1,1 @@
-"""Graphs: canonical form, bytes, key. What the worker decodes is exactly what the key hashes."""
+"""Graphs: canonical form, bytes and key. A worker decodes exactly the bytes that the key hashes."""

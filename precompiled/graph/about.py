@@ -1,14 +1,14 @@
-"""What people are told of a graph, beside the program: where it comes from, who called it and set what, on what CPU.
+"""Describe a graph for reports: its source lines, its callers, who set its settings, and the CPU.
 
-Collected when a graph is submitted, so that a hit costs nothing; neither the key nor the compile depends on it. To
-what torch_internals/graph/source_lines.py says it adds::
+The description is collected when a graph is submitted, so a hit pays nothing for it. Neither the key nor the compile
+depends on it. To the fields of torch_internals/graph/source_lines.py, it adds::
 
     "set": {"inductor.max_autotune": "options", "variable CPATH": "program", ...}     who set what (below)
-    "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  what the key has a digest of
+    "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  the key has a digest of the flags
 
-A setting is set by "options" (``mode=`` or ``options=`` of torch.compile) or by the "program", elsewhere, at run time;
-one that is not named is as torch was imported with it. A variable that the "program" has set was not so when the
-process was started.
+"options" means that ``mode=`` or ``options=`` of torch.compile set a setting; "program" means that other code of the
+program set it at run time. A setting that is not listed has its value from the import of torch. A variable with
+"program" differs from its value at the start of the process.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from precompiled.torch_internals.graph import compiler_config, source_lines
 
 log = logging.getLogger("precompiled.about")
 
-# It must stay small beside its graph; what is longer is not sent.
+# A longer description is not sent, so that it stays small beside its graph.
 MAX_CHARS = 1 << 20
 
 
 def text(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> str:
-    """The JSON text; "" where it cannot be made. Never raises: a graph is sent with or without it.
+    """The description as JSON text, or "" if it cannot be made. Never raises: a graph is sent with or without it.
 
-    ``options``: torch.compile's, as ``capture`` gets them.
+    ``options`` are those of torch.compile, as for ``capture``.
     """
     try:
         found = {
@@ -47,6 +47,6 @@ def text(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> str:
         }
         shown = json.dumps(found, separators=(",", ":"))
         return shown if len(shown) <= MAX_CHARS else ""
-    except Exception:  # an odd stack trace must not keep the graph from being sent
+    except Exception:  # an odd stack trace must not prevent the submit
         log.debug("nothing is told of a graph", exc_info=True)
         return ""

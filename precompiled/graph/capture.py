@@ -1,17 +1,17 @@
-"""From a graph that Dynamo hands to a backend to a *program*: all that a compile depends on, as plain data.
+"""Turn a graph that Dynamo hands to a backend into a *program*: everything that a compile depends on, as plain data.
 
 A program is a dict of JSON values::
 
     graph        the canonical graph (graph_codec.py)
-    inputs       metadata of its inputs, in order; of weights that are frozen, a digest of their data (weights.py)
+    inputs       metadata of its inputs, in order; for frozen weights, a digest of their data (weights.py)
     modes        the state around it (grad mode, autocast, determinism, threads, ...)
-    configs      Inductor's and functorch's configuration, with mode= and options= on top
+    configs      Inductor's and functorch's configuration, with mode= and options= applied
     environment  what compiles: Python, torch, triton, compiler, CPU (environment.py)
 
-The key hashes a program's bytes (key.py); the worker compiles from them (precompiled/compiler.py). They carry two
-things that the key leaves out: ``hints``, the values of the symbolic sizes, which tell variants apart
-(docs/decisions), and ``floats``, those of the symbolic floats. A submit adds ``about``: names and source lines; and,
-behind the JSON, the data of weights that are frozen.
+The key hashes a program's bytes (key.py). The worker compiles from these bytes (precompiled/compiler.py). They include
+two parts that the key leaves out: ``hints``, the values of the symbolic sizes, by which variants differ
+(docs/decisions), and ``floats``, the values of the symbolic floats. A submit adds ``about`` (names and source lines)
+and, after the JSON, the data of frozen weights.
 """
 
 from __future__ import annotations
@@ -39,32 +39,35 @@ from precompiled.torch_internals.graph import (
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check, is_size_input, size_values
 from precompiled.torch_internals.ranks import group_names
 
-# Source lines, for people (torch_internals/graph/source_lines.py); neither the key nor the compile depends on them.
+# Source lines for reports (torch_internals/graph/source_lines.py). Neither the key nor the compile depends on them.
 ABOUT = "about"
 
 
 @dataclass(frozen=True)
 class Program:
-    """A captured graph. ``sections``: the JSON text of each section, in the order of SECTIONS."""
+    """A captured graph. ``sections`` has the JSON text of each section, in the order of SECTIONS."""
 
     sections: dict[str, str]
     modes: dict[str, Any]
     device: str  # "cpu" or "cuda:N"; the sections call it "cuda:0" (devices.py)
-    cudagraphs: bool  # asked for, and there is a GPU to have them
+    cudagraphs: bool  # the settings enable CUDA graphs, and the graph is on a GPU
     hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
-    floats: list[float]  # those of the symbolic floats
-    size_inputs: list[int]  # positions of the graph's inputs that are sizes, fixed or symbolic, and not unbacked
-    modules: dict[str, str]  # of the user, that the worker imports, and ops and classes of the program's: -> digest
-    no_stand_in: str  # why the graph must not run eager until its artifact is there; "" for almost all graphs
-    classes: Mapping[str, type] = field(default_factory=dict)  # of inputs, that the program itself defines: by digest
-    weights: weights.Weights | None = None  # those that are frozen
-    groups: tuple[str, ...] = ()  # the names of its process groups here, which the sections number (group_names.py)
-    meshes: tuple[Any, ...] = ()  # its meshes here
-    # In which its artifacts are loaded, by whichever thread: with its settings.
+    floats: list[float]  # the values of the symbolic floats in this call
+    size_inputs: list[int]  # positions of the inputs that are sizes, fixed or symbolic, but not unbacked
+    modules: dict[str, str]  # modules that a worker imports, and the program's own ops and classes -> digest
+    no_stand_in: str  # why the graph must not run eager before its artifact is ready; "" for most graphs
+    classes: Mapping[str, type] = field(default_factory=dict)  # digest -> class of inputs that the program defines
+    weights: weights.Weights | None = None  # the frozen weights
+    groups: tuple[str, ...] = ()  # names of its process groups here; the sections have numbers (group_names.py)
+    meshes: tuple[Any, ...] = ()  # its meshes in this process
+    # The context in which any thread loads its artifacts. It has the settings of torch.
     context: contextvars.Context = field(default_factory=contextvars.copy_context, compare=False, repr=False)
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
-        """The program for a worker; ``hints``: instead of those captured; ``about``: source lines as JSON, or ""."""
+        """The program's bytes for a worker.
+
+        ``hints`` replaces the captured values; ``about`` is source lines as JSON, or "".
+        """
         body = ",".join(f'"{name}":{self.sections[name]}' for name in SECTIONS)
         values = f'"hints":{_dump(self.hints if hints is None else hints)},"floats":{_dump(self.floats)}'
         if about:
@@ -72,7 +75,10 @@ class Program:
         return f"{{{body},{values}}}".encode()
 
     def to_job(self, about: str, hints: list[int]) -> bytes:
-        """The program with what a worker needs beside it. Raises CompileFailed where a frozen weight has changed."""
+        """The bytes of a job: the program, and the data of frozen weights.
+
+        Raises CompileFailed if a weight has changed.
+        """
         data = b"" if self.weights is None else self.weights.data()
         return job.joined(self.to_bytes(hints, about), data)
 
@@ -85,7 +91,7 @@ class Program:
         return size_values(json.loads(self.sections["inputs"]), hints) if self.size_inputs else []
 
     def hints_for(self, sizes: list[int]) -> list[int] | None:
-        """The values of the symbols for these values of the size inputs; None where these do not determine them."""
+        """The values of the symbols for these size inputs, or None if they do not determine all symbols."""
         args = json.loads(self.sections["inputs"])["args"]
         inputs = [(args[at]["size"], size) for at, size in zip(self.size_inputs, sizes, strict=True)]
         known = {encoded.get("s"): size for encoded, size in inputs if isinstance(encoded, dict)}
@@ -98,7 +104,7 @@ def restored(
     modules: dict[str, str], classes: Mapping[str, type], groups: tuple[str, ...],
     context: contextvars.Context,
 ) -> Program:  # fmt: skip
-    """The program whose sections are ``kept`` (by ``parse``); the other arguments are as they were captured."""
+    """Rebuild a program from the sections ``kept`` (from ``parse``). The other arguments are as captured."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = _no_stand_in(kept["graph"], kept["inputs"])
@@ -107,19 +113,19 @@ def restored(
 
 
 def _no_stand_in(graph: list[list[list[Any]]], inputs: dict[str, Any]) -> str:
-    # What torch does with DTensors shows when they are traced: it may talk to other ranks anywhere.
+    # Only a trace shows what torch does with DTensors: it may communicate with other ranks at any operation.
     return graph_codec.no_stand_in(graph) or (graph_codec.MIXED_RANKS if "meshes" in inputs else "")
 
 
 def _dump(value: Any) -> str:
-    # No sorting: dicts come in a fixed order already, or their order has a meaning (keyword arguments).
+    # Not sorted: dicts have a fixed order, or their order has a meaning (keyword arguments).
     return json.dumps(value, separators=(",", ":"))
 
 
 def capture(module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequence[torch.Tensor] = ()) -> Program:
-    """Capture a Dynamo graph and the state around it. Changes nothing; raises Bypass with the reason.
+    """Capture a Dynamo graph and the state around it. Has no side effects. Raises Bypass with the reason.
 
-    ``held``: the tensors that its last inputs are (torch_internals/client/graph_attributes.py).
+    ``held`` are the tensors of its last inputs (torch_internals/client/graph_attributes.py).
     """
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
@@ -132,7 +138,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequ
         groups.setdefault(name, process_groups.size(name))
         numbers.setdefault(name, group_names.numbered(len(numbers)))
     device = devices.device_of(module, graph, inputs.args)
-    # Values on the CPU have kernels for it, beside those for a GPU.
+    # Values on the CPU have kernels for the CPU, beside those for a GPU.
     uses_cpu = device == "cpu" or devices.uses_cpu(module, inputs.args)
     read = ambient_modes.read(uses_cpu=uses_cpu, on_gpu=device != "cpu")
     state = {**read, "groups": {numbers[name]: size for name, size in groups.items()}}
@@ -175,19 +181,19 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequ
 
 
 def modules(program: Mapping[str, Any]) -> dict[str, str]:
-    """What a worker of a parsed program must have, with digests: modules to import, and operators to define."""
+    """What a worker of a parsed program needs, with digests: modules to import, and operators to define."""
     found = {**graph_codec.modules(program["graph"]), **input_metadata.modules(program["inputs"])}
     return {**found, **compiler_config.modules(program["configs"])}
 
 
 def is_served(program: Mapping[str, Any], guards: Iterable[str]) -> bool:
-    """Whether one of several artifacts' guards holds for the sizes of a parsed program."""
+    """Whether the guards of one of several artifacts accept the sizes of a parsed program."""
     values = size_values(program["inputs"], program["hints"])
     return any(guard_check(item)(values) for item in guards)
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """The program's sections, decoded; raises CompileFailed for bytes that ``to_bytes`` has not made."""
+    """Decode a program's sections. Raises CompileFailed for bytes that are not from ``to_bytes``."""
     try:
         program = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""Why a graph was a miss, in words of the user's program: what was changed, where, and what can be done.
+"""Explain a cache miss in terms of the user's program: what changed, where, and what the user can do.
 
-Pure: two programs as plain data (capture.py), and what difference.py says of them, in; causes out. What follows from
-another change (a constant of the graph from another size) is no cause of its own.
+Pure: takes two programs as plain data (capture.py) and their differences (difference.py), and returns causes. A
+difference that follows from another one is not a cause of its own (a constant of the graph that follows from a size).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from precompiled.core.words import counted
 from precompiled.graph import difference, listing
 from precompiled.graph.difference import Change
 
-# Two graphs are versions of one, and not two, where they have so much of their operators in common.
+# The share of common operators from which two graphs count as versions of one graph: with equal and with other names.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _ADVICE = {
@@ -43,25 +43,30 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class Cause:
-    """One. ``kind``: a name in _ADVICE. ``short``: for a list of many ("new size"). ``what``: with values then and now.
-    ``line``: of the program, "" where there is none.
+    """One cause of a miss.
+
+    ``kind`` is a name in _ADVICE. ``short`` is for lists ("new size"). ``what`` has the values before and after.
+    ``line`` is a line of the program, or "".
     """
 
     kind: str
     short: str
     what: str
     line: str = ""
-    set_by: str = ""  # of a mode, a setting or a variable: its name, for whoever looks for the line that sets it
+    set_by: str = ""  # the name of a mode, setting or variable, by which the user can find the line that sets it
 
     @property
     def advice(self) -> str:
-        if self.kind == "edit" and "-packages/" in self.line:  # of an installed file, which no watch follows
+        if self.kind == "edit" and "-packages/" in self.line:  # in an installed file, which no watch follows
             return "the next run has it"
         return _ADVICE[self.kind]
 
 
 def new(program: dict[str, Any], nearest: dict[str, Any] | None = None) -> Cause:
-    """Of a graph that was compiled for the first time. ``nearest``: of all that was there."""
+    """The cause for a graph that is compiled for the first time.
+
+    ``nearest`` is the most similar program in the store.
+    """
     first = next((operation.place for operation in listing.operations(program) if operation.place), None)
     is_other = nearest is not None and are_of_other_files(program, nearest)
     what = "nothing of its file was in the store" if is_other else "nothing like it was in the store"
@@ -69,8 +74,9 @@ def new(program: dict[str, Any], nearest: dict[str, Any] | None = None) -> Cause
 
 
 def are_of_other_files(program: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two graphs are of other programs' files, so that neither is an earlier text of the other. A notebook's
-    cells are of no file: they are named by their texts.
+    """Whether two graphs come from files of different programs, so that neither is an earlier text of the other.
+
+    A notebook's cells have no file: they are named by their text.
     """
     files, others = _files(program), _files(other)
     is_told = files and others and not any("/ipykernel_" in file for file in files | others)
@@ -78,7 +84,10 @@ def are_of_other_files(program: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def is_version_of(name: str, program: dict[str, Any], other_name: str, other: dict[str, Any]) -> bool:
-    """Whether two graphs are versions of one. ``name``: as ``forward [0/1]`` (torch_internals/graph/graph_names.py)."""
+    """Whether two graphs are versions of one.
+
+    ``name`` is like ``forward [0/1]`` (torch_internals/graph/graph_names.py).
+    """
     (function, _, numbers), (other_function, _, other_numbers) = name.partition(" ["), other_name.partition(" [")
     if are_of_other_files(program, other):
         return False
@@ -90,14 +99,17 @@ def is_version_of(name: str, program: dict[str, Any], other_name: str, other: di
 
 
 def causes(before: dict[str, Any], after: dict[str, Any], changes: Sequence[Change]) -> list[Cause]:
-    """Of what differs between the nearest graph and a miss, the most general first. ``changes``: by ``compare``."""
+    """The causes of a miss, from its differences to the nearest graph, most general first.
+
+    ``changes`` come from ``compare``.
+    """
     by_section: dict[str, list[Change]] = {}
     for change in changes:
         by_section.setdefault(change.section, []).append(change)
     called = next(iter(listing.calls(after)), None)
     at = f"called at {called}" if called else ""
     found = [*_environment(by_section.get("environment", []), after), *_configs(by_section.get("configs", []), after)]
-    # Variables that torch reads into a setting: the setting follows.
+    # torch reads these variables into settings, so the settings follow from them.
     if any(cause.kind == "variable" for cause in found):
         found = [cause for cause in found if cause.kind != "setting"]
     found += [
@@ -153,7 +165,7 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
         else:
             kind = "input"
         kinds.setdefault(kind, []).append(change)
-    if "size" in kinds:  # a size that is symbolic now has a range and an input of its own
+    if "size" in kinds:  # a size that is now symbolic also has a range and an input
         kinds.pop("range", None)
     if len(kinds) > 1 or not is_alone:
         kinds.pop("input", None)
@@ -185,13 +197,16 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
         was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
         yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
     elif now is not None and then is not None and (then not in _places(after) or now not in _places(before)):
-        # Where both lines were run both times, other inputs have only moved what follows.
+        # If both lines ran in both programs, other inputs have only moved what follows.
         lines = f"from {then.short}: {then.code!r} -> {now.code!r}"
         yield Cause("way", f"other way at {now.short}", lines, str(now))
 
 
 def _unplaced(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iterator[Cause]:
-    """The first differing operation if no line says whether the program was edited (torch's modules have none)."""
+    """The first operation that differs.
+
+    Used if no line shows whether the program was edited (torch's modules have no lines).
+    """
     place = difference.first_differing(before, after) if differs else None
     if place is not None:
         line = listing.place(after, *place) or listing.place(before, *place)
@@ -200,7 +215,7 @@ def _unplaced(before: dict[str, Any], after: dict[str, Any], differs: bool) -> I
 
 
 def _operations(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> str:
-    """Two operations as text; "" if they are the same."""
+    """Two operations as text, or "" if they are the same."""
     texts = [listing.operation(program["graph"][place[0]][place[1]]) if _has(program, place) else difference.NONE
              for program in (before, after)]  # fmt: skip
     return f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else ""
@@ -209,7 +224,7 @@ def _operations(before: dict[str, Any], after: dict[str, Any], place: tuple[int,
 def _edited(
     before: dict[str, Any], after: dict[str, Any], then: listing.Place | None, now: listing.Place | None
 ) -> bool:
-    """Whether a line of a file has another text now, or a cell has another name: its file is named by its text."""
+    """Whether a line of a file has another text now, or a cell has another name: a cell's file is named by its text."""
     if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
         return then.function == now.function
     texts = [{(place.file, place.line): place.code for operation in listing.operations(program)
@@ -222,7 +237,7 @@ def _places(program: dict[str, Any]) -> set[listing.Place | None]:
 
 
 def _same_operator(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> bool:
-    """Whether the same is computed there, with other arguments."""
+    """Whether both programs call the same operator at a place, with other arguments."""
     names = [listing.operator(program["graph"][place[0]][place[1]]) for program in (before, after)
              if _has(program, place)]  # fmt: skip
     return len(names) == 2 and names[0] == names[1]

@@ -1,8 +1,8 @@
-"""The one device that a graph runs on, and what a program calls it.
+"""Find the one device on which a graph runs, and rename it for a worker and back.
 
-A worker is pinned to one GPU, which it sees as ``cuda:0``, and a program names that device. So the ranks of a job, on
-``cuda:0`` to ``cuda:7`` of one kind, have one key, and compile once. A client moves the artifact to the index that its
-graph runs on (torch_internals/client/device_index.py, docs/decisions/0035).
+A worker is pinned to one GPU, which it sees as ``cuda:0``, so programs always name that device. All ranks of a job, on
+``cuda:0`` to ``cuda:7`` of one kind, then share one key and compile once. A client adapts the artifact to the index on
+which its graph runs (torch_internals/client/device_index.py, docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from precompiled.core.errors import Bypass
 
 IN_A_WORKER = "cuda:0"
 
-# Loops whose counter is on the CPU, as Inductor makes them (torch/_inductor/fx_passes/post_grad.py,
-# decompose_scan_to_while_loop); the graph does not show it.
+# Loops whose counter Inductor puts on the CPU (torch/_inductor/fx_passes/post_grad.py, decompose_scan_to_while_loop).
+# The graph does not show it.
 _COUNTED = frozenset({"scan", "map_impl"})
 
 # Devices are also given as text, x.to("cuda"), and by method, x.cuda().
@@ -27,12 +27,14 @@ _ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?
 
 
 def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
-    """``"cpu"`` or ``"cuda:N"``; CPU inputs (scalars) beside a GPU are fine. ``graph``, ``inputs``: of ``module``, as
-    plain data. Raises Bypass.
+    """The device of a graph: ``"cpu"`` or ``"cuda:N"``. A graph on a GPU may have inputs on the CPU (scalars).
+
+    ``graph`` and ``inputs`` are those of ``module``, as plain data. Raises Bypass for several GPUs, for other
+    accelerators, and for a GPU that the graph names by its number.
     """
     found = {_indexed(item["device"]) for item in inputs if "device" in item}
     _collect(graph, found)
-    # Numbers name devices as well, x.to(1), which the plain data does not show.
+    # Numbers name devices too, x.to(1). The plain data does not show that.
     found |= {str(value.device) for node in _nodes(module) for value in _tensors(_value(node))}
     accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
     if not accelerators:
@@ -52,7 +54,7 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list
 
 
 def uses_cpu(module: torch.fx.GraphModule, inputs: list[dict[str, Any]]) -> bool:
-    """Whether a tensor of the graph is on the CPU, if it is only a scalar beside a GPU's."""
+    """Whether any tensor of the graph is on the CPU, even if it is only a scalar beside a GPU's."""
     if any(getattr(node.target, "__name__", "") in _COUNTED for node in _nodes(module)):
         return True
     values = (value for node in _nodes(module) for value in _tensors(_value(node)))
@@ -84,7 +86,7 @@ def _renamed(plain: Any, old: str, new: str) -> Any:
 def _collect(encoded: Any, found: set[str]) -> None:
     if isinstance(encoded, list):
         if len(encoded) >= 4 and encoded[0] == "f" and encoded[1][-1:] == ["_enter_autocast"]:
-            return  # autocast("cuda", enabled=False) around operators of the CPU, as libraries have it, uses no GPU
+            return  # autocast("cuda", enabled=False) around CPU operators, as in libraries, uses no GPU
         if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
             if len(encoded[2]) == 1:  # x.cuda(), and not x.cuda(1)
                 found.add(_indexed(encoded[1]))
@@ -104,7 +106,7 @@ def _collect(encoded: Any, found: set[str]) -> None:
 
 
 def _indexed(device: str) -> str:
-    """``"cuda"`` is the device that is current when the graph runs."""
+    """Add an index: ``"cuda"`` is the device that is current when the graph runs."""
     if device == "cuda" and torch.cuda.is_available():
         return f"cuda:{torch.cuda.current_device()}"
     return device if ":" in device or device in ("cpu", "meta") else f"{device}:0"
@@ -117,7 +119,7 @@ def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 
 def _value(node: torch.fx.Node) -> Any:
-    """Its fake value: from Dynamo, or from a trace to ATen (torch_internals/client/graph_lowering.py)."""
+    """A node's fake value, from Dynamo or from a trace to ATen (torch_internals/client/graph_lowering.py)."""
     return node.meta.get("example_value", node.meta.get("val"))
 
 
@@ -132,7 +134,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _has_a_number(node: torch.fx.Node) -> bool:
-    """Whether a node may name a device by its index alone, which nothing would rename."""
+    """Whether a node may name a device by its index alone, which renaming would miss."""
     if node.op not in ("call_function", "call_method"):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -1,7 +1,7 @@
-"""What differs between two programs, in words that somebody can act on: values before and after, never hashes.
+"""List the differences between two programs in words: values before and after, never hashes.
 
-Pure: two programs as plain data (capture.py) in, a list of changes out. No torch here: the command line uses it.
-Values are compared as their JSON texts, as the key does: 1 and 1.0 and True are three things.
+Pure: takes two programs as plain data (capture.py), and returns a list of changes. Needs no torch, because the command
+line uses it. Values are compared as JSON text, as in the key, so 1, 1.0 and True differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.graph.mode_names import PARTS, SET_BY
 NOT_SET = "not set"
 RANGE = "range of the size"
 NONE = "none"
-# A text of two that differ somewhere far inside is cut on both sides of the place.
+# If two long texts differ far inside, both are cut around that place.
 _MAX_TEXT = 300
 _CONTEXT = 60
 _MAX_FLAGS = 12
@@ -31,8 +31,9 @@ _MAX_FLAGS = 12
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that differs. ``source``: what it is in the program, a line of code or the name of an input.
-    ``parameter``: it is of an input that is a parameter of a module.
+    """One difference. ``source`` is its place in the program: a line of code, or the name of an input.
+
+    ``parameter`` says that it is of an input that is a parameter of a module.
     """
 
     section: str
@@ -50,18 +51,18 @@ class Change:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
-    """All that differs, by section. Raises what listing.py raises for data that is no program."""
+    """All differences, by section. For data that is not a program, raises the errors that listing.py raises."""
     found: list[Change] = []
     for section in SECTIONS:
         if _text(before[section]) != _text(after[section]):
             changes = [_clipped(change) for change in _COMPARERS[section](before, after)]
-            # The key hashes texts: fields in another order would be another key.
+            # The key hashes texts, so another order of fields gives another key.
             found += changes or [Change(section, "the order of its fields", "one", "another")]
     return found
 
 
 def distance(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
-    """How far apart two programs are: the sections that differ, then the fields in them."""
+    """The distance of two programs: the number of sections that differ, then of fields in them."""
     changes = compare(before, after)
     operations = sum(1 for _ in _differing_nodes(before["graph"], after["graph"]))
     fields = sum(change.section != "graph" for change in changes) + operations
@@ -92,14 +93,14 @@ def _graph(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
         texts.append(listing.operation(graphs[graph][node]) if there else NONE)
     note = f"the first of {len(differing)} that differ" if len(differing) > 1 else ""
     if texts[0] == texts[1]:
-        # A custom op is named with a digest of its module's sources.
+        # A custom op's name has a digest of its module's sources.
         note = "; ".join(filter(None, ("the same operator, whose sources have changed", note)))
     where = f"operation %{node}" + (f" of graph {graph}" if graph else "")
     yield Change("graph", where, texts[0], texts[1], note=note, source=_line(before, after, graph, node))
 
 
 def _line(before: dict[str, Any], after: dict[str, Any], graph: int, node: int) -> str:
-    """The line of code of an operation, and where it was another then, that one too."""
+    """The line of code of an operation. If the other program has a different line there, that line too."""
     now, then = listing.place(after, graph, node), listing.place(before, graph, node)
     if now is None:
         return "" if then is None else f"in the other graph: {then}"
@@ -109,7 +110,7 @@ def _line(before: dict[str, Any], after: dict[str, Any], graph: int, node: int) 
 
 
 def first_differing(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int] | None:
-    """Graph and position of the first operation that differs; None where none does."""
+    """Graph and position of the first operation that differs, or None."""
     return next(_differing_nodes(before["graph"], after["graph"]), None)
 
 
@@ -122,7 +123,7 @@ def _differing_nodes(left: list[Any], right: list[Any]) -> Iterator[tuple[int, i
 
 
 def _operators(left: list[Any], right: list[Any]) -> str:
-    """Which operators there are more or fewer of."""
+    """The operators whose number differs."""
     counts = [Counter(listing.operator(node) for graph in graphs for node in graph) for graphs in (left, right)]
     names = [name for name in {**counts[0], **counts[1]} if counts[0][name] != counts[1][name]]
     shown = [f"{name}: {counts[0][name]} -> {counts[1][name]}" for name in names[:5]]
@@ -179,7 +180,7 @@ def _of_ranks(place: str, was: dict[str, Any], now: dict[str, Any]) -> Iterator[
 
 
 def _paired(left: list[Any], right: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Positions of inputs that differ, side by side; None for those that one side does not have."""
+    """Pairs of positions of inputs that differ; None where one side has no such input."""
     texts = [_text(item) for item in left], [_text(item) for item in right]
     if len(left) == len(right):
         yield from ((at, at) for at, (one, other) in enumerate(zip(*texts, strict=True)) if one != other)
@@ -195,7 +196,7 @@ def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
         return
     names = dict.fromkeys((*old, *new))
     if "shape" in names and _text([old["shape"], old.get("dtype")]) != _text([new["shape"], new.get("dtype")]):
-        # What follows from another shape or dtype is no reason of its own.
+        # A stride or storage that follows from another shape or dtype is not a difference of its own.
         if all(listing.is_contiguous(item["shape"], item["stride"]) for item in (old, new)):
             names.pop("stride")
         if "storage" in names and all(map(listing.fills_its_storage, (old, new))):
@@ -286,7 +287,7 @@ def _configs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
 
 
 def _setting(value: Any) -> str:
-    """A value of torch_internals/graph/compiler_config.py, where tuples, sets, dicts and dtypes are tagged."""
+    """Show a value of torch_internals/graph/compiler_config.py, where tuples, sets, dicts and dtypes are tagged."""
     if value is _MISSING:
         return NOT_SET
     if isinstance(value, list):
@@ -320,7 +321,7 @@ def _environment(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Chan
 
 
 def _flags(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Which instruction sets two CPUs have not in common."""
+    """The instruction sets that only one of two CPUs has."""
     then, now = listing.cpu_flags(before), listing.cpu_flags(after)
     if not then or not now:
         return "the instruction sets differ: see flags in /proc/cpuinfo"
@@ -330,7 +331,10 @@ def _flags(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def _fact(name: str, value: Any) -> str:
-    """A fact of environment.py without its digests; two that then look alike are shown as they are."""
+    """Show a fact of environment.py without its digests.
+
+    If two facts then look equal, the caller shows them unchanged.
+    """
     if value is _MISSING or value in (None, ""):
         return NONE
     if not isinstance(value, str):
@@ -370,7 +374,7 @@ def _fields(left: dict[str, Any], right: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def _clipped(change: Change) -> Change:
-    """With long values cut around the first place where they differ."""
+    """Cut long values of a change around the first place where they differ."""
     before, after = change.before, change.after
     if max(len(before), len(after)) <= _MAX_TEXT:
         return change

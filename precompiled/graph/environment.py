@@ -1,8 +1,8 @@
-"""What compiles: the facts about this interpreter and this host that a compile depends on.
+"""The environment section of a program: the facts about this interpreter and host that a compile depends on.
 
-Two processes with equal facts may share artifacts. Nothing here starts a process or a compiler; torch's own hash of
-its sources costs 0.7 s the first time in a process, so released builds are named by version and commit instead, and
-builds from a checkout by the sizes and times of their compiler's sources.
+Two processes with equal facts may share artifacts. This module starts no process and no compiler. torch's own hash of
+its sources takes 0.7 s, once per process. So a released build is identified by version and commit, and a build from a
+checkout by the sizes and times of its compiler's sources.
 """
 
 from __future__ import annotations
@@ -24,43 +24,45 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals.user_code import custom_ops
 from precompiled.torch_internals.worker import libdevice
 
-# The environment variables that a compile depends on: a worker gets these from the client, and no others. Where they
-# differ another worker is started, so variables that a launcher sets for each rank, job or run must not be among them.
+# The environment variables that a compile depends on. A worker gets these from the client, and no others. If they
+# differ, the daemon starts another worker, so variables that a launcher sets per rank, job or run must not be among
+# them.
 _VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
     "VIRTUAL_ENV", "PYTHONPATH", "PYTHONUSERBASE", "HOME", "USER", "LANG", "LC_ALL", "XDG_CACHE_HOME",
 )  # fmt: skip
-# Among those, where Python looks for modules: not with -E and -I.
+# The variables by which Python finds modules; it ignores them with -E and -I.
 _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = (
     "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "CUBLAS", "NVIDIA_", "OMP_", "MKL_", "KMP_",
     "ATEN_",
 )  # fmt: skip
-# Among those, the ones that do not change compiled code, or that the pool sets itself.
+# Variables with such a prefix that do not change compiled code, or that the pool sets itself.
 _NOT_FOR_WORKERS = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
         "CUDA_DEVICE_ORDER",
         "CUDA_LAUNCH_BLOCKING",
-        "CUDA_INJECTION32_PATH",  # a profiler or a sanitizer, of the program alone
+        "CUDA_INJECTION32_PATH",  # a profiler or sanitizer, for the program only
         "CUDA_INJECTION64_PATH",
         "TORCH_COMPILE_DEBUG",
         "TORCH_COMPILE_JOB_ID",
         "TORCH_COMPILE_STICKY_PGO_KEY",
-        "TRITON_HOME",  # where its caches are
+        "TRITON_HOME",  # the location of triton's caches
     }
 )
-# The user's own caches, to which no worker may write; often one for each job.
+# The user's own caches, often one per job. A worker must not write to them.
 _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
-# The variables whose values are in the key. Inductor's settings are in it as configuration already, but some variables
-# are read where they are used. Directories and thread counts change where and how fast is compiled, not what.
+# Variables whose values are in the key. The configs section already has Inductor's settings, but torch reads some
+# variables where it uses them. Directories and numbers of threads affect where and how fast a compile runs, not its
+# result.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
-# And those of the C++ compiler, where there are values on the CPU.
+# Variables of the C++ compiler, in the key of graphs with values on the CPU.
 _KEYED_OF_CPP = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_HOME", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
-# What torch tells of a GPU and Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). Not
-# the sizes of its memory and its cache, and not its clocks: see docs/decisions/0046.
+# The properties of a GPU that Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). The
+# sizes of its memory and cache, and its clocks, are left out: see docs/decisions/0046.
 _GPU = (
     "name", "major", "minor", "multi_processor_count", "max_threads_per_multi_processor", "regs_per_multiprocessor",
     "shared_memory_per_block_optin", "warp_size",
@@ -70,14 +72,15 @@ _GPU = (
 def variables(with_path: bool = False) -> dict[str, str]:
     """The environment variables of this process that a worker of its graphs gets.
 
-    ``with_path``: with all folders where this process finds modules, those that the program has added as well.
+    ``with_path``: include all folders where this process finds modules, also those that the program has added.
     """
     found = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
     if sys.flags.ignore_environment:
         for name in _OF_PYTHON:
             found.pop(name, None)
     if sys.flags.no_user_site:
-        # Not in the key: of the packages that are found, torch, Triton and modules of operators are there themselves.
+        # Not in the key: it only affects which packages Python finds. The key has torch, Triton and modules of
+        # operators.
         found["PYTHONNOUSERSITE"] = "1"
     if with_path:
         own = (sys.prefix, sys.base_prefix)
@@ -94,7 +97,7 @@ def _is_for_workers(name: str) -> bool:
 
 
 def _is_vllms(name: str) -> bool:
-    """Whether it may change vLLM's operators and passes, as vLLM says itself. Not in a process without vLLM."""
+    """Whether a variable may change vLLM's operators and passes, as vLLM itself lists them. False without vLLM."""
     return name.startswith("VLLM_") and name in _vllms_variables("vllm.envs" in sys.modules)
 
 
@@ -106,9 +109,11 @@ def _vllms_variables(is_imported: bool) -> frozenset[str]:
 
 
 def _is_set_by_torch(name: str) -> bool:
-    """Builds with an assembler of their own (2.11) name it here before their first compile for a GPU, for the rest of
-    the process (torch/_inductor/runtime/compile_tasks.py), and others CUDA's mathematical library: what has compiled is
-    no other environment for that.
+    """Whether torch itself has set a variable, which therefore is not part of the environment.
+
+    Builds with their own assembler (2.11) set TRITON_PTXAS_PATH before their first compile for a GPU, for the rest of
+    the process (torch/_inductor/runtime/compile_tasks.py). Other builds set the path of CUDA's math library. A process
+    has the same environment before and after its first compile.
     """
     if name == libdevice.VARIABLE:
         return libdevice.is_torchs() and name not in _began_with()
@@ -117,8 +122,9 @@ def _is_set_by_torch(name: str) -> bool:
 
 
 def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> dict[str, Any]:
-    """The facts for graphs on ``device``, as plain data. ``uses_cpu``: whether such a graph has values on the CPU.
-    ``of_a_worker``: this process has no variables but those that a client gave it.
+    """The facts for graphs on ``device``, as plain data.
+
+    ``uses_cpu``: the graph has values on the CPU. ``of_a_worker``: all variables of this process come from a client.
     """
     found = dict(_host_facts())
     if uses_cpu:
@@ -136,9 +142,9 @@ def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> d
 
 
 def device_with(wanted: Mapping[str, Any]) -> tuple[str, str]:
-    """What this process calls a device that has these facts, or "", and what differs on the one that is most like it.
+    """Find a device with the facts ``wanted`` (as from ``facts``) in this process.
 
-    ``wanted``: as ``facts`` gives them.
+    Returns (device, ""), or ("", how the most similar device differs).
     """
     devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if "gpu" in wanted else ["cpu"]
     problems = []
@@ -165,8 +171,9 @@ def _is_keyed(name: str, of_a_worker: bool) -> bool:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """In a worker: what the user's modules set of these variables while they are imported is taken back (cv2 adds to
-    LD_LIBRARY_PATH each time). The client had it set, or had not, when it captured.
+    """Undo changes that the user's modules make to keyed variables while a worker imports them.
+
+    cv2, for example, adds to LD_LIBRARY_PATH at each import. The variables must stay as the client captured them.
     """
     before = _keyed_variables(of_a_worker=True)
     try:
@@ -190,7 +197,7 @@ def _host_facts() -> dict[str, Any]:
 
 @cache
 def triton_version() -> str:
-    """Triton's version without importing it (0.3 s), or "" where it is not installed."""
+    """Triton's version, or "" if it is not installed. Does not import triton, which takes 0.3 s."""
     import importlib.metadata
 
     for name in ("triton", "pytorch-triton", "triton-rocm"):
@@ -202,7 +209,7 @@ def triton_version() -> str:
 
 
 def _cpu() -> str:
-    """Instruction sets: an artifact with AVX-512 code must not be loaded on a CPU without it."""
+    """The CPU's instruction sets: an artifact with AVX-512 code must not be loaded on a CPU without AVX-512."""
     try:
         flags = _cpu_line("flags", "Features")
     except OSError:
@@ -212,14 +219,14 @@ def _cpu() -> str:
 
 
 def _cpu_line(*names: str) -> str:
-    """The first line of /proc/cpuinfo that begins so; "" where there is none. Raises OSError."""
+    """The first line of /proc/cpuinfo that starts with one of the names, or "". Raises OSError."""
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         return next((line for line in file if line.startswith(names)), "")
 
 
 @cache
 def cpu_in_words() -> dict[str, str]:
-    """``model`` and ``flags`` of this CPU, for people: the facts have a digest of the flags."""
+    """``model`` and ``flags`` of this CPU, for reports. The facts have only a digest of the flags."""
     try:
         model, flags = _cpu_line("model name"), _cpu_line("flags", "Features")
     except OSError:
@@ -228,13 +235,13 @@ def cpu_in_words() -> dict[str, str]:
 
 
 def set_by_program() -> list[str]:
-    """Variables of the facts that are not what they were when this process was started; [] where that is unknown."""
+    """Keyed variables whose values differ from those at the start of this process. Empty if these are unknown."""
     began = _began_with()
     return [name for name, value in _keyed_variables(of_a_worker=False).items() if began and began.get(name) != value]
 
 
 def _began_with() -> dict[str, str]:
-    """This process's variables when it was started; none where that is unknown."""
+    """This process's variables at its start; empty if unknown."""
     try:
         with open("/proc/self/environ", "rb") as file:
             return dict(os.fsdecode(item).partition("=")[::2] for item in file.read().split(b"\0") if item)
@@ -243,7 +250,7 @@ def _began_with() -> dict[str, str]:
 
 
 def _compiler() -> str:
-    """Which C++ compiler Inductor would start: its path, size and time, which change with its version."""
+    """The C++ compiler that Inductor would start: its path, size and time, which change with its version."""
     name = os.environ.get("CXX") or "g++"
     path = shutil.which(name.split()[0])
     if path is None:
@@ -254,7 +261,10 @@ def _compiler() -> str:
 
 
 def _development_digest() -> str:
-    """For builds from a checkout, whose version stays while their sources change; "" for released builds."""
+    """A digest for builds from a checkout; "" for released builds.
+
+    The version of such a build stays the same when its sources change.
+    """
     version = torch.__version__
     if "a0" not in version and "+git" not in version and "dev" not in version:
         return ""
@@ -268,9 +278,9 @@ def _development_digest() -> str:
 
 
 def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
-    """The interpreter that a worker must run in; ``modules``: those of its graph's custom ops.
+    """The interpreter in which a worker must run. ``modules`` are those of its graph's custom ops.
 
-    Not classes and kernels of the program's, which a worker makes of their source.
+    Classes and kernels of the program are left out: a worker makes these from their source.
     """
     from precompiled import wire
 
@@ -288,15 +298,15 @@ def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
 
 
 def likely_device() -> str:
-    """Where a graph that is not traced yet will probably run: on the GPU in a process that has used one."""
+    """The device on which an untraced graph will probably run: the GPU, if this process has used one."""
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
 
 
 def worker_for(device: str, modules: Mapping[str, str] | None = None, *, without_gpu: bool = False) -> tuple[Any, str]:
-    """The interpreter and the device of a worker for graphs on what this process calls ``device``.
+    """The interpreter and the device of a worker for graphs on ``device``, as this process calls it.
 
-    ``without_gpu``: its device is a made-up one that says what ours does, and takes none of our GPU's memory. Raises
-    PrecompiledError where there can be none.
+    ``without_gpu``: the worker gets a made-up device with the properties of this GPU, and uses none of the GPU's
+    memory. Raises PrecompiledError if that device cannot be built.
     """
     interpreter = interpreter_of_a_worker(modules)
     if device == "cpu" or not without_gpu:
@@ -312,12 +322,12 @@ def worker_for(device: str, modules: Mapping[str, str] | None = None, *, without
 
 
 def device_of_a_worker(device: str) -> str:
-    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU, or the slice of one, that this process calls ``device``."""
+    """``"cpu"``, or ``"cuda:<UUID>"`` for the GPU or MIG slice that this process calls ``device``."""
     if device == "cpu":
         return device
     properties = torch.cuda.get_device_properties(device)
-    # Of a slice of a GPU, torch tells the GPU's UUID: a worker pinned to that could be on another slice.
+    # For a slice, torch reports the UUID of the whole GPU. A worker pinned to that UUID could run on another slice.
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if " MIG " in properties.name and first.startswith("MIG-"):
-        return f"cuda:{first}"  # a process sees one slice, the first that it names
+        return f"cuda:{first}"  # a process sees one slice only, the first in the list
     return f"cuda:GPU-{properties.uuid}"

@@ -1,6 +1,6 @@
-"""The bytes of a job: a program, which is JSON, and behind it the data that goes with it (weights.py).
+"""The bytes of a job: a program, which is JSON, followed by the data of its frozen weights (weights.py).
 
-No JSON has a NUL in it, so the first one ends the program. No torch here.
+JSON contains no NUL byte, so the first NUL ends the program. Needs no torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A program in words: what `precompiled show` prints, and what graph/difference.py compares.
+"""Show a program in words: what `precompiled show` prints, and what graph/difference.py compares.
 
-Made from the plain data alone (graph_codec.py, input_metadata.py): the command line imports no torch. An operation is
-``%3``, by its position in its graph. Raises TypeError, ValueError, KeyError, IndexError or AttributeError for data
-that is no program.
+Uses only the plain data (graph_codec.py, input_metadata.py), because the command line imports no torch. An operation is
+called ``%3``, by its position in its graph. For data that is not a program, raises TypeError, ValueError, KeyError,
+IndexError or AttributeError.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-# What functions here raise for data that is no program, as in a failure record whose graph did not decode.
+# The errors for data that is not a program, for example in a failure record whose graph did not decode.
 NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 _BITS = re.compile(r"\d+")
@@ -19,7 +19,7 @@ _BITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation comes from, or who called what was traced: torch_internals/graph/source_lines.py."""
+    """The place of an operation, or of a caller of the traced code (torch_internals/graph/source_lines.py)."""
 
     file: str
     line: int
@@ -28,7 +28,7 @@ class Place:
 
     @property
     def short(self) -> str:
-        """``train.py:31``; in a notebook, where a file is named by the cell's text, ``line 4 of a cell``."""
+        """``train.py:31``; for a notebook, whose cells are named by their text, ``line 4 of a cell``."""
         if "/ipykernel_" in self.file:
             return f"line {self.line} of a cell"
         return f"{self.file.rpartition('/')[2]}:{self.line}"
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation: ``text`` has its arguments; ``graph`` is 0 but inside of higher-order operators."""
+    """One operation. ``text`` includes its arguments. ``graph`` is 0, or higher inside a higher-order operator."""
 
     graph: int
     node: int
@@ -68,7 +68,7 @@ def operations(program: dict[str, Any]) -> list[Operation]:
 
 
 def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
-    """The line of code of a node; None where it was not sent. It is not part of the key, so it may be anything."""
+    """The line of code of a node, or None if it was not sent. The key does not cover it, so it may be malformed."""
     try:
         numbers = program["about"]["nodes"][graph]
         if len(numbers) != len(program["graph"][graph]) or numbers[node] < 0:
@@ -80,7 +80,7 @@ def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
 
 
 def calls(program: dict[str, Any]) -> list[Place]:
-    """The user's frames that led to the trace, the innermost first; [] where they were not sent."""
+    """The user's frames that led to the trace, innermost first. Empty if they were not sent."""
     try:
         return [Place(str(file), int(line), str(function), str(code))
                 for file, line, function, code in program["about"]["calls"]]  # fmt: skip
@@ -89,7 +89,7 @@ def calls(program: dict[str, Any]) -> list[Place]:
 
 
 def set_by(program: dict[str, Any], what: str) -> str:
-    """Who set a setting or a variable, by its name in graph/about.py: "options", "program", or "" for nobody known."""
+    """What set a setting or variable, by its name in graph/about.py: "options", "program", or "" if unknown."""
     try:
         return str(program["about"]["set"].get(what, ""))
     except NOT_A_PROGRAM:
@@ -97,7 +97,7 @@ def set_by(program: dict[str, Any], what: str) -> str:
 
 
 def cpu_flags(program: dict[str, Any]) -> set[str]:
-    """The CPU's instruction sets; empty where they were not sent."""
+    """The CPU's instruction sets. Empty if they were not sent."""
     try:
         return set(str(program["about"]["cpu"]["flags"]).split())
     except NOT_A_PROGRAM:
@@ -105,7 +105,7 @@ def cpu_flags(program: dict[str, Any]) -> set[str]:
 
 
 def symbols(program: dict[str, Any]) -> dict[str, str]:
-    """What each symbolic size is: ``s0`` -> ``x, dimension 1``, where an input has it by itself."""
+    """The meaning of each symbolic size that is a dimension of an input: ``s0`` -> ``x, dimension 1``."""
     found: dict[str, str] = {}
     for position, item in enumerate(program["inputs"]["args"]):
         name = input_name(program, position) or f"input {position}"
@@ -116,7 +116,7 @@ def symbols(program: dict[str, Any]) -> dict[str, str]:
 
 
 def input_name(program: dict[str, Any], position: int) -> str:
-    """What the program calls an input (else Dynamo's name of it); "" where it was not sent."""
+    """The program's name of an input (else Dynamo's), or "" if it was not sent."""
     try:
         return str(program["about"]["inputs"][position])
     except NOT_A_PROGRAM:
@@ -213,7 +213,7 @@ def _policy(encoded: list[Any]) -> str:
 
 
 def size(value: Any) -> str:
-    """A size, with symbols as ``s0``, unbacked ones as ``u0``."""
+    """A size. Symbols are ``s0``, unbacked ones ``u0``."""
     if isinstance(value, int):
         return str(value)
     ((name, content),) = value.items()
@@ -226,12 +226,12 @@ def size(value: Any) -> str:
 
 
 def sizes(values: list[Any]) -> str:
-    """Such as ``[8, s0]``."""
+    """Sizes such as ``[8, s0]``."""
     return f"[{', '.join(map(size, values))}]"
 
 
 def tensor(item: dict[str, Any]) -> str:
-    """An input on one line, without what is the same for most inputs."""
+    """An input on one line, without properties that most inputs share."""
     if "size" in item:
         return f"a size, {size(item['size'])}"
     if "opaque" in item:
@@ -259,7 +259,7 @@ def tensor(item: dict[str, Any]) -> str:
 
 
 def is_contiguous(shape: list[Any], stride: list[Any]) -> bool:
-    """Whether a new tensor of the shape has these strides; symbolic ones are taken to be so."""
+    """Whether a new tensor of the shape has these strides. True if any is symbolic."""
     if not all(type(value) is int for value in (*shape, *stride)):
         return True
     expected = 1
@@ -271,7 +271,7 @@ def is_contiguous(shape: list[Any], stride: list[Any]) -> bool:
 
 
 def fills_its_storage(item: dict[str, Any]) -> bool:
-    """Whether a tensor's storage is just what its shape and dtype need."""
+    """Whether a tensor's storage has exactly the size that its shape and dtype need. True if any is symbolic."""
     if not all(type(value) is int for value in (*item["shape"], item["storage"])):
         return True
     elements = 1

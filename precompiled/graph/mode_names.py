@@ -1,4 +1,4 @@
-"""What sets each mode of a program, and what modes that are lists hold (captured by ambient_modes.py)."""
+"""Names for the modes of a program (captured by ambient_modes.py): what sets each mode, and the parts of list modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Programs of one graph for other places in its meshes (torch_internals/ranks/rank_dependence.py). No torch here."""
+"""Derive the programs of a graph for other places in its meshes (torch_internals/ranks/rank_dependence.py).
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from precompiled.graph.key import SECTIONS, key
 
 
 def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
-    """By key: what ranks elsewhere in the same meshes send, where all shards have one size. With their own place, and
-    the same labels of ranks: those that are in each of the meshes. ``own``: the key of ``program_bytes``.
+    """The programs that the other ranks of the same meshes send, by key.
+
+    Covers the ranks that are in each of the meshes. Empty if shards have different sizes. ``own`` is the key of
+    ``program_bytes``.
     """
     program = json.loads(program_bytes)
     if _key_of(program) != own or not _even(program["inputs"]):
@@ -24,7 +29,7 @@ def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
 
 
 def family(program_bytes: bytes) -> str:
-    """The same for all such programs; "" where there are no others."""
+    """One key for all these programs; "" if there are no other programs."""
     if b'"meshes":' not in program_bytes:
         return ""
     program = json.loads(program_bytes)
@@ -33,7 +38,7 @@ def family(program_bytes: bytes) -> str:
 
 
 def _even(inputs: dict[str, Any]) -> bool:
-    """Whether each rank has a shard of the same size of each input."""
+    """Whether all ranks have shards of the same size, for each input."""
     for item in inputs["args"]:
         if "placements" not in item.get("context", ()):
             continue

@@ -1,12 +1,11 @@
-"""Weights that Inductor puts into the code (``freezing``): a key has their content, and a job brings it along.
+"""Weights that Inductor puts into the code (``freezing``). The key covers their content, and a job contains their data.
 
-Dynamo leaves them on the module of its graph, and they become its last inputs
-(torch_internals/client/graph_attributes.py). What is compiled holds for their values only, so that each is described
-by a digest of its content. Behind a program that has such inputs, a job has their bytes, one after the other
-(job.py).
+Dynamo leaves the weights on the module of its graph, and they become its last inputs
+(torch_internals/client/graph_attributes.py). Compiled code is valid for their values only, so each weight is described
+by a digest of its content. A job has the bytes of all weights, in order, after the program (job.py).
 
-That they still have this content is asked again where it matters: when they are sent, and before what was compiled
-serves a call. A digest finds also what torch does not count as a change (``parameter.data.copy_(...)``).
+The content is checked again when the weights are sent, and before compiled code serves a call. A digest also detects
+changes that torch does not count (``parameter.data.copy_(...)``).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Taken = TypeVar("Taken")
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a graph that are frozen, in the order of its inputs, as they were when it was captured."""
+    """The frozen weights of a graph, in the order of its inputs, as they were at the capture."""
 
     tensors: tuple[torch.Tensor, ...]
     digests: tuple[str, ...]
@@ -35,7 +34,7 @@ class Weights:
         return all(_digest(tensor) == digest for tensor, digest in zip(self.tensors, self.digests, strict=True))
 
     def data(self) -> bytes:
-        """What a job brings along. Raises CompileFailed where one has another content by now."""
+        """The data for a job. Raises CompileFailed if a weight has changed since the capture."""
         parts = [_read(tensor, bytes) for tensor in self.tensors]
         if tuple(hashlib.sha256(part).hexdigest() for part in parts) != self.digests:
             raise CompileFailed("a weight was changed after its graph was captured", code="weights-changed")
@@ -47,7 +46,7 @@ class Weights:
 
 
 def frozen(tensors: Sequence[torch.Tensor], described: Sequence[dict[str, Any]]) -> Weights:
-    """These tensors as they are now; their descriptions get the digests. Raises Bypass for one that is not plain."""
+    """Capture these tensors, and add digests to their descriptions. Raises Bypass for a tensor that is not plain."""
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
             raise Bypass("a weight to be frozen is no plain tensor", "Leave `freezing` off", code="freezing")
@@ -58,7 +57,7 @@ def frozen(tensors: Sequence[torch.Tensor], described: Sequence[dict[str, Any]])
 
 
 def tensors(described: Sequence[dict[str, Any]], data: bytes) -> list[torch.Tensor]:
-    """In a worker: the weights of described inputs. Raises CompileFailed where these are not their bytes."""
+    """In a worker: rebuild the weights of described inputs. Raises CompileFailed if ``data`` does not match."""
     made = []
     at = 0
     for item in described:
@@ -79,8 +78,8 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _read(tensor: torch.Tensor, take: Callable[[Any], Taken]) -> Taken:
-    """What ``take`` makes of the bytes of a tensor, in the order of its memory; of b"" where they cannot be read."""
-    # It stays for as long as it is read, whatever another thread makes of the tensor (weight.data = ...).
+    """What ``take`` returns for a tensor's bytes, in memory order; for b"" if the tensor cannot be read."""
+    # Keep the storage alive during the read: another thread may replace it (weight.data = ...).
     storage = tensor.untyped_storage()
     start = tensor.storage_offset() * tensor.itemsize
     if not _is_plain(tensor) or start + tensor.nbytes > storage.nbytes():
@@ -89,7 +88,7 @@ def _read(tensor: torch.Tensor, take: Callable[[Any], Taken]) -> Taken:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it lies in memory of the CPU, such that each of its bytes is of one element."""
+    """Whether a tensor is in CPU memory, and each of its bytes belongs to one element."""
     return tensor.device.type == "cpu" and tensor.layout is torch.strided and _is_dense(tensor)
 
 

@@ -1,7 +1,8 @@
-"""Brings the made-up device into this process, before torch: by the hook (bootstrap.py), in a worker before it imports
-torch (compiler.py), and in tests by a ``.pth`` file (host.py), since their clients have no hook.
+"""Load the made-up device into this process, before torch.
 
-The library must be in the global scope when torch's libraries are loaded, or they are bound to CUDA's own.
+Callers: the hook (bootstrap.py), a worker before it imports torch (compiler.py), and a ``.pth`` file (host.py) in tests
+whose clients have no hook. The library must be in the global scope when torch's libraries are loaded. Otherwise these
+are bound to CUDA's own library.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _library: ctypes.CDLL | None = None
 
 
 def activate() -> None:
-    """Does nothing where no device is asked for, where there is no torch that could use it, and the second time. Ends
-    the process where one is and cannot be had: never half of it.
+    """Load the device, if CUDA_MADE_UP names one and torch is installed. Idempotent.
+
+    Ends the process (SystemExit) if the device cannot be provided.
     """
     global _library  # noqa: PLW0603
     if not is_active() or _library is not None:
@@ -33,25 +35,26 @@ def activate() -> None:
         return
     except CannotBuild as error:
         raise SystemExit(f"made-up CUDA: {error}. {error.action}") from None
-    ctypes.CDLL(str(ready / _NVML))  # in the process: found by its name from now on
+    ctypes.CDLL(str(ready / _NVML))  # once loaded, it is found by its name
     _library = ctypes.CDLL(str(ready / _CUDA), mode=ctypes.RTLD_GLOBAL)
-    os.environ["TRITON_LIBCUDA_PATH"] = str(ready)  # where triton looks for the library to link its own launcher with
+    os.environ["TRITON_LIBCUDA_PATH"] = str(ready)  # where triton looks for the library to link its launcher with
 
 
 def in_a_worker() -> None:
-    """``activate``, in a process that compiles all its life. What it starts does so too, and has the device as well.
+    """Call ``activate`` in a worker: this process, and processes that it starts, only compile on the device.
 
-    torch starts further Python processes that compile kernels (torch/_inductor/compile_worker): each kernel's source
-    asks Triton for its GPU there. They run torch's own command, without our code, so they get the device by LD_PRELOAD.
+    torch starts further Python processes that compile kernels (torch/_inductor/compile_worker). In these, the source of
+    each kernel queries Triton for its GPU. They run torch's own command without our code, so they get the device by
+    LD_PRELOAD.
     """
     activate()
     if _library is None:
         return
     _library.made_up_cuda_compiling(1)
     os.environ["CUDA_MADE_UP_COMPILING"] = "1"
-    # Paths: a folder in LD_LIBRARY_PATH would be part of a key.
+    # Paths of files: a folder in LD_LIBRARY_PATH would be part of a key.
     ready = os.environ["TRITON_LIBCUDA_PATH"]
-    if set(ready) & {" ", ":"}:  # they separate paths (ld.so(8))
+    if set(ready) & {" ", ":"}:  # they separate paths in LD_PRELOAD (ld.so(8))
         _say(f"{ready} has a blank or a colon: torch 2.11 cannot compile kernels in processes of their own")
         return
     paths = [f"{ready}/{name}" for name in (_NVML, _CUDA)]
@@ -69,9 +72,9 @@ def is_active() -> bool:
 
 @contextmanager
 def compiling() -> Iterator[Callable[[], str]]:
-    """In here this process compiles: measured times and runs of kernels are errors, instead of made up.
+    """Treat this process as a compile inside the block: measuring times and running kernels are errors.
 
-    Gives a function that tells what the device refused first, or nothing: not every error reaches whoever compiles.
+    Gives a function that returns the first call that the device refused, or "". Not every error reaches the compiler.
     """
     library = ctypes.CDLL(_CUDA)
     library.made_up_cuda_refused.restype = ctypes.c_char_p

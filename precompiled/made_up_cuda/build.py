@@ -1,6 +1,7 @@
-"""Compiles the made-up device for one installed torch. Each torch, and each state of the sources, has a folder.
+"""Compile the made-up device for one installed torch. Each torch, and each state of the sources, has its own folder.
 
-A C++ compiler is there wherever Inductor compiles for a CPU. CUDA's headers come with torch's and triton's wheels.
+Any host on which Inductor compiles for a CPU has a C++ compiler. CUDA's headers come with the wheels of torch and
+triton.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from precompiled.core import paths
 from precompiled.made_up_cuda import kinds
 
 SOURCES = Path(__file__).parent
-# What torch's libraries ask the runtime or the driver for and no source here defines, is an error when it is called.
+# Names of the runtime and the driver. If torch's libraries need one that no source here defines, a call of it is an
+# error.
 _OURS = re.compile(r"(__)?cuda[A-Z]\w*|cu(?!File)[A-Z]\w*")
-# What c10/cuda/driver_api.cpp looks up by name the first time that torch asks the driver or NVML for something itself.
+# Names that c10/cuda/driver_api.cpp looks up when torch first calls the driver or NVML directly.
 _ASSERTED = re.compile(rb"\br\.(cu[A-Z]\w+)_ INTERNAL ASSERT")
 _DEVICE = ("device", "cubin", "driver", "captures", "runtime")
 _ASK = ("libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so", "libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so")
 
 
 class CannotBuild(Exception):
-    """There is no CUDA build of torch here, or no compiler; the message says which, or what the compiler said.
+    """The device cannot be built: torch is not a CUDA build, or the compiler is missing or failed.
 
-    ``action``: what to do about it, in a sentence without its full stop.
+    ``action`` says what the user can do, as a sentence without its full stop.
     """
 
     def __init__(self, message: str, action: str) -> None:
@@ -44,7 +46,7 @@ class CannotBuild(Exception):
 
 
 class NoTorch(CannotBuild):
-    """There is no torch at all, and so nothing that would use a device."""
+    """torch is not installed, so nothing would use a device."""
 
 
 _GET_A_COMPILER = "Install g++ and binutils (Debian: `apt install g++`), or set CXX to a compiler for C++20"
@@ -52,7 +54,7 @@ _GET_A_COMPILER = "Install g++ and binutils (Debian: `apt install g++`), or set 
 
 @dataclass(frozen=True)
 class Torch:
-    """An installed torch, found without importing it: what is built here must be loaded before it."""
+    """An installed torch, found without importing it: our library must be loaded before torch."""
 
     root: Path
 
@@ -65,12 +67,12 @@ class Torch:
         site = self.root.parent
         found = [self.root / "include", self.root / "include/torch/csrc/api/include"]
         found += sorted(site.glob("nvidia/cu1[0-9]/include"))
-        # Some of what CUDA's headers include comes with triton only (crt/).
+        # Only triton has some of the files that CUDA's headers include (crt/).
         return [*found, site / "triton/backends/nvidia/include"]
 
 
 def installed() -> Torch:
-    """The torch of this interpreter; raises CannotBuild where it is no CUDA build."""
+    """The torch of this interpreter. Raises CannotBuild if it is not a CUDA build."""
     try:
         root = Path(str(metadata.distribution("torch").locate_file("torch")))
     except metadata.PackageNotFoundError:
@@ -84,7 +86,7 @@ def installed() -> Torch:
 
 
 def check(torch: Torch) -> None:
-    """Raise CannotBuild where it is seen at once that the device cannot be built: no compiler, no headers."""
+    """Raise CannotBuild if a program or a header for the build is missing."""
     for program in (shlex.split(os.environ.get("CXX") or "g++")[0], "nm"):
         if shutil.which(program) is None:
             raise CannotBuild(f"the made-up GPU cannot be built: {program} is not on PATH", _GET_A_COMPILER)
@@ -97,7 +99,7 @@ def check(torch: Torch) -> None:
 
 
 def folder(torch: Torch) -> Path:
-    """Where the libraries for this torch lie, or will."""
+    """The folder for the libraries of this torch, which may not exist yet."""
     told = hashlib.sha256(f"{metadata.version('torch')} {torch.root}".encode())
     for source in sorted(SOURCES.glob("*")):
         if source.suffix in (".cpp", ".h") or source.name in ("build.py", "kinds.py"):
@@ -106,7 +108,7 @@ def folder(torch: Torch) -> Path:
 
 
 def build(say: Callable[[str], None] = lambda text: None) -> Path:
-    """The folder with the libraries and nvidia-smi, made when it is missing (two minutes of a core)."""
+    """The folder with the libraries and nvidia-smi. Builds them if they are missing (two minutes of one core)."""
     torch = installed()
     ready = folder(torch)
     if ready.is_dir():
@@ -119,7 +121,7 @@ def build(say: Callable[[str], None] = lambda text: None) -> Path:
             f"the made-up GPU cannot be built in {ready.parent}: {error.strerror}",
             "Set XDG_CACHE_HOME to a directory that this user can write to",
         ) from error
-    # Processes of a host start together: one of them builds, and the others wait for it.
+    # Processes of a host start together: one builds, and the others wait.
     with open(ready.parent / f"{ready.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if ready.is_dir():
@@ -146,8 +148,8 @@ def _build(torch: Torch, into: Path) -> None:
     (into / "missing.cpp").write_text(_missing(torch, device))
     _run([*compiler, "-c", *include, str(into / "missing.cpp"), "-o", str(into / "missing.o")])
     objects = [str(path) for path in (*device, into / "missing.o")]
-    # One library for both interfaces: they share the table, the log and the memory. Under the driver's name, by which
-    # triton and torch's libraries look for it.
+    # One library for both interfaces, because they share the table, the log and the memory. It has the driver's name,
+    # which triton and torch's libraries look for.
     _run([*compiler, "-shared", *objects, "-o", str(into / "libcuda.so.1"), "-Wl,-soname,libcuda.so.1", "-ldl"])
     linked = [
         f"-L{torch.libraries}",
@@ -177,7 +179,7 @@ def _build(torch: Torch, into: Path) -> None:
 
 
 def _missing(torch: Torch, objects: Iterable[Path]) -> str:
-    """C++ for what torch asks for and is not defined: a call says its name, and fails."""
+    """C++ code for each undefined name that torch needs: a call prints the name and fails."""
     wanted: set[str] = set()
     libraries = [torch.libraries / name for name in _ASK]
     for line in _run(
@@ -191,7 +193,7 @@ def _missing(torch: Torch, objects: Iterable[Path]) -> str:
         line.split()[-1] for line in _run(["nm", "--defined-only", *map(str, objects)]).splitlines() if line.split()
     }
     lines = ["#include <cuda_runtime_api.h>", "namespace made_up { cudaError_t refuse(const char*); }"]
-    # By another name within the language: the headers declare these with arguments, which nobody looks at here.
+    # The C++ name differs: the headers declare these functions with arguments, which the definitions here omit.
     for number, name in enumerate(sorted(wanted - defined)):
         lines.append(f'extern "C" int missing_{number}() __asm__("{name}");')
         lines.append(f'extern "C" int missing_{number}() {{ return made_up::refuse("{name}"); }}')
@@ -211,7 +213,7 @@ def _run(command: list[str]) -> str:
 
 
 def main() -> int:
-    """Prints the folder, or with --json a document: {"folder"}, or {"problem", "action"} and status 1."""
+    """Print the folder, or with --json a document: {"folder"}, or {"problem", "action"} and status 1."""
     try:
         found = build(lambda text: print(text, file=sys.stderr, flush=True))  # noqa: T201
     except CannotBuild as error:

@@ -1,12 +1,17 @@
 """The kinds of GPU that the made-up device can be, as CUDA describes them.
 
-What NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities say, written from memory. The
-H100's row is what PyTorch 2.11 reported on one, as are name, capability, number of multiprocessors and L2 size of the
-H200; the others were never compared with one, clocks least of all. What torch tells of a device and a compile
-depends on is in the key (graph/environment.py), so a wrong number here costs a hit and no result. But for the clocks,
-which are in no key: a wrong one costs a choice. By the memory's, torch 2.15 decides some fusions
-(torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing); by the multiprocessors', whether a product is
-worth padding (fx_passes/pad_mm.py, is_mm_compute_bound) and, where a pass asks for them, how long kernels take.
+Sources: NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities, written from memory. The
+row of the H100 is what PyTorch 2.11 reported on one. So are name, capability, number of multiprocessors and L2 size of
+the H200. All other values, clocks most of all, were never compared with a device.
+
+Effect of a wrong number:
+
+- The properties that a compile depends on, except clocks, are in the key (graph/environment.py). A wrong one causes a
+  cache miss, never a wrong result.
+- The clocks are in no key. A wrong one may cause a slower choice. torch 2.15 uses the memory's clock for some fusions
+  (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing). It uses the multiprocessors' clock to decide
+  whether padding a product is worthwhile (fx_passes/pad_mm.py, is_mm_compute_bound), and to estimate the time of
+  kernels for passes that need it.
 """
 
 from __future__ import annotations
@@ -19,21 +24,24 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Kind:
-    """Sizes are in bytes. ``shared_*``: shared memory that a block may ask for, and of a multiprocessor."""
+    """One kind of GPU. Sizes are in bytes.
+
+    ``shared_block`` is the shared memory that a block may use, ``shared_multiprocessor`` that of a multiprocessor.
+    """
 
     code: str
-    name: str  # as the driver writes it: it is in the key
+    name: str  # as the driver writes it: the key has it
     major: int
     minor: int
     multiprocessors: int
     memory: int
-    threads: int  # of a multiprocessor
+    threads: int  # per multiprocessor
     shared_block: int
     shared_multiprocessor: int
     l2: int
     bus_bits: int
-    memory_mhz: int  # two transfers each: 2 * memory_mhz * bus_bits / 8 is the data sheet's bandwidth
-    sm_mhz: int  # of a multiprocessor, at most
+    memory_mhz: int  # two transfers per cycle: 2 * memory_mhz * bus_bits / 8 is the data sheet's bandwidth
+    sm_mhz: int  # the maximum clock of a multiprocessor
 
 
 KINDS = {
@@ -50,13 +58,13 @@ KINDS = {
     )
 }  # fmt: skip
 
-# How the UUID of each begins: the letters "madeup" (device.cpp). No GPU of a host has it, and no driver lists it.
+# The first digits of each UUID: the letters "madeup" (device.cpp). No GPU has such a UUID, and no driver lists it.
 UUID_PREFIX = "GPU-6d616465-7570-"
 FIRST_UUID = UUID_PREFIX + "0000-0000-000000000001"
 
 
 def like(properties: Any) -> str:
-    """An element of CUDA_MADE_UP: a made-up device that says what this one does (torch.cuda.get_device_properties)."""
+    """An element of CUDA_MADE_UP for a device with these properties (torch.cuda.get_device_properties)."""
     found = Kind(
         code="",
         name=properties.name,
@@ -69,7 +77,7 @@ def like(properties: Any) -> str:
         shared_multiprocessor=properties.shared_memory_per_multiprocessor,
         l2=properties.L2_cache_size,
         bus_bits=properties.memory_bus_width,
-        memory_mhz=properties.memory_clock_rate // 1000,  # which is in kHz
+        memory_mhz=properties.memory_clock_rate // 1000,  # memory_clock_rate is in kHz
         sm_mhz=properties.clock_rate // 1000,
     )
     return "|".join(map(str, astuple(found)[1:]))

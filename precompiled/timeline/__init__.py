@@ -1,6 +1,9 @@
-"""Where the time went: from what clients and workers have kept in the store, to a trace and a page for people.
+"""Show where the time of a program's start went, from the records of clients and workers in the store.
 
-``facts`` reads the store; ``start`` says where each second of a process's start went; ``events`` makes a trace of it
-that Perfetto and Chrome show, ``otlp`` one for OpenTelemetry, ``page`` a page; ``picture`` draws bars, those of
-benchmarks/starts too.
+- ``facts``: reads the store.
+- ``start``: assigns each second of a process's start to an activity.
+- ``events``: makes a trace for Perfetto and Chrome.
+- ``otlp``: makes a trace for OpenTelemetry.
+- ``page``: makes an HTML page.
+- ``picture``: draws bars, also for benchmarks/starts.
 """

@@ -1,9 +1,14 @@
-"""A trace in the Trace Event Format, JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+"""Make a trace in the Trace Event Format: JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
-Rows: of each client its threads, and each of its graphs (eager until the swap, then compiled); of the daemon its queue;
-of each worker its threads, with torch's phases and the compilers; the remote, as workers ask for it, and each request.
-Arrows lead from the client that sent a graph over the queue and the job to the loads of its artifact; ``args.id`` is
-the graph's id, which is the job's as well where this graph was the first to ask for it.
+Rows:
+
+- for each client, its threads and its graphs (eager until the swap, then compiled);
+- for the daemon, its queue;
+- for each worker, its threads, with torch's phases and the C++ compilers;
+- for the remote, the fetches by workers, and each request.
+
+Arrows lead from the submit of a graph, over the queue and the job, to the load of its artifact. ``args.id`` is the
+graph's id. It is also the job's id if the graph was the first to submit that job.
 
 Slices of a row must nest. Format: the document "Trace Event Format" of Chromium's catapult project.
 """
@@ -20,13 +25,13 @@ from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.version import VERSION
 
-MAX_PID = 1 << 22  # the kernel's; rows that are no process have numbers above
+MAX_PID = 1 << 22  # the kernel's limit; rows that are not processes have higher numbers
 DAEMON, REMOTE = MAX_PID + 1, MAX_PID + 2
 Event = dict[str, Any]
 
 
 def trace(facts: Facts) -> dict[str, Any]:
-    """The whole document."""
+    """The complete document."""
     made = _Trace(facts)
     for process in facts.processes:
         made.client(process)
@@ -35,7 +40,7 @@ def trace(facts: Facts) -> dict[str, Any]:
     made.remote()
     made.queue()
     made.arrows()
-    # From the first slice on: what was under way when the stretch began has begun before.
+    # Time starts at the first slice: something already in progress began before ``facts.began``.
     first = min((event["ts"] for event in made.events if event["ph"] == "X"), default=0.0)
     for event in made.events:
         if event["ph"] != "M":
@@ -50,7 +55,7 @@ class _Trace:
         self._facts = facts
         self._pids: set[int] = set()
         self._fetches: list[tuple[Job, Span]] = []
-        # Where arrows begin and end: of a graph (by id) what its client did for it, of a job its slices.
+        # Slices that arrows connect: by a graph's id, its client's submit and loads; by a job, its slices.
         self._sent: dict[str, Event] = {}
         self._loaded: dict[str, list[Event]] = {}
         self._jobs: dict[int, list[Event]] = {}
@@ -58,7 +63,7 @@ class _Trace:
     # ------------------------------------------------ rows
 
     def _process(self, pid: int, name: str, order: int) -> int:
-        """A number for a process, which is its own unless a later process of the kernel has the same."""
+        """A number for a process: its pid, or a higher number if another process had the same pid."""
         while pid in self._pids:
             pid += MAX_PID + 10
         self._pids.add(pid)
@@ -78,7 +83,7 @@ class _Trace:
         return event
 
     def _rows(self, pid: int, name: str, times: Sequence[tuple[float, float]], below: int = 0) -> list[int]:
-        """A row for each of these times, of those numbered over ``below``: the first one that is free then."""
+        """Assign a row to each of these times: the first row that is free then. Row numbers start above ``below``."""
         until: list[float] = []
         found = [0] * len(times)
         for at in sorted(range(len(times)), key=lambda at: times[at]):
@@ -92,7 +97,7 @@ class _Trace:
             found[at] = below + row + 1
         return found
 
-    # ------------------------------------------------ who did what
+    # ------------------------------------------------ slices
 
     def client(self, process: Process) -> None:
         rank = f" rank {process.rank} of {process.ranks}" if process.ranks > 1 else ""
@@ -123,7 +128,7 @@ class _Trace:
             self._ways(pid, MAX_PID + 100 + number, graph, end)
 
     def _ways(self, pid: int, tid: int, graph: dict[str, Any], end: float) -> None:
-        """How a graph ran: eager, then compiled."""
+        """Add a graph's row: eager, then compiled."""
         missed, swapped = known.missed(graph), known.swapped(graph)
         if missed is None and swapped is None:
             return
@@ -180,7 +185,7 @@ class _Trace:
         if not found:
             return
         self._process(DAEMON, "daemon", 500)
-        ended: dict[str, float] = {}  # of a job that is run again, its last end
+        ended: dict[str, float] = {}  # the last end of a job that runs again
         times = []
         found.sort(key=lambda job: job.began)
         for job in found:
@@ -191,20 +196,21 @@ class _Trace:
             self._jobs[id(job)].insert(0, self._slice(DAEMON, tid, f"queued {job.name}", queued, began, args))
 
     def arrows(self) -> None:
-        """From the client that sent a graph over the queue and the job to the loads of its artifact."""
+        """Add arrows from the submit of each graph, over the queue and the job, to the load of its artifact."""
         number = 0
         for process in self._facts.processes:
             for graph in process.graphs.values():
                 job = self._facts.job_of(graph)
                 slices = [self._sent[graph["id"]]] if graph["id"] in self._sent else []
-                # Who loads what was compiled before he asked has not been in the queue.
+                # A process that loads an artifact compiled before its lookup was not in the queue.
                 slices += (self._jobs[id(job)] if slices else self._jobs[id(job)][-1:]) if job is not None else []
                 slices += self._loaded.get(graph["id"], [])[:1]
                 number += self._arrow(number + 1, graph["id"], slices)
 
     def _arrow(self, number: int, id: str, slices: list[Event]) -> bool:
-        """Near the beginning of each slice, where nothing else is in it. Who joined a job when it had begun comes to it
-        later, and was never in the queue.
+        """Add an arrow that touches each slice near its beginning, where no inner slice is.
+
+        A process that joins a running job reaches the job's slice later, and was never in the queue.
         """
         points: list[tuple[float, Event]] = []
         for event in slices:
@@ -221,7 +227,7 @@ class _Trace:
                 "cat": "graph", "pid": event["pid"], "tid": event["tid"], "ts": at, "args": {"id": id},
             }  # fmt: skip
             if arrow["ph"] == "f":
-                arrow["bp"] = "e"  # it ends in the slice around, not in the next one
+                arrow["bp"] = "e"  # the arrow ends in the enclosing slice, not in the next one
             self.events.append(arrow)
         return True
 
@@ -233,12 +239,14 @@ def _about(graph: dict[str, Any]) -> dict[str, Any]:
 
 
 def nested(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """Begin and end of each span, so that those of a thread nest. Two clocks took part in measuring them, so a span may
-    seem to outlast the one around it by some microseconds: it is cut off there.
+    """Begin and end of each span, adjusted so that the spans of a thread nest.
+
+    The times come from two clocks, so a span may seem to outlast the enclosing one by some microseconds. Its end is
+    then cut off.
     """
     found = list(spans)
     times = [(span.began, span.ended) for span in found]
-    open_: dict[int, list[float]] = {}  # of a thread, the ends of the spans around
+    open_: dict[int, list[float]] = {}  # thread -> ends of the enclosing spans
     for at in sorted(range(len(found)), key=lambda at: (found[at].thread, times[at][0], -times[at][1])):
         began, ended = times[at]
         around = open_.setdefault(found[at].thread, [])

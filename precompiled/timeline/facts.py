@@ -1,4 +1,4 @@
-"""What the store knows of a stretch of time: its clients' processes, its workers' jobs, its remote's requests."""
+"""Read the facts about a period from the store: clients' processes, workers' jobs, and requests to the remote."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from precompiled.store.jobs import Job, Worker
 from precompiled.store.requests import Request, requests
 from precompiled.store.runs import Process
 
-# What the numbers of GraphReport and of wire.Finished call it.
+# What the times in GraphReport and wire.Finished are called.
 LOOKUP, SUBMIT, WAIT, LOAD, IN_PROCESS = "lookup", "submit", "wait", "load", "compile in process"
 
 
 @dataclass(frozen=True)
 class Facts:
-    """``began``, ``now``: the stretch, in seconds since the epoch. ``traces``: how long Dynamo took for a frame of that
-    name when it was traced last, in any run that is known.
+    """The facts of one period.
+
+    ``began`` and ``now`` limit the period, in seconds since the epoch. ``traces`` has the seconds of Dynamo's last
+    trace of each frame, by the frame's name, from all known runs.
     """
 
     began: float
@@ -32,9 +34,9 @@ class Facts:
     requests: list[Request] = field(default_factory=list)
 
     def job_of(self, graph: dict[str, Any]) -> Job | None:
-        """The job whose artifact a graph runs: the one that it asked for, else the last of its key before its load."""
+        """The job whose artifact a graph runs: the graph's own job, else the last job with its key before its load."""
         loaded = max((span.began for span in runs.spans_of(graph) if span.what == LOAD), default=self.now)
-        # More than one of an id: its worker died, or another host was at it.
+        # Several jobs may have one id, because a worker died or another host held the lease.
         own = self._jobs.get(graph["id"])
         same = [
             job for job in self._jobs.get(graph.get("key", ""), ())
@@ -44,7 +46,7 @@ class Facts:
 
     @cached_property
     def _jobs(self) -> dict[str, list[Job]]:
-        """By their ids and by their keys, of which neither has the form of the other."""
+        """Jobs by id and by key. Ids and keys cannot be confused, because their formats differ."""
         found: dict[str, list[Job]] = {}
         for worker in self.workers:
             for job in worker.jobs:
@@ -54,7 +56,7 @@ class Facts:
 
 
 def gather(root: Path, since: float, now: float, chosen: Callable[[Process], bool] = lambda process: True) -> Facts:
-    """What happened in the store at ``root`` from ``since`` to ``now``, in the processes that are ``chosen``."""
+    """Read what happened in the store at ``root`` from ``since`` to ``now``, in the processes that are ``chosen``."""
     known = runs.processes(root)
     traces = {name: span.seconds for process in known for name, span in process.frames if span.what == "trace"}
     processes = [process for process in known if chosen(process) and end_of(process, now) >= since]
@@ -67,7 +69,7 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[Process], boo
 
 
 def end_of(process: Process, now: float) -> float:
-    """When it ended, or was last heard of; now where it runs."""
+    """When a process ended or last wrote a record; ``now`` if it is running."""
     if process.is_alive:
         return now
     return process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
@@ -80,7 +82,7 @@ def graph_spans(process: Process) -> Iterator[tuple[dict[str, Any], Span]]:
 
 
 def swapped(graph: dict[str, Any]) -> float | None:
-    """When a graph's compiled code was there, by its last load or compile in process; None where it is not."""
+    """When a graph's compiled code was ready (its last load, or compile in process); None if it is not."""
     if graph.get("state") not in ("compiled", "bypassed"):
         return None
     ends = [span.ended for span in runs.spans_of(graph) if span.what in (LOAD, IN_PROCESS)]
@@ -88,5 +90,5 @@ def swapped(graph: dict[str, Any]) -> float | None:
 
 
 def missed(graph: dict[str, Any]) -> float | None:
-    """When a graph was submitted, to run eager until its artifact is there; None where it was not."""
+    """When a graph was submitted to run eager until its artifact is ready; None if it was not submitted."""
     return min((span.began for span in runs.spans_of(graph) if span.what == SUBMIT), default=None)

@@ -1,8 +1,8 @@
-"""The same facts as OpenTelemetry's spans: OTLP as JSON, which a collector takes at ``/v1/traces``.
+"""Make OpenTelemetry spans from the facts: OTLP as JSON, which a collector accepts at ``/v1/traces``.
 
-A graph's id is the id of its trace: 16 bytes in hexadecimal, as OpenTelemetry has them. What the client did for it, the
-time in the daemon's queue, and the job with its phases are spans of that trace. Where a process runs what a job of
-another's trace has compiled, its trace has a link to that job.
+A graph's id is the id of its trace: 16 bytes in hexadecimal, as in OpenTelemetry. The spans of that trace are the
+client's work for the graph, the time in the daemon's queue, and the job with its phases. If a process runs an artifact
+that a job of another trace has compiled, its trace has a link to that job.
 
 Format: opentelemetry-proto's ``ExportTraceServiceRequest``, in OTLP's mapping to JSON (ids in hexadecimal, 64-bit
 numbers as text).
@@ -23,11 +23,11 @@ from precompiled.timeline.facts import Facts
 from precompiled.version import VERSION
 
 _TRACE = re.compile(r"[0-9a-f]{32}")
-INTERNAL, ERROR = 1, 2  # a span's kind, a status's code
+INTERNAL, ERROR = 1, 2  # the kind of a span, the code of a status
 
 
 def request(facts: Facts) -> dict[str, Any]:
-    """The whole document."""
+    """The complete document."""
     found = [_resource(process.program, process.pid, _client(process, facts)) for process in facts.processes]
     found += [
         _resource("precompiled worker", worker.pid, [span for job in worker.jobs for span in _job(worker, job, facts)])
@@ -86,7 +86,7 @@ def _job_name(job: Job) -> str:
 def _span(
     id: str, path: str, name: str, began: float, ended: float, about: dict[str, Any], parent: str = ""
 ) -> dict[str, Any]:
-    """``path``: what tells it apart within its trace; ``parent``: the path of the span around it."""
+    """A span. ``path`` identifies it within its trace; ``parent`` is the path of the enclosing span."""
     found: dict[str, Any] = {
         "traceId": _trace_id(id), "spanId": _span_id(id, path), "name": name, "kind": INTERNAL,
         "startTimeUnixNano": str(round(began * 1e9)), "endTimeUnixNano": str(round(max(began, ended) * 1e9)),

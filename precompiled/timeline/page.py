@@ -1,4 +1,4 @@
-"""The page of `precompiled timeline`: self-contained HTML, with nothing to load and nothing to run."""
+"""Make the page of `precompiled timeline`: self-contained HTML, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ code { background: #f4f4f4; padding: 0 .2em; }
 
 
 def page(facts: Facts, command: Sequence[str], seconds: float, trace: str) -> str:
-    """``seconds``: what the command took. ``trace``: the name of the trace's file beside the page."""
+    """The page. ``seconds`` is the duration of the command, ``trace`` the name of the trace's file beside the page."""
     starts = [start(process, facts) for process in facts.processes[:MAX_STARTS]]
     title = "Where every second of the start went"
     parts = [
@@ -69,7 +69,7 @@ def _of(item: Start, facts: Facts) -> list[str]:
 
 
 def first_result(item: Start) -> float | None:
-    """When the program had its first step, eager or compiled; None where it had none."""
+    """When the program began its first step, eager or compiled; None if it had no step."""
     return next((at for name, at, _ in item.sections if name in ("eager steps", "compiled steps")), None)
 
 

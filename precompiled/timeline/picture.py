@@ -1,4 +1,4 @@
-"""Bars of sections, one below the other, as an SVG picture with a legend: where every second went."""
+"""Draw bars of sections, one below the other, as an SVG picture with a legend: where every second went."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-# In the order of a start, which is also that of the legend.
+# In the order of a start, which is also the order of the legend.
 COLOURS = {
     "Python, and the hook": "#bbbbbb",
     "import torch": "#999999",
@@ -37,7 +37,7 @@ COLOURS = {
     "publish": "#1f77b4",
 }
 OTHER = "#e0e0e0"
-Section = tuple[str, float, float]  # name, seconds since the beginning of the picture, seconds
+Section = tuple[str, float, float]  # name, seconds since the start of the picture, duration in seconds
 
 WIDTH, LEFT, ROW, BAR = 1100, 210, 30, 20
 COLUMNS, LEGEND_ROW = 4, 18
@@ -46,7 +46,7 @@ MAX_TICKS = 12
 
 @dataclass(frozen=True)
 class Bar:
-    """``mark``: where a line is drawn through it, in seconds; None: nowhere."""
+    """One bar. ``mark`` is the position of a line across it, in seconds; None: no line."""
 
     title: str
     sections: Sequence[Section]
@@ -54,7 +54,7 @@ class Bar:
 
 
 def in_order(parts: Iterable[tuple[str, float]], begin: float = 0.0) -> list[Section]:
-    """Sections one after the other, from names and seconds; those that took no time are left out."""
+    """Sections in sequence, from names and seconds. Parts without duration are left out."""
     found: list[Section] = []
     for name, seconds in parts:
         if seconds > 0:
@@ -64,7 +64,7 @@ def in_order(parts: Iterable[tuple[str, float]], begin: float = 0.0) -> list[Sec
 
 
 def svg(title: str, bars: Sequence[Bar], axis: str) -> str:
-    """The picture. ``axis``: what the seconds are counted from."""
+    """The picture. ``axis`` says from which moment the seconds count."""
     end = max([at + seconds for bar in bars for _, at, seconds in bar.sections], default=1.0) or 1.0
     used = list(dict.fromkeys(name for bar in bars for name, _, _ in bar.sections))
     names = [name for name in COLOURS if name in used] + [name for name in used if name not in COLOURS]

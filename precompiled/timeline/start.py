@@ -1,7 +1,7 @@
-"""Where each second of a process's start went, beside what plain torch.compile would have taken.
+"""Assign each second of a process's start to an activity, and estimate the same start with plain torch.compile.
 
-A start ends when all graphs run compiled, or will not. What no span covers is the program's own: its imports and its
-data before the first graph, and its steps after it.
+A start ends when no graph is pending any more: each runs compiled, or never will. Time that no span covers belongs to
+the program: imports and data before the first graph, steps after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Section, in_order
 
-# What a process does for a frame or a graph, in the words of a picture.
+# What a process does for a frame or a graph, as a picture's legend names it.
 _NAMES = {
     "trace": "Dynamo: tracing and guards",
     "package": "a package instead of a trace",
@@ -33,11 +33,13 @@ _BEFORE = ("Python, and the hook", "import torch", "the program")
 
 @dataclass(frozen=True)
 class Start:
-    """One process's start. ``began``: seconds since the epoch; sections count from there.
+    """The start of one process. ``began`` is in seconds since the epoch; sections count from it.
 
-    ``plain``: the same start by plain torch.compile with nothing cached, from the seconds that the compiles took where
-    they were done. ``untraced``: frames that a package served, and that nobody has traced in a run that is known: what
-    Dynamo would have taken for them is not in ``plain``. ``uncounted``: graphs of which nobody knows what they took.
+    - ``plain``: the estimated start with plain torch.compile and empty caches, from the measured seconds of each
+      compile.
+    - ``untraced``: the number of frames that a package served and that no known run has traced. ``plain`` lacks the
+      time of their traces.
+    - ``uncounted``: the number of graphs whose compile time is unknown.
     """
 
     process: Process
@@ -62,7 +64,7 @@ def _end(sections: Sequence[Section]) -> float:
 
 def start(process: Process, facts: Facts) -> Start:
     spans = [span for _, span in process.frames] + [span for _, span in known.graph_spans(process)]
-    # The program's thread is the one that meets the first frame; swaps are loaded in another, beside its steps.
+    # The program's main thread meets the first frame. Swaps are loaded in another thread, beside the steps.
     thread = min(spans, key=lambda span: span.began).thread if spans else process.pid
     mine = [span for span in spans if span.thread == thread]
     first = min((span.began for span in mine), default=process.began)
@@ -92,12 +94,15 @@ def _before(process: Process, began: float, first: float) -> list[Section]:
 def _covered(
     spans: Sequence[Span], first: float, end: float, eager: Sequence[tuple[float, float]]
 ) -> list[tuple[str, float, float]]:
-    """What was done from ``first`` to ``end``: the innermost span at each moment, else steps. One after the other."""
+    """The activity at each moment from ``first`` to ``end``: the innermost span, else steps.
+
+    Sections do not overlap.
+    """
     edges = sorted({first, end, *(edge for span in spans for edge in (span.began, span.ended)),
                     *(edge for both in eager for edge in both)})  # fmt: skip
     coming = sorted(spans, key=lambda span: (span.began, -span.seconds), reverse=True)
     eager_coming = sorted(eager, reverse=True)
-    inside: list[Span] = []  # in the order of their beginnings: the innermost one is the last
+    inside: list[Span] = []  # in the order in which they begin: the innermost span is the last
     eager_until = first
     found: list[tuple[str, float, float]] = []
     for at, until in pairwise(edges):
@@ -139,7 +144,7 @@ def _plain(process: Process, facts: Facts, sections: Sequence[Section]) -> tuple
 
 
 def by_name(sections: Sequence[Section]) -> dict[str, float]:
-    """The seconds of each name; 0 of any other."""
+    """The seconds of each name; 0 for any other name."""
     found: dict[str, float] = defaultdict(float)
     for name, _, seconds in sections:
         found[name] += seconds
@@ -147,7 +152,7 @@ def by_name(sections: Sequence[Section]) -> dict[str, float]:
 
 
 def worker_sections(worker: Worker, began: float, now: float) -> list[Section]:
-    """What a worker did from ``began`` on: its own start, and its jobs by the phases that they came to."""
+    """What a worker did after ``began``: its start, and its jobs by phase."""
     found: list[Section] = []
     if worker.ready > began:
         at = max(worker.launched, began)
@@ -162,7 +167,7 @@ def worker_sections(worker: Worker, began: float, now: float) -> list[Section]:
 
 
 def queue_sections(facts: Facts, began: float) -> list[Section]:
-    """The daemon's queue, from a job's submit until a worker takes it; times in which several waited are one."""
+    """The daemon's queue, from a job's submit until a worker takes the job. Overlapping waits are merged."""
     found: list[Section] = []
     for job in sorted((job for worker in facts.workers for job in worker.jobs), key=lambda job: job.queued):
         at = max([job.queued, began, *(at + seconds + began for _, at, seconds in found[-1:])])

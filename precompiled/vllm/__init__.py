@@ -1,5 +1,6 @@
-"""vLLM as a client: the graphs that its piecewise backend compiles are served (docs/decisions/0037).
+"""Support vLLM as a client: serve the graphs that its piecewise backend compiles (docs/decisions/0037).
 
-``plugin``: what vLLM calls at its start. ``adaptor``: the compiler interface that it gets. ``passes``: its own passes
-over a graph, as a worker makes them again.
+- ``plugin``: the entry point that vLLM calls at its start.
+- ``adaptor``: the compiler interface that vLLM gets.
+- ``passes``: vLLM's own passes over a graph, in a form that a worker can rebuild.
 """

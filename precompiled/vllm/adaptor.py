@@ -1,12 +1,12 @@
-"""The compiler interface that vLLM's piecewise backend gets in place of its own, which it derives from.
+"""The compiler interface that replaces the one of vLLM's piecewise backend, and derives from it.
 
-vLLM names the class of its interface in ``vllm.compilation.backends.make_compiler``: that one name is replaced. What
-is asked of it is ``standalone_compile`` of one piece, for all sizes of a range or for one size, before any call.
+vLLM looks up the class of its interface in ``vllm.compilation.backends.make_compiler``. Only that name is replaced.
+vLLM calls ``standalone_compile`` for one piece before any call of it: for one size, or for all sizes of a range.
 
 Names of vLLM: vllm.compilation.backends.{InductorStandaloneAdaptor, PostGradPassManager},
 vllm.compilation.compiler_interface.{InductorStandaloneAdaptor.{compile, compute_hash}, set_inductor_config,
-set_functorch_config}, vllm.compilation.passes.inductor_pass.InductorPass, vllm.envs.VLLM_USE_MEGA_AOT_ARTIFACT.
-Checked on 0.32.0.
+set_functorch_config}, vllm.compilation.passes.inductor_pass.InductorPass, vllm.envs.VLLM_USE_MEGA_AOT_ARTIFACT. Checked
+on 0.32.0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PARAMETERS = ["self", "graph", "example_inputs", "compiler_config", "compile_ra
 
 
 def install() -> None:
-    """Have vLLM make the interface below; idempotent. Raises PrecompiledError where vLLM's own is another one."""
+    """Make vLLM use the interface below. Idempotent. Raises PrecompiledError if vLLM's own interface differs."""
     found = list(inspect.signature(InductorStandaloneAdaptor.compile).parameters)
     if found != _PARAMETERS:
         raise PrecompiledError(f"its compiler interface takes {found}", code="vllm-context")
@@ -39,15 +39,16 @@ def install() -> None:
 
 
 class Adaptor(InductorStandaloneAdaptor):
-    """vLLM's, but what it compiles comes from the daemon, as far as that can be.
+    """vLLM's interface, with artifacts from the daemon where possible.
 
-    It has vLLM's name: what either has written into vLLM's own cache can be loaded by the other.
+    It keeps vLLM's name for the interface, so vLLM and precompiled can load what the other has written into vLLM's
+    cache.
     """
 
     _config: Any = None
 
     def compute_hash(self, vllm_config: Any) -> str:
-        """vLLM's; called before the first compile, with the configuration that passes are made of."""
+        """vLLM's hash. vLLM calls it before the first compile, with the configuration for its passes."""
         self._config = vllm_config
         found: str = super().compute_hash(vllm_config)
         return found
@@ -56,7 +57,7 @@ class Adaptor(InductorStandaloneAdaptor):
         self, graph: Any, example_inputs: list[Any], compiler_config: dict[str, Any], compile_range: Any,
         key: str | None = None,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """The compiled piece, and where vLLM finds it again: None where it is served, since that is in our store."""
+        """The compiled piece, and where vLLM finds it again: None if it is in our store."""
 
         def in_process() -> Any:
             return super(Adaptor, self).compile(graph, example_inputs, compiler_config, compile_range, key)
@@ -77,7 +78,10 @@ class Adaptor(InductorStandaloneAdaptor):
         return compiled
 
     def _options(self, compiler_config: Mapping[str, Any] | None, compile_range: Any) -> dict[str, Any]:
-        """Inductor's settings for this compile, with vLLM's passes as a worker can make them. Raises Bypass."""
+        """Inductor's settings for this compile, with vLLM's passes in a form that a worker can rebuild.
+
+        Raises Bypass.
+        """
         config = self._config
         if config is None:
             raise Bypass("vLLM compiles before it has told its configuration", code="vllm-context")

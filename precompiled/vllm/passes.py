@@ -1,13 +1,13 @@
-"""vLLM's passes over a graph, as plain data: their class, and what they read while they are made and run.
+"""vLLM's passes over a graph, as plain data: their class, and what they read when they are made and run.
 
-The key has all of it (torch_internals/user_code/code_settings.py), and the worker makes the pass again, in
-surroundings that have just that: a part of the configuration that was not sent cannot be read there. Whether it is
-the same pass is asked by its ``uuid()``, in which vLLM has the sources of its parts, and by the operators'
-implementations that are there.
+The key has all this data (torch_internals/user_code/code_settings.py). The worker rebuilds the pass in an environment
+with exactly this data: it cannot read a part of the configuration that was not sent. Two passes are equal if their
+``uuid()`` and the available implementations of operators are equal. vLLM's ``uuid()`` covers the sources of the pass's
+parts.
 
-Names of vLLM: vllm.compilation.passes.inductor_pass.{pass_context, get_pass_context,
-PassContext.donated_input_ids}, vllm.config.{VllmConfig, set_current_vllm_config}, vllm.config.utils.Range,
-vllm.ir.op.{IrOp.{registry, get_priority, set_priority}, IrOpImpl.{impl_fn, provider, supported}}. Checked on 0.32.0.
+Names of vLLM: vllm.compilation.passes.inductor_pass.{pass_context, get_pass_context, PassContext.donated_input_ids},
+vllm.config.{VllmConfig, set_current_vllm_config}, vllm.config.utils.Range, vllm.ir.op.{IrOp.{registry, get_priority,
+set_priority}, IrOpImpl.{impl_fn, provider, supported}}. Checked on 0.32.0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from precompiled.torch_internals.user_code.code_settings import GraphPass
 
 _CODE = "vllm-context"
 
-# What passes read of vLLM's configuration, and what they call of it. Anything else cannot be read in a worker.
+# What passes read and call of vLLM's configuration. A worker cannot read anything else.
 _READ = {
     "compilation_config": ("backend", "custom_ops", "mode", "splitting_ops", "use_inductor_graph_partition"),
     "device_config": ("device",),
@@ -36,16 +36,16 @@ _READ = {
     "scheduler_config": ("max_num_batched_tokens",),
 }
 _CALLED = {"model_config": ("using_transformers_backend",)}
-# What they count in, and nobody reads.
+# Counters that passes update and that no code reads.
 _COUNTED = ("enabled_custom_ops", "disabled_custom_ops")
 
-# The real passes, by ours; and what the pass before AOTAutograd has told the one after it, in the compile of now.
+# The real passes, by ours; and, during a compile, what the pass before AOTAutograd leaves for the one after it.
 _made: weakref.WeakKeyDictionary[Pass, Any] = weakref.WeakKeyDictionary()
 _donated: list[set[int]] = []
 
 
 def told(real: Any, config: Any, compile_range: tuple[int, int]) -> Pass:
-    """The pass that does what ``real`` does. Raises Bypass where it is more than its configuration makes of it."""
+    """A pass that does what ``real`` does. Raises Bypass if the configuration does not describe ``real`` completely."""
     from vllm.ir.op import IrOp
 
     implementations = [found for op in IrOp.registry.values() for found in op.impls.values()]
@@ -63,14 +63,16 @@ def told(real: Any, config: Any, compile_range: tuple[int, int]) -> Pass:
 
 
 class Pass(GraphPass):
-    """A pass of vLLM's: ``kind``, made of ``config``."""
+    """A pass of vLLM's, of class ``kind``, made from ``config``."""
 
     def __init__(
         self, kind: type, config: dict[str, Any], compile_range: list[int], priorities: dict[str, list[str]],
         modules: list[ModuleType],
     ) -> None:  # fmt: skip
-        """``priorities``: of implementations, by operator; ``modules``: where these are registered, which a worker
-        imports first of all: they load vLLM's library, and would not where an operator of it is defined already.
+        """``priorities`` are those of implementations, by operator. ``modules`` register the implementations.
+
+        A worker imports ``modules`` first: they load vLLM's library, which fails if one of its operators is already
+        defined.
         """
         self.kind, self.config, self.compile_range = kind, config, compile_range
         self.priorities, self.modules = priorities, modules
@@ -92,16 +94,16 @@ class Pass(GraphPass):
                 _donated.append(context.donated_input_ids)
 
     def uuid(self) -> str:
-        """What vLLM's pass says of itself, and all that it reads."""
+        """The identity of vLLM's pass, and everything that it reads."""
         is_new = self not in _made
         with self._surroundings() as real:
             read = [self.config, self.compile_range, self.priorities, _identity(real)]
-        # In the compile, for Inductor's own cache: the same graph may come from one with other donated inputs.
+        # In a compile, for Inductor's own cache: the same graph may come with other donated inputs.
         return repr(read if is_new else [*read, *map(sorted, _donated)])
 
     @contextmanager
     def _surroundings(self) -> Iterator[Any]:
-        """What vLLM's pass runs in; gives that pass."""
+        """Set up the environment that vLLM's pass needs, and give that pass."""
         from vllm.compilation.passes.inductor_pass import pass_context
         from vllm.config import set_current_vllm_config
         from vllm.config.utils import Range
@@ -162,7 +164,7 @@ def _sent(config: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A device by its name, a number without its enumeration."""
+    """A device by its name, a number without its enumeration class."""
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, torch.device):
@@ -173,7 +175,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Config:
-    """A part of vLLM's configuration: it tells what was sent, and refuses all else."""
+    """A part of vLLM's configuration: it has the values that were sent, and refuses any other read."""
 
     def __init__(self, path: str, values: Mapping[str, Any]) -> None:
         self._path = path

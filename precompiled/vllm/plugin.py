@@ -1,6 +1,6 @@
-"""What vLLM calls when it starts: the entry point ``vllm.general_plugins``, in each of its processes.
+"""The function that vLLM calls at its start in each process: the entry point ``vllm.general_plugins``.
 
-Nothing that goes wrong here reaches vLLM, which goes on as without us.
+No error from here reaches vLLM, which then compiles its graphs itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ log = logging.getLogger("precompiled.vllm")
 
 
 def register() -> None:
-    """Have vLLM's piecewise backend compile through us, where the hook is on in this process; idempotent."""
+    """Make vLLM's piecewise backend compile through precompiled, if the hook is on in this process. Idempotent."""
     try:
         if hook.state() == "on":
             from precompiled.vllm import adaptor
 
             adaptor.install()
-    except Exception as error:  # noqa: BLE001 - a vLLM that has other names, or cannot be imported whole
+    except Exception as error:  # noqa: BLE001 - a vLLM with other names, or one that cannot be imported
         log.warning("vLLM compiles its graphs in process: %s: %s", type(error).__name__, error)

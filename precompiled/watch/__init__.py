@@ -1,1 +1,1 @@
-"""What a watch starts as a process of its own (docs/guides/watch.md); client/recorder.py is inside of it."""
+"""Code that a watch runs in a process of its own (docs/guides/watch.md), together with client/recorder.py."""

@@ -1,7 +1,7 @@
-"""``python -m precompiled.watch.entry pkg.module:factory``: capture the graphs of entry points; started by the watcher.
+"""``python -m precompiled.watch.entry pkg.module:factory``: capture the graphs of entry points. The watcher runs it.
 
-Fake tensors first. Where the factory or what it returns cannot run with them, the process starts anew (exec) with
-``--real``: whatever holds fake tensors by then must not meet real ones.
+The capture uses fake tensors first. If the factory or its callables cannot run with fake tensors, the process restarts
+itself (exec) with ``--real``. It must restart because objects that hold fake tensors must not meet real ones.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class EntryPointError(PrecompiledError):
-    """The target names no factory, or the factory returns something else than it should."""
+    """The target names no factory, or the factory returns something other than pairs."""
 
     code = "entry-point"
 
 
 class _NotWithFakes(Exception):
-    """Carries what went wrong with fake tensors."""
+    """A run with fake tensors failed. Carries the reason."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -94,17 +94,18 @@ def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable
             raise EntryPointError(f"{target} is no function", "Name a factory: pkg.module:function")
         return [found]
     marked = [value for value in vars(module).values() if callable(value) and MARK in getattr(value, "__dict__", {})]
-    marked = list({id(value): value for value in marked}.values())  # one may have several names
+    marked = list({id(value): value for value in marked}.values())  # one factory may have several names
     if not marked:
         raise EntryPointError(f"nothing in {target} is marked", "Mark a factory with @precompiled.entry_point")
     return marked
 
 
 def _run(factory: Callable[[], Any], compile: bool) -> None:
-    """Call what the factory gives with its example inputs, so that Dynamo traces it."""
+    """Call the factory's callables with their example inputs, so that Dynamo traces them."""
     import torch
 
-    compiled: dict[int, tuple[Any, Any]] = {}  # by identity: two pairs of one callable are calls of one, as in a run
+    # by identity: pairs with one callable are calls of one compiled function, as in a run
+    compiled: dict[int, tuple[Any, Any]] = {}
     for function, examples in _pairs(factory()):
         known = compiled.get(id(function))
         if known is None:
@@ -114,7 +115,7 @@ def _run(factory: Callable[[], Any], compile: bool) -> None:
 
 
 def _compiled(torch: ModuleType, function: Any) -> Any:
-    """As torch.compile would have it; what is compiled already stays as the user wants it."""
+    """Compile a function as torch.compile does. An already compiled function is returned unchanged."""
     marks = ("_orig_mod", "_torchdynamo_orig_callable")  # of torch.compile(module), torch.compile(function)
     if any(hasattr(function, name) for name in marks) or getattr(function, "_compiled_call_impl", None) is not None:
         return function
@@ -122,7 +123,7 @@ def _compiled(torch: ModuleType, function: Any) -> Any:
 
 
 def _pairs(made: Any) -> Iterator[tuple[Any, Any]]:
-    """One pair, several, or a generator of them: each is run before the next is asked for."""
+    """Yield the pairs of a factory's result: one pair, several, or a generator, whose pairs run one by one."""
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         made = [made]
     if isinstance(made, (str, bytes)) or not hasattr(made, "__iter__"):
@@ -138,7 +139,10 @@ def _pairs(made: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _calls(examples: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """A tuple: positional arguments; a dict: keywords; a list: several of these; anything else: the one argument."""
+    """Yield the calls of example inputs.
+
+    A tuple gives positional arguments, a dict keyword arguments, a list several examples, anything else one argument.
+    """
     for example in examples if isinstance(examples, list) else [examples]:
         if isinstance(example, tuple):
             yield example, {}
@@ -158,7 +162,7 @@ def _again_with_real_tensors(target: str, why: str) -> NoReturn:
 
 
 def _missing_module_files(error: BaseException) -> list[str]:
-    """Where a module that was not found would be looked for: it may be saved any moment."""
+    """The files in which a missing module would be: the user may save it at any moment."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return []
     parts = error.name.split(".")
@@ -171,7 +175,7 @@ def _missing_module_files(error: BaseException) -> list[str]:
 
 
 def _trimmed(error: BaseException) -> str:
-    """The traceback as the user wants it: without our own frames at its top."""
+    """The traceback for the user, without our own frames at its top."""
     frames = error.__traceback__
     while frames is not None and (
         os.path.dirname(frames.tb_frame.f_code.co_filename) == _HERE
@@ -190,5 +194,5 @@ if __name__ == "__main__":
         status = main(sys.argv[1:])
         sys.stdout.flush()
         sys.stderr.flush()
-    # Everything is told; taking the interpreter down takes as long as a small capture.
+    # All messages are sent. Shutting the interpreter down takes as long as a small capture.
     os._exit(status)
