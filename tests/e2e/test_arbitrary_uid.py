@@ -1,5 +1,6 @@
-"""A uid without an account, as Kubernetes and OpenShift give to containers: served where it names a directory, else
-plain torch.compile with one warning.
+"""Tests of a uid without an account, as Kubernetes and OpenShift assign to containers.
+
+Such a process is served if it names a directory. Otherwise it runs plain torch.compile, with one warning.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ pytestmark = pytest.mark.skipif(
 
 
 class Container:
-    """Runs commands as the uid, in a working directory that it can write to."""
+    """Runs commands as the uid, in a working directory that the uid can write to."""
 
     def __init__(self, root: Path) -> None:
         self.cwd, self.volume = root / "cwd", root / "volume"
         for folder in (self.cwd, self.volume):
             folder.mkdir(mode=0o700)
             os.chown(folder, UID, UID)
-        for folder in (root, *root.parents):  # pytest's are root's alone
+        for folder in (root, *root.parents):  # only root can enter pytest's directories
             if folder.stat().st_mode & 0o055 != 0o055 and folder.is_relative_to("/tmp"):
                 folder.chmod(folder.stat().st_mode | 0o055)
 
@@ -87,8 +88,8 @@ def test_commands_without_a_directory_end_without_a_traceback(container: Contain
     assert os.listdir(container.cwd) == []
 
 
-def test_a_volume_is_enough(container: Container) -> None:
-    """A compile in a worker: its libraries find no home either."""
+def test_writable_volume_is_enough_to_be_served(container: Container) -> None:
+    """The worker compiles although its libraries find no home directory either."""
     given = {"HOME": "/", "PRECOMPILED_CACHE_DIR": str(container.volume), "XDG_RUNTIME_DIR": "/root"}
     for source in ("swap", "hit"):
         done = container.program(PRECOMPILED_MODE="wait", PRECOMPILED_PACKAGES="off", **given)

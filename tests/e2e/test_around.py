@@ -1,4 +1,6 @@
-"""Ways to Inductor that do not end in a call of torch.compile's: torch's own, as without us, and counted."""
+"""Tests of calls to Inductor that bypass torch.compile: torch handles them as without precompiled, and they are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,17 @@ def run(host: Host, way: str, **env: str) -> list[list[Any]]:
 
 @pytest.mark.reason("ahead-of-time", "direct-call")
 @pytest.mark.parametrize("way", everyday_or_slow(WAYS, WAYS.keys() - SLOW))
-def test_a_way_around_is_torchs_own_and_is_counted(shared_host: Host, way: str) -> None:
+def test_call_that_bypasses_torch_compile_is_left_to_torch_and_counted(shared_host: Host, way: str) -> None:
     before = shared_host.stats().bypassed.get(WAYS[way], 0)
     assert run(shared_host, way) == [["bypassed", "inline", WAYS[way]]]
     assert shared_host.stats().bypassed.get(WAYS[way], 0) == before + 1
 
 
-def test_without_us_there_is_nothing_to_count(shared_host: Host) -> None:
+def test_disabled_precompiled_counts_nothing(shared_host: Host) -> None:
     assert run(shared_host, "inductor_compile", PRECOMPILED="0") == []
 
 
-def test_the_hook_leaves_inductor_as_it_was() -> None:
+def test_disable_restores_the_functions_of_inductor() -> None:
     program = """
 import sys, torch, precompiled
 precompiled.enable()

@@ -1,4 +1,4 @@
-"""`precompiled bake`: the first process of another user, with nothing of his own, compiles and traces nothing."""
+"""Tests of `precompiled bake`: the first process of another user, whose store is empty, compiles and traces nothing."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ def bake(home: Path, *arguments: str, status: int = 0) -> Any:
 
 
 def as_a_user() -> list[str]:
-    """How to start Python as somebody who owns nothing here: where we are root, nobody, who may read all the same."""
+    """Returns the start of a command that runs as an unprivileged user.
+
+    For root this is the user nobody, with the capability to read all files. Other users need no prefix.
+    """
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []
-    read = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]  # the interpreter may lie in /root
+    read = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]  # it may be in /root
     return ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", *read]
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that another user can enter."""
+    """A directory that other users can enter."""
     with tempfile.TemporaryDirectory(prefix="pc-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -57,8 +60,8 @@ def listing(root: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-@pytest.mark.slow  # a cold compile, with a daemon and a worker that start
-def test_another_users_first_process_compiles_and_traces_nothing(place: Path) -> None:
+@pytest.mark.slow  # a cold compile, with the start of a daemon and a worker
+def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) -> None:
     base, home = place / "opt", place / "home"
     home.mkdir()
     told = bake(home, "--steps", "3", "-o", str(base), "--", sys.executable, str(PROGRAM), "0")
@@ -75,7 +78,7 @@ def test_another_users_first_process_compiles_and_traces_nothing(place: Path) ->
         os.chown(theirs, NOBODY, NOBODY)
     done = subprocess.run(
         [*user, sys.executable, "-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3"],
-        # No daemon may be started: what is not there would be compiled in this process.
+        # No daemon may start: a graph without an artifact would be compiled in this process.
         env=environment(theirs, PRECOMPILED_BASE=str(base), PRECOMPILED_AUTOSTART="0", TMPDIR=str(theirs)),
         check=False, capture_output=True, text=True, timeout=TIMEOUT_S, cwd="/",
     )  # fmt: skip
@@ -95,6 +98,6 @@ def test_another_users_first_process_compiles_and_traces_nothing(place: Path) ->
 @pytest.mark.parametrize(
     ("text", "code"), [("print('no graph')", "bake-empty"), ("raise SystemExit(3)", "bake-command-failed")]
 )
-def test_a_command_that_gives_nothing_leaves_nothing(place: Path, text: str, code: str) -> None:
+def test_bake_without_a_result_is_an_error_and_leaves_no_files(place: Path, text: str, code: str) -> None:
     said = bake(place, "-o", str(place / "base"), "--", sys.executable, "-c", text, status=1)
     assert said["error"]["code"] == code and os.listdir(place) == []

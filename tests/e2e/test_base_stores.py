@@ -1,4 +1,4 @@
-"""Base stores under real programs: what is in one is loaded from there, and what is wrong with it costs a compile."""
+"""Tests of base stores with real programs: artifacts are loaded from a base, and a damaged one costs only a compile."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MLP = {"model": "mlp"}
 
 @pytest.fixture(scope="module")
 def filled(shared_host: Host) -> Host:
-    """A host whose store is another's base."""
+    """A host whose store serves as the base of another host."""
     shared_host.run(MLP)
     return shared_host
 
 
 @pytest.fixture
 def above(filled: Host, with_daemon: Host) -> Iterator[Host]:
-    """A host with an empty store of its own."""
+    """A host whose own store is empty."""
     with new_host(with_daemon) as found:
         yield found
 
@@ -33,7 +33,7 @@ def listing(root: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in sorted(root.rglob("*"))}
 
 
-def test_a_program_runs_what_a_base_has_and_the_worker_compiles_nothing(filled: Host, above: Host) -> None:
+def test_program_runs_artifacts_of_a_base_and_compiles_nothing(filled: Host, above: Host) -> None:
     base = {"PRECOMPILED_BASE": f"/nowhere:{filled.store.root}"}
     before = listing(filled.store.root)
     (graph,) = above.run(MLP, base)["reports"]
@@ -42,7 +42,7 @@ def test_a_program_runs_what_a_base_has_and_the_worker_compiles_nothing(filled: 
     assert (stats.hits, stats.compiled, stats.fallbacks) == (1, 0, {})
     assert stats.from_base == {str(filled.store.root)[:80]: 1}
     assert not above.store.artifacts.exists() and listing(filled.store.root) == before
-    # Should a graph be submitted all the same, a worker looks as its client does.
+    # If such a graph is submitted nevertheless, the worker searches the base too.
     job = wire.Job(id="1", key=graph["key"], store=str(above.store.root), device="cpu", graph=b"{}",
                    compile_threads=1, failure_ttl_s=1.0, base=[str(filled.store.root)])  # fmt: skip
     assert compiler.run_job(job).outcome == "exists"
@@ -50,7 +50,7 @@ def test_a_program_runs_what_a_base_has_and_the_worker_compiles_nothing(filled: 
 
 @pytest.mark.parametrize("part", ["entry.bin", "manifest.json"])
 @pytest.mark.reason("base-unusable")
-def test_a_spoiled_artifact_of_a_base_is_compiled_anew_beside_it(
+def test_damaged_artifact_of_a_base_is_compiled_into_the_users_store(
     filled: Host, above: Host, part: str, tmp_path: Path
 ) -> None:
     base = Store(tmp_path / "base")

@@ -1,4 +1,4 @@
-"""Settings of Inductor's that are code: the worker runs the user's pass, and the key says which it was."""
+"""Tests of Inductor settings that are code: the worker runs the user's pass, and the key identifies the pass."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def project(served: Host) -> Path:
 
 
 def run(host: Host, project: Path, *arguments: str) -> list[Any]:
-    """Which function the compiled code computes, the graph's state, source and reason, and its key."""
+    """Returns the functions that the compiled code computes, the graph's state, source and reason, and its key."""
     env = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": "off"}
     return list(host.program(str(project / "main.py"), *arguments, env=env).result())
 
@@ -123,7 +123,7 @@ SERVED = [("function", "cos"), ("object", "tan"), ("another object", "exp"), ("p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "function"), SERVED)
-def test_a_pass_is_run_by_the_worker_and_hit_by_the_next_process(
+def test_worker_runs_the_users_pass_and_the_next_process_hits(
     served: Host, project: Path, name: str, function: str
 ) -> None:
     computed, *state, key = run(served, project, name)
@@ -132,7 +132,7 @@ def test_a_pass_is_run_by_the_worker_and_hit_by_the_next_process(
 
 
 @pytest.mark.slow
-def test_the_pass_is_in_the_key(served: Host, project: Path) -> None:
+def test_key_depends_on_the_code_of_the_pass(served: Host, project: Path) -> None:
     keys = {run(served, project, name)[-1] for name, _function in SERVED}
     (project / "passes.py").write_text(PASSES.replace("aten.cos.default", "aten.exp.default"))
     computed, *_state, key = run(served, project, "function")
@@ -144,7 +144,7 @@ OWN = [("own function", "cos"), ("own object", "tan"), ("of a function", "exp"),
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "function"), OWN)
-def test_code_of_the_program_itself_is_run_by_the_worker_from_its_source(
+def test_worker_runs_a_pass_of_the_main_program_from_its_source(
     served: Host, project: Path, name: str, function: str
 ) -> None:
     computed, *state, key = run(served, project, name)
@@ -158,16 +158,16 @@ def test_code_of_the_program_itself_is_run_by_the_worker_from_its_source(
 
 @pytest.mark.slow
 @pytest.mark.reason("custom-pass")
-def test_code_of_the_program_that_no_source_says_whole_is_run_in_process(served: Host, project: Path) -> None:
+def test_pass_without_complete_source_is_run_in_process(served: Host, project: Path) -> None:
     assert run(served, project, "refused")[:4] == [["cos"], "bypassed", "inline", "custom-pass"]
 
 
 @pytest.mark.reason("custom-pass")
-def test_a_pass_without_a_name_is_run_in_process(served: Host, project: Path) -> None:
+def test_lambda_as_a_pass_is_run_in_process(served: Host, project: Path) -> None:
     assert run(served, project, "lambda")[:4] == [["cos"], "bypassed", "inline", "custom-pass"]
 
 
 @pytest.mark.slow
 @pytest.mark.reason("undecodable-graph")
-def test_a_pass_that_is_another_in_the_worker_is_run_in_process(served: Host, project: Path) -> None:
+def test_pass_that_differs_in_the_worker_is_run_in_process(served: Host, project: Path) -> None:
     assert run(served, project, "uuid of one process")[:4] == [["tan"], "bypassed", "inline", "undecodable-graph"]

@@ -1,4 +1,6 @@
-"""Every row of the corpus: swapped in, and a hit in the next process, equal to eager, and compiled by no client."""
+"""Tests of every row of the corpus: swapped, a hit in the next process, equal to eager, and never compiled by a
+client.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import support_corpus
 from support_corpus import BYPASSED, Answer
 from support_host import Host
 
-# All rows three times over take a quarter of an hour on two slow cores; a test's time has its fixtures' in it.
+# Three processes with all rows take 15 minutes on two slow cores, and a test's timeout includes its fixtures.
 pytestmark = pytest.mark.timeout(3000)
 
 DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
@@ -17,7 +19,7 @@ DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
 
 @pytest.fixture(scope="module", params=["every-sixteenth-row", pytest.param("all-rows", marks=pytest.mark.slow)])
 def answers(shared_host: Host, request: pytest.FixtureRequest) -> list[Answer]:
-    """Three processes, one after the other, each running the rows; the second without packages."""
+    """The answers of three successive processes that run the rows. Only the second has packages off."""
     names = ["every-sixteenth", *BYPASSED] if request.param == "every-sixteenth-row" else []
     settings = [{"PRECOMPILED_PACKAGES": on} for on in ("program", "off", "program")]
     return [support_corpus.run(shared_host, *names, env=env) for env in settings]
@@ -29,15 +31,15 @@ def test_no_result_is_wrong(answers: list[Answer]) -> None:
 
 def test_every_graph_comes_from_the_daemon(answers: list[Answer]) -> None:
     first, second, third = answers
-    # A compiled optimizer's second step finds what its first has recorded.
+    # The second step of a compiled optimizer uses the package that its first step recorded.
     assert support_corpus.not_served(first, "swap", "hit", "package") == {}
     assert support_corpus.not_served(second, "hit") == {}
     assert support_corpus.not_served(third, "hit", "package") == {}
 
 
-def test_no_frame_is_traced_that_a_package_holds(answers: list[Answer]) -> None:
+def test_no_frame_with_a_package_is_traced(answers: list[Answer]) -> None:
     first, _second, third = answers
-    # First what was not kept: it says why the third traces.
+    # Check first what was not recorded, because that explains why the third process traces.
     for name, frames in support_corpus.traced(first).items():
         reasons = {frame[2] for frame in frames if frame[1] == "traced"}
         assert reasons <= support_corpus.TRACED.get(name, set()), (name, frames)
@@ -45,7 +47,7 @@ def test_no_frame_is_traced_that_a_package_holds(answers: list[Answer]) -> None:
     assert unexpected == {}
 
 
-def test_what_is_bypassed_says_why(answers: list[Answer]) -> None:
+def test_bypassed_rows_have_the_expected_reasons(answers: list[Answer]) -> None:
     for name, reasons in BYPASSED.items():
         for answer in answers:
             found = {graph[2] for graph in answer[name]["graphs"]} - {""}
@@ -55,7 +57,7 @@ def test_what_is_bypassed_says_why(answers: list[Answer]) -> None:
 
 @pytest.mark.slow
 def test_both_ranks_of_a_data_parallel_model_share_their_artifacts(served: Host) -> None:
-    """DDPOptimizer's pieces are graphs like any other: compiled once for both ranks."""
+    """DDPOptimizer splits the model into graphs, which are compiled once for both ranks."""
     for source in ("swap", "hit"):
         file = str(served.root / f"rendezvous-{source}")
         ranks = [served.program(str(DDP_PROGRAM), str(rank), file, env={"OMP_NUM_THREADS": "1"}) for rank in range(2)]

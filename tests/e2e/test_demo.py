@@ -1,4 +1,4 @@
-"""examples/demo: how it says what it does, how long it may take, and how it ends."""
+"""Tests of examples/demo: its messages, its time limits, and how it ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def steps(eager: int, compiled: int) -> list[dict[str, Any]]:
     ]
 
 
-def test_each_process_is_said_with_the_step_of_how_many(demo: ModuleType, tmp_path: Path) -> None:
+def test_progress_names_the_process_and_its_step(demo: ModuleType, tmp_path: Path) -> None:
     shown = demo.Demo(Console(), tmp_path)
     now = time.monotonic()
 
@@ -55,7 +55,7 @@ def test_each_process_is_said_with_the_step_of_how_many(demo: ModuleType, tmp_pa
     assert "1/5  eager (not compiled)" in said(shown.eager, 20, 0, steps(3, 0))
     assert "step 3 of 20, 1000 ms (eager)" in said(shown.eager, 20, 0, steps(3, 0))
     assert "step 1 of 20, " in said(shown.plain_cold, 0, 20, steps(0, 1))
-    # Nobody knows when A's compile is done; after it, everybody knows when A ends.
+    # The end of A's compile cannot be predicted. After the compile, the number of remaining steps is known.
     assert "step 70, " in said(shown.a, 0, 20, steps(70, 0))
     assert "step 75 of 90, " in said(shown.a, 0, 20, steps(70, 5))
     assert "step 30 of 90 at most, " in said(shown.b, 90, 20, steps(0, 30), most_s=50.0)
@@ -70,7 +70,7 @@ def test_each_process_is_said_with_the_step_of_how_many(demo: ModuleType, tmp_pa
         (130, "over the first 130 of A's 460 steps, all eager in A, and"),
     ],
 )
-def test_the_claim_names_the_steps_that_were_compared(
+def test_result_names_the_steps_whose_losses_were_compared(
     demo: ModuleType, tmp_path: Path, made_by_b: int, over: str
 ) -> None:
     shown = demo.Demo(Console(), tmp_path)
@@ -83,7 +83,7 @@ def test_the_claim_names_the_steps_that_were_compared(
 
 
 @pytest.mark.slow
-def test_a_process_makes_no_more_steps_than_it_has_time_for() -> None:
+def test_process_starts_no_step_after_its_time_limit() -> None:
     command = [sys.executable, str(DEMO / "observed.py"), "1000000", "0", "1.0"]
     done = subprocess.run(
         command, env={**os.environ, "TORCH_COMPILE_DISABLE": "1", "PRECOMPILED": "0"}, capture_output=True, text=True,
@@ -97,8 +97,8 @@ def test_a_process_makes_no_more_steps_than_it_has_time_for() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_ended_by_signals_it_leaves_nothing(tmp_path: Path, number: signal.Signals, status: int) -> None:
-    """As by `timeout`, which signals its child, then the group; or by a Ctrl-C that is pressed again."""
+def test_demo_ended_by_a_signal_leaves_no_files(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    """`timeout` signals its child and then the group; so does a second Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, str(DEMO / "demo.py")], env={**os.environ, "TMPDIR": str(tmp_path)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,

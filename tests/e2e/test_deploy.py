@@ -1,4 +1,6 @@
-"""examples/deploy: recipes that can run run here; the others match their schema (docs/guides/deploying.md)."""
+"""Tests of examples/deploy: recipes that can run here are run, and the others are checked against their schemas
+(docs/guides/deploying.md).
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
     ],
     ids=lambda command: command[0],
 )
-def test_manifests_are_what_their_schemas_say(command: list[str]) -> None:
+def test_manifests_match_their_schemas(command: list[str]) -> None:
     tool = Path(sys.executable).with_name(command[0])
     done = subprocess.run([tool, *command[1:]], cwd=RECIPES, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def settings_of(task: dict[str, str]) -> dict[str, str]:
-    """What Slurm would take from the prolog into a task's environment."""
+    """The environment variables that Slurm would take from the task prolog."""
     done = subprocess.run(["sh", RECIPES / "slurm" / "task_prolog.sh"], env={**os.environ, **task}, check=True,
                           capture_output=True, text=True, timeout=60)  # fmt: skip
     lines = [line.removeprefix("export ").partition("=") for line in done.stdout.splitlines()]
@@ -52,7 +54,7 @@ def run(host: Host, env: dict[str, str], *arguments: str) -> Any:
 
 @contextmanager
 def node(host: Host, env: dict[str, str]) -> Iterator[dict[str, str]]:
-    """A node's tasks start a daemon of their own, which ends with the block."""
+    """The environment of a node's tasks, which start their own daemon. The daemon ends with the block."""
     env = {**env, "PRECOMPILED_AUTOSTART": "1", "PRECOMPILED_MODE": "wait", "PRECOMPILED_PACKAGES": "program",
            "OMP_NUM_THREADS": "1"}  # fmt: skip
     try:
@@ -62,7 +64,7 @@ def node(host: Host, env: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_nodes_of_a_cluster_share_what_one_has_compiled(tmp_path: Path) -> None:
+def test_slurm_nodes_share_compiled_graphs_through_a_remote(tmp_path: Path) -> None:
     (tmp_path / "shared" / "remote").mkdir(parents=True)
     home = {"PRECOMPILED_SHARED": str(tmp_path / "shared"), "XDG_CONFIG_HOME": str(tmp_path / "home")}
     train = ["run", "--", sys.executable, str(PROGRAM), "3"]
@@ -88,7 +90,7 @@ def test_nodes_of_a_cluster_share_what_one_has_compiled(tmp_path: Path) -> None:
                     assert run(host, env, "stats", "--json")["compiled"] == 0
 
 
-def test_a_node_whose_local_directory_is_somebody_elses_has_no_store(tmp_path: Path) -> None:
+def test_local_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make a directory somebody else's")
     store = tmp_path / "precompiled-ann"
@@ -98,13 +100,13 @@ def test_a_node_whose_local_directory_is_somebody_elses_has_no_store(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_store_that_ci_has_kept_serves_another_home(served: Host, tmp_path: Path) -> None:
+def test_store_cached_by_ci_serves_a_new_host(served: Host, tmp_path: Path) -> None:
     env = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
     train = ["-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3"]
     served.program(*train, env=env, forked=False).result()
     archive = tmp_path / "cache.tar"
     with tarfile.open(archive, "w") as file:
-        for kept in ("artifacts", "packages"):  # the paths of github-actions/test.yml
+        for kept in ("artifacts", "packages"):  # the paths in github-actions/test.yml
             file.add(served.store.root / kept, kept)
     with new_host(served) as other, tarfile.open(archive) as file:
         file.extractall(other.store.root, filter="fully_trusted")

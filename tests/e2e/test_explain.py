@@ -1,4 +1,6 @@
-"""`explain --last` names what was changed, and `show` has the program's lines; with a real daemon and real compiles."""
+"""Tests, with a real daemon and real compiles, that `explain --last` names what changed and `show` prints source
+lines.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,14 @@ print(json.dumps([vars(graph) for graph in precompiled.report()]))
 
 @pytest.fixture(scope="module")
 def base(shared_host: Host) -> str:
-    """The key of the program as it is."""
+    """The key of the unchanged program."""
     graph = run(shared_host, PROGRAM)
     assert graph["state"] == "compiled"
     return str(graph["key"])
 
 
 def run(host: Host, program: str, **variables: str) -> dict[str, Any]:
-    """Run a program; the report of its one graph."""
+    """Run a program and return the report of its only graph."""
     path = host.root / "program.py"
     path.write_text(program)
     (graph,) = host.program(str(path), env=variables).result()
@@ -58,7 +60,7 @@ def run(host: Host, program: str, **variables: str) -> dict[str, Any]:
     ],
     ids=["constant", "operation", "mode", "shape", "option"],
 )  # fmt: skip
-def test_what_was_changed_is_named(
+def test_explain_names_what_changed(
     shared_host: Host, base: str, old: str, new: str, section: str, words: list[str]
 ) -> None:
     assert old in PROGRAM
@@ -72,12 +74,12 @@ def test_what_was_changed_is_named(
     assert json.loads(shared_host.command("explain", graph["key"], "--json")) == found
 
 
-def test_renaming_is_a_hit(shared_host: Host, base: str) -> None:
+def test_renamed_variables_are_a_hit(shared_host: Host, base: str) -> None:
     graph = run(shared_host, "# moved\n\n" + PROGRAM.replace("hidden", "inner"))
     assert graph["key"] == base and graph["source"] == "hit"
 
 
-def test_show_has_the_lines(shared_host: Host, base: str) -> None:
+def test_show_prints_the_source_lines_of_operations(shared_host: Host, base: str) -> None:
     text = shared_host.command("show", base)
     assert "program.py:8, in scaled: hidden = x * 2.0\n" in text and "= operator.mul(%0, 2.0)" in text
     nodes = json.loads(shared_host.command("show", base, "--json"))["graph"]
@@ -87,7 +89,7 @@ def test_show_has_the_lines(shared_host: Host, base: str) -> None:
     assert "program.json.gz" in kept
 
 
-def test_show_has_the_code_that_inductor_made(shared_host: Host, base: str) -> None:
+def test_show_code_prints_the_code_that_inductor_generated(shared_host: Host, base: str) -> None:
     (variant,) = json.loads(shared_host.command("show", base, "--code", "--json"))["variants"]
     forward, backward = variant["code"]
     assert "forward" in forward.splitlines()[0] and "backward" in backward.splitlines()[0]
@@ -96,8 +98,10 @@ def test_show_has_the_code_that_inductor_made(shared_host: Host, base: str) -> N
 
 
 @pytest.mark.reason("aliased-mutation")
-def test_a_compile_that_fails_is_explained(shared_host: Host, base: str) -> None:
-    """Two inputs over one memory, one of them changed: the worker refuses, and its record has the graph."""
+def test_failed_compile_is_explained(shared_host: Host, base: str) -> None:
+    """Two inputs share memory, and the graph changes one: the worker refuses it, and its failure record keeps the
+    graph.
+    """
     program = PROGRAM.replace("def scaled(x):", "def scaled(x, y):").replace(
         "    hidden = x * 2.0", "    y.add_(1)\n    hidden = x * 2.0"
     ).replace(", requires_grad=True", "").replace(

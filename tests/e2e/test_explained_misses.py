@@ -1,6 +1,6 @@
-"""Ten misses made on purpose: `explain` names the cause of each, and the line; with a real daemon and real compiles.
+"""Test of ten deliberate misses: `explain` names the cause and the line of each, with a real daemon and real compiles.
 
-How long each answer takes is printed (``-s``), and asserted by nobody: the machine may do anything else meanwhile.
+The time of each answer is printed (``-s``) but not asserted, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def train():
 train()
 """
 CALL = "program.py:16, in train: compiled(x)"
-# What is changed: (text then, text now) of the program, or variables; then the kind of the cause, and what is said.
+# Each change is (old text, new text) of the program, or environment variables. Then: the kind of the cause, and parts
+# of the message.
 CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
     "size": (("ones(8, 16)", "ones(9, 16)"), "size", ["new size: x: shape [8, 16] -> [9, 16]", CALL, "mark_dynamic"]),
     "dtype": (
@@ -89,7 +90,7 @@ CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
 
 def run(host: Host, variables: dict[str, str]) -> None:
     program = host.root / "project" / "program.py"
-    # A process that a fork gives has read the variables already, and is older than the operator's file.
+    # Not forked: the forking process has already read the variables, and is older than the operator's file.
     host.program(str(program), env=variables, cwd=program.parent, forked=False).ended()
 
 
@@ -100,8 +101,8 @@ def asked(host: Host, *arguments: str) -> tuple[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # a dozen processes and compiles, one after the other
-def test_ten_misses_are_explained(served: Host, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.timeout(1800)  # a dozen processes and compiles in sequence
+def test_explain_names_the_cause_of_ten_deliberate_misses(served: Host, capsys: pytest.CaptureFixture[str]) -> None:
     folder = served.project(program=PROGRAM, explained_ops=OPERATOR)
     (served.root / "libraries" / "triton-3.99.0.dist-info").mkdir(parents=True)
     (served.root / "libraries" / "triton-3.99.0.dist-info" / "METADATA").write_text(

@@ -1,4 +1,4 @@
-"""Frozen weights: by their content, and as in plain torch.compile where they are changed in place afterwards."""
+"""Tests of frozen weights: they are keyed by content, and later in-place changes act as in plain torch.compile."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def run(host: Host, scenario: str, **env: str) -> tuple[bool, list[Any]]:
 
 
 @pytest.mark.slow
-def test_weights_that_are_changed_after_the_swap_show_where_they_do_in_plain(served: Host) -> None:
-    """Packed ones do not, others do. In the process that awaited the artifact, and in one that found it."""
+def test_weights_changed_after_the_swap_act_as_in_plain_torch(served: Host) -> None:
+    """Changes of packed weights have no effect, changes of others do. This holds after a swap and after a hit."""
     assert run(served, "after-the-swap")[1][:3] == ["compiled", "swap", ""]
     equal, (*graph, key) = run(served, "after-the-swap")
     assert (equal, graph) == (True, ["compiled", "hit", ""])
@@ -30,16 +30,16 @@ def test_weights_that_are_changed_after_the_swap_show_where_they_do_in_plain(ser
 
 
 @pytest.mark.reason("weights-changed")
-def test_a_weight_that_is_changed_before_the_swap(host: Host) -> None:
-    """What was compiled holds for the old value: it would be wrong from a moment on that nobody can tell."""
+def test_weight_changed_before_the_swap_causes_a_bypass(host: Host) -> None:
+    """The compiled code contains the old value. After the change, its results would be wrong from the swap on."""
     equal, graph = run(host, "before-the-swap")
     assert equal
     assert graph[:3] == ["bypassed", "inline", "weights-changed"]
-    # The old values are served all the same.
+    # The artifact still serves processes whose weights have the old values.
     assert run(host, "after-the-swap")[1][:3] == ["compiled", "hit", ""]
 
 
 @pytest.mark.reason("freezing")
-def test_weights_of_more_bytes_than_may_travel(host: Host) -> None:
+def test_frozen_weights_above_the_size_limit_cause_a_bypass(host: Host) -> None:
     equal, graph = run(host, "of-another-value", PRECOMPILED_MAX_GRAPH_BYTES="1000")
     assert (equal, graph[:3]) == (True, ["bypassed", "inline", "freezing"])

@@ -1,4 +1,4 @@
-"""Graphs that are compiled in process after all: with their guards, right, and without a word of an error."""
+"""Tests of graphs that are compiled in process after all: with their guards, correct, and without an error message."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BROKEN = Path(__file__).parent.parent / "programs" / "broken_submit_program.py"
 
 
 @pytest.mark.slow
-def test_a_refused_graph_is_compiled_in_process_with_its_guards(served: Host) -> None:
-    """The client itself refuses a graph over the limit."""
+def test_graph_above_the_size_limit_is_compiled_in_process_with_guards(served: Host) -> None:
+    """The client itself refuses a graph above the size limit."""
     names = ("pool_of_any_size", "branch_on_a_size", "custom_function", "checkpoint_with_dropout")
     answer = support_corpus.run(served, *names, env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"})
     assert support_corpus.wrong(answer) == {}
     for name in names:
         graphs = {tuple(graph) for graph in answer[name]["graphs"]}
-        # One that is not called again is not compiled either.
+        # A graph that is not called again is not compiled.
         assert ("bypassed", "inline", "too-large") in graphs
         assert graphs <= {("bypassed", "inline", "too-large"), ("bypassed", None, "too-large")}
 
@@ -80,8 +80,8 @@ print(json.dumps([[graph.state, graph.source, graph.reason, graph.calls_compiled
 
 
 @pytest.mark.parametrize("mode", ["eager", "wait"])
-def test_a_graph_that_only_dynamo_can_have_compiled_is_traced_again(served: Host, mode: str) -> None:
-    """With ``dynamic=True`` a module's float is a symbol, and AOTAutograd finds its value fixed."""
+def test_graph_with_a_fixed_float_is_retraced_and_served(served: Host, mode: str) -> None:
+    """With ``dynamic=True`` a module's float becomes a symbol, and AOTAutograd finds its value fixed."""
     file = served.project(floats=FLOATS) / "floats.py"
     found = served.program(str(file), "clamp", env={"PRECOMPILED_MODE": mode}).result()
     assert found[0][0] == "bypassed" and found[0][2] == "fixed-float"
@@ -90,20 +90,22 @@ def test_a_graph_that_only_dynamo_can_have_compiled_is_traced_again(served: Host
     assert again[-1][:2] in (["compiled", "hit"], ["compiled", "package"]), again
 
 
-def test_a_float_that_no_operator_reads_costs_no_compile(served: Host) -> None:
-    """An embedding's ``norm_type``: Dynamo traces the function again before anything is compiled."""
+def test_float_that_no_operator_reads_costs_no_compile(served: Host) -> None:
+    """``norm_type`` of an embedding is such a float: Dynamo retraces the function before any compile."""
     file = served.project(floats=FLOATS) / "floats.py"
     assert served.program(str(file), "embedding").result() == [["compiled", "swap", "", True]]
 
 
-def test_further_sizes_of_a_refused_graph_are_compiled_in_process_too(served: Host) -> None:
+def test_later_sizes_of_a_refused_graph_are_compiled_in_process(served: Host) -> None:
     file = served.project(sizes=SIZES) / "sizes.py"
     found = served.program(str(file), env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"}).result()
     assert found == ["bypassed", "inline", "too-large", 0]
 
 
-def test_a_failure_record_leaves_no_graph_eager_that_must_not_run_eager(served: Host) -> None:
-    """Ranks must not run eager and compiled mixes of collectives: in process it is, whatever a record says."""
+def test_failure_record_does_not_leave_collectives_eager(served: Host) -> None:
+    """Ranks must not mix eager and compiled collectives, so the graph is compiled in process despite the failure
+    record.
+    """
     name = "collective"
     looked_up = support_corpus.run(served, name, env={"PRECOMPILED_MODE": "lookup"})[name]
     assert looked_up["graphs"] == [["bypassed", "inline", "lookup-only"]] and not looked_up["error"]
@@ -112,14 +114,16 @@ def test_a_failure_record_leaves_no_graph_eager_that_must_not_run_eager(served: 
     assert support_corpus.run(served, name)[name]["graphs"] == [["bypassed", "inline", "worker-only-error"]]
 
 
-def test_an_error_of_ours_in_the_middle_of_a_miss_does_not_reach_the_program(served: Host) -> None:
+def test_internal_error_during_a_miss_does_not_reach_the_program(served: Host) -> None:
     answer = served.program(str(BROKEN)).result()
     assert answer == {"state": "bypassed", "source": "inline", "reason": "internal-error", "waited": True}
 
 
 @pytest.mark.reason("compile-error")
-def test_what_torch_refuses_is_refused_with_its_own_words(served: Host) -> None:
-    """Plain, with a daemon that has not seen it, by its record, and in mode wait: the same error."""
+def test_compile_error_is_raised_with_the_message_of_torch(served: Host) -> None:
+    """The error is the same in plain torch, with a daemon that compiles the graph first, from a failure record, and in
+    mode wait.
+    """
 
     def run(**env: str) -> Any:
         return served.program(str(REFUSED), env=env).result()
@@ -129,7 +133,7 @@ def test_what_torch_refuses_is_refused_with_its_own_words(served: Host) -> None:
     late, graphs = run()
     assert late == ["", *plain[1:]] and graphs == [["bypassed", None, "compile-error"]]
     by_its_record, graphs = run()
-    assert by_its_record == plain and graphs == [["bypassed", None, "compile-error"]] * 3  # traced again at each call
+    assert by_its_record == plain and graphs == [["bypassed", None, "compile-error"]] * 3  # retraced at each call
     served.store.clear()
     waited, graphs = run(PRECOMPILED_MODE="wait")
     assert waited == plain and graphs == [["bypassed", None, "compile-error"]] * 3

@@ -1,6 +1,6 @@
-"""Operators of C++ libraries: a worker loads the library, the key says which it was, and the next process finds them.
+"""Tests of operators of C++ libraries: a worker loads the library, the key identifies it, and the next process hits.
 
-What cannot be told, and what else of a library counts: tests/torch_internals/test_libraries.py.
+tests/torch_internals/test_libraries.py tests which parts of a library count, and which cannot be determined.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ def loads(project: Path, how: str, more: str = "") -> None:
 
 
 @pytest.mark.parametrize("how", everyday_or_slow(HOW, ["an extension module"]))
-def test_operators_in_cpp_are_compiled_by_the_daemon_and_found_by_the_next_process(
+def test_cpp_operators_are_compiled_by_the_daemon_and_hit_later(
     served: Host, project: Path, how: str
 ) -> None:
     loads(project, how)
     *first, key = run(served, project, "in_cpp")
     assert first == ["compiled", "swap", ""]
     assert run(served, project, "in_cpp") == ["compiled", "hit", "", key]
-    support_library_ops.width(project, 4)  # of what its library needs: its fake kernel says another size
+    support_library_ops.width(project, 4)  # a dependency: the fake kernel returns another size
     *edited, other = run(served, project, "in_cpp")
     assert edited == ["compiled", "swap", ""] and other != key
 
 
 @pytest.mark.slow
-def test_a_fake_and_a_backward_in_python_count_with_the_library(served: Host, project: Path) -> None:
+def test_fake_and_backward_in_python_are_part_of_the_key(served: Host, project: Path) -> None:
     (project / "fakes.py").write_text(FAKES)
     loads(project, "load_library", "import fakes\n")
     *first, key = run(served, project, "in_python")

@@ -1,5 +1,8 @@
-"""Real models through the real daemon: eager first, swapped in, compiled from the start in the next process, which gets
-the artifacts for the graphs that it traces, or the packages that spare it that; always eager's results."""
+"""Tests of real models with a real daemon: eager first, then swapped, and compiled from the first call of the next
+process.
+
+The next process hits the artifacts, or uses packages and traces nothing. Results always equal eager's.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ EVERYDAY = [("gpt2", True)]
     everyday_or_slow(CASES, EVERYDAY),
     ids=[f"{model}-{'train' if training else 'infer'}" for model, training in CASES],
 )
-def test_a_model_swaps_in_and_hits_in_the_next_process(shared_host: Host, model: str, training: bool) -> None:
+def test_model_is_swapped_and_served_in_the_next_process(shared_host: Host, model: str, training: bool) -> None:
     spec = {"model": model, "training": training}
     cached = shared_host.cached()
     packages = {"PRECOMPILED_PACKAGES": "program" if training else "off"}

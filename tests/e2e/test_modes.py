@@ -1,4 +1,4 @@
-"""The ways to switch on, and the modes."""
+"""Tests of the modes, and of the ways to enable precompiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MLP = {"model": "mlp", "training": True}
 
 @pytest.fixture(scope="module")
 def warm_host(shared_host: Host) -> Host:
-    """A host on which the MLP is published."""
+    """A host whose store has the MLP's artifact."""
     shared_host.run(MLP)
     return shared_host
 
@@ -85,7 +85,7 @@ def test_run_switches_on_in_the_command_and_its_children(warm_host: Host) -> Non
 
 
 def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
-    """Another mode= or options= is another artifact; what they set reaches the worker."""
+    """Another mode= or options= makes another artifact, and the worker gets these settings."""
     plain = warm_host.run(MLP)["reports"][0]
     seen = {plain["key"]}
     for compile_arguments in ({"mode": "max-autotune-no-cudagraphs"}, {"options": {"epilogue_fusion": False}}):
@@ -97,8 +97,8 @@ def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
         seen.add(graph["key"])
 
 
-def test_a_client_that_exits_after_its_first_call_leaves_its_graph(host: Host) -> None:
-    """Also without a daemon: it starts one."""
+def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
+    """This works without a daemon too: the client starts one."""
     host.run({**MLP, "exit_after_first": True})
     (graph,) = host.run(MLP, {"PRECOMPILED_MODE": "wait"})["reports"]
     assert graph["state"] == "compiled"
@@ -106,10 +106,10 @@ def test_a_client_that_exits_after_its_first_call_leaves_its_graph(host: Host) -
     assert (stats.compiled, stats.failed) == (1, 0)
 
 
-def test_a_child_of_multiprocessing_that_leaves_at_once_leaves_its_graph(served: Host) -> None:
-    """It ends by os._exit, and runs no atexit handler."""
+def test_graph_of_a_multiprocessing_child_that_exits_early_is_compiled(served: Host) -> None:
+    """Such a child ends with os._exit and runs no atexit handlers."""
     daemon = served.status().pid
-    os.kill(daemon, signal.SIGSTOP)  # only what was handed over before it left will ever be taken
+    os.kill(daemon, signal.SIGSTOP)  # the daemon receives only what the child hands over before its exit
     client = served.start({**MLP, "exit_after_first": True, "in_child_of_multiprocessing": True})
     client.wait_for("first-step")
     os.kill(daemon, signal.SIGCONT)
@@ -136,9 +136,9 @@ def test_processes_that_start_at_once_compile_each_graph_once(served: Host, mode
 
 
 @pytest.mark.parametrize("when", ["before", "pending"])
-def test_both_processes_of_a_fork_finish_right(served: Host, when: str) -> None:
+def test_parent_and_child_of_a_fork_are_both_served(served: Host, when: str) -> None:
     spec = {**MLP, "fork": when, "child_result": str(served.root / "child.json")}
-    # One thread: torch itself hangs in a child whose parent has used libgomp's thread pool, with or without us.
+    # One thread: torch itself hangs in a child whose parent has used libgomp's thread pool.
     result = served.run(spec, {"OMP_NUM_THREADS": "1"})
     assert result["child_status"] == 0
     for process in (result, result["child"]):

@@ -1,4 +1,4 @@
-"""A host that builds no kernels: a program that serves goes on eager, with one warning, and no failure is recorded."""
+"""Tests of a host without a working C++ compiler: a server stays eager, with one warning and no failure record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support_host import Host
 
-# As a server: requests until the worker has failed, then more, and then a second graph.
+# Acts as a server: requests until the worker has failed, more requests, then a second graph.
 SERVER = """
 import json, time, torch, precompiled
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()

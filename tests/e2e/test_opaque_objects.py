@@ -1,4 +1,6 @@
-"""Objects that operators take as inputs, such as the name of a layer: one artifact serves all of a class."""
+"""Tests of objects that operators take as inputs, such as a layer's name: one artifact serves all objects of a
+class.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def test_one_artifact_serves_every_object_of_a_class(served: Host, project: Path
     assert edited == ["compiled", "swap", ""] and other != key
 
 
-def test_an_object_whose_members_are_told_to_a_compile_is_refused(served: Host, project: Path) -> None:
+def test_object_with_members_that_the_compile_reads_is_refused(served: Host, project: Path) -> None:
     members = "from torch._library.opaque_object import MemberType\n"
     told = 'hoist=True, members={"value": MemberType.USE_REAL})'
     (project / "layers.py").write_text(members + LAYERS.replace("hoist=True)", told))

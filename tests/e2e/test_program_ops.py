@@ -1,6 +1,7 @@
-"""Custom operators that the program itself defines: a worker has them as source, and the next process by their key.
+"""Tests of custom operators that the program defines: the worker gets their source, and the next process hits by the
+key.
 
-What is described, and what refused: tests/torch_internals/test_program_source.py.
+tests/torch_internals/test_program_source.py tests which operators can be described.
 """
 
 from __future__ import annotations
@@ -79,12 +80,12 @@ def project(served: Host) -> Path:
 
 
 def run(host: Host, project: Path, packages: str = "off", **env: str) -> list[Any]:
-    """State, source, reason and key of each graph."""
+    """Returns state, source, reason and key of each graph."""
     found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages, **env}
     return list(host.program(str(project / "main.py"), env=found).result())
 
 
-def test_they_are_compiled_by_a_worker_and_hit_by_the_next_process(served: Host, project: Path) -> None:
+def test_program_operators_are_compiled_by_a_worker_and_hit_later(served: Host, project: Path) -> None:
     (first,) = run(served, project)
     assert first[:3] == ["compiled", "swap", ""]
     edit(project / "main.py", "import json, math", "\n\n# moved\nimport json, math")
@@ -92,7 +93,7 @@ def test_they_are_compiled_by_a_worker_and_hit_by_the_next_process(served: Host,
 
 
 @pytest.mark.slow
-def test_values_and_modules_that_they_read_are_in_the_key(served: Host, project: Path) -> None:
+def test_values_and_modules_that_operators_read_are_in_the_key(served: Host, project: Path) -> None:
     (first,) = run(served, project)
     (other,) = run(served, project, SCALE="2.5")
     assert other[:3] == ["compiled", "swap", ""] and other[3] != first[3]
@@ -102,14 +103,14 @@ def test_values_and_modules_that_they_read_are_in_the_key(served: Host, project:
 
 
 @pytest.mark.slow
-def test_an_edit_of_a_kernel_that_only_the_program_runs_is_the_same_key(served: Host, project: Path) -> None:
+def test_edit_of_a_kernel_that_is_not_traced_keeps_the_key(served: Host, project: Path) -> None:
     (first,) = run(served, project)
     edit(project / "main.py", "return x * k", "return k * x + 0")
     assert run(served, project) == [["compiled", "hit", "", first[3]]]
 
 
 @pytest.mark.slow
-def test_a_package_is_used_by_a_program_with_the_same_operators_alone(served: Host, project: Path) -> None:
+def test_package_is_used_only_if_the_operators_are_equal(served: Host, project: Path) -> None:
     assert run(served, project, packages="program")[0][:3] == ["compiled", "swap", ""]
     assert [graph[:3] for graph in run(served, project, packages="program")] == [["compiled", "package", ""]]
     edit(project / "main.py", *OTHER_FAKE)

@@ -1,6 +1,7 @@
-"""Tensor subclasses that the program itself defines: a worker has them as source, and the next process by their key.
+"""Tests of tensor subclasses that the program defines: the worker gets their source, and the next process hits by the
+key.
 
-What is described, and what refused: tests/torch_internals/test_program_classes.py.
+tests/torch_internals/test_program_classes.py tests which subclasses can be described.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def project(served: Host) -> Path:
 
 
 def run(host: Host, project: Path, packages: str = "off") -> tuple[list[str], str]:
-    """State, source, reason and message of the graph; its key."""
+    """Returns state, source, reason and message of the graph, and its key."""
     found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages}
     ((*what, key),) = host.program(str(project / "main.py"), env=found).result()
     return what, key
@@ -99,7 +100,7 @@ def run(host: Host, project: Path, packages: str = "off") -> tuple[list[str], st
 SWAP, HIT, PACKAGE = (["compiled", source, "", ""] for source in ("swap", "hit", "package"))
 
 
-def test_they_are_compiled_by_a_worker_and_found_by_the_next_process(served: Host, project: Path) -> None:
+def test_program_subclasses_are_compiled_by_a_worker_and_found_later(served: Host, project: Path) -> None:
     first, key = run(served, project, "program")
     assert first == SWAP
     assert run(served, project, "program")[0] == PACKAGE
@@ -108,7 +109,7 @@ def test_they_are_compiled_by_a_worker_and_found_by_the_next_process(served: Hos
 
 
 @pytest.mark.slow
-def test_what_they_compute_with_is_in_the_key(served: Host, project: Path) -> None:
+def test_values_and_code_that_subclasses_use_are_in_the_key(served: Host, project: Path) -> None:
     keys = [run(served, project, "program")[1]]
     for file, old, new in (
         ("main.py", "RAISED_BY = 2", "RAISED_BY = 3"),

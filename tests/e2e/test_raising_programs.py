@@ -1,4 +1,4 @@
-"""Where an eager run raises and compiled code does not, a program sees what plain torch.compile shows it."""
+"""Tests of programs whose eager run raises where compiled code does not: they behave as under plain torch.compile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAST = [
 
 
 def compare_with_plain(host: Host, *arguments: str) -> list[str]:
-    """Run the program both ways; the reasons of its graphs."""
+    """Run the program both ways, compare, and return the reasons of its graphs."""
     wanted = host.program(str(PROGRAM), *arguments, env={"PRECOMPILED": "0"}).result()
     found = host.program(str(PROGRAM), *arguments).result()
     assert set(found["told"]) == set(wanted["told"])
@@ -35,11 +35,11 @@ def same(found: Any, wanted: Any) -> bool:
 
 
 @pytest.mark.reason("stand-in-raised")
-def test_a_program_runs_as_plain_where_eager_raises(served: Host) -> None:
+def test_fast_cases_run_as_plain_where_eager_raises(served: Host) -> None:
     assert "stand-in-raised" in compare_with_plain(served, "go", *FAST)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["go", "wait"])
-def test_a_program_runs_as_plain_wherever_eager_raises(served: Host, when: str) -> None:
+def test_all_cases_run_as_plain_where_eager_raises(served: Host, when: str) -> None:
     assert "stand-in-raised" in compare_with_plain(served, when)

@@ -1,4 +1,4 @@
-"""Ranks of one job (gloo): each equal to eager, by the daemon, compiled once for all that do the same."""
+"""Tests of the ranks of a job (gloo): results equal eager's, and equal graphs of several ranks are compiled once."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="th
 
 
 class Job:
-    """Starts of one case on a host of its own."""
+    """Starts one case several times on one host."""
 
     def __init__(self, host: Host, case: str, ranks: int) -> None:
         self.host, self.case, self.ranks, self.starts = host, case, ranks, 0
 
     def start(self, spare: int = 0) -> list[list[Any]]:
-        """The graphs of each rank: state, source, reason, key."""
+        """Returns state, source, reason and key of each graph, by rank."""
         self.starts += 1
         spec = {"case": self.case, "ranks": self.ranks, "spare": spare,
                 "rendezvous": str(self.host.root / f"rendezvous-{self.case}-{self.starts}")}  # fmt: skip
-        env = {"OMP_NUM_THREADS": "1"}  # the ranks share a few cores
+        env = {"OMP_NUM_THREADS": "1"}  # the ranks share the machine's cores
         started = [self.host.start({**spec, "rank": rank}, env=env, program=PROGRAM) for rank in range(self.ranks)]
         answers = [client.result() for client in started]
         return [answer["reports"] for answer in answers]
 
 
 def keys_of(ranks: list[list[Any]], source: str | None = None) -> set[str]:
-    """The keys of all graphs, which must all have been served."""
+    """Returns the keys of all graphs, after it has checked that each graph was served."""
     for reports in ranks:
         assert reports, "no graph"
         for state, how, reason, _key in reports:
@@ -45,7 +45,7 @@ def keys_of(ranks: list[list[Any]], source: str | None = None) -> set[str]:
     return {key for reports in ranks for *_, key in reports}
 
 
-def test_ranks_in_groups_of_their_own_compile_once_and_a_further_group_changes_nothing(served: Host) -> None:
+def test_ranks_share_one_compile_and_group_names_do_not_matter(served: Host) -> None:
     job = Job(served, "one_group", 4)
     keys = keys_of(job.start())
     assert len(keys) == 1 and served.stats().compiled == 1
@@ -53,7 +53,7 @@ def test_ranks_in_groups_of_their_own_compile_once_and_a_further_group_changes_n
 
 
 @pytest.mark.slow
-def test_several_groups_of_one_graph_stay_apart(served: Host) -> None:
+def test_graph_with_several_groups_is_served_after_a_group_more(served: Host) -> None:
     job = Job(served, "several_groups", 4)
     keys = keys_of(job.start())
     assert len(keys) == 1 and served.stats().compiled == 1
@@ -62,7 +62,7 @@ def test_several_groups_of_one_graph_stay_apart(served: Host) -> None:
 
 @with_dtensors
 def test_tensor_parallel_layers_are_served_and_a_second_start_hits(served: Host) -> None:
-    """Each place in the mesh has a key: shards may differ. The names of groups do not count."""
+    """Each place in the mesh has its own key, because shards may differ. Names of groups do not count."""
     job = Job(served, "tensor_parallel", 2)
     keys = keys_of(job.start())
     assert len(keys) == served.stats().compiled == 2
@@ -83,7 +83,9 @@ def test_tensor_parallel_layers_are_served_and_a_second_start_hits(served: Host)
         ("any_size", 2, 2),
     ],
 )
-def test_programs_of_dtensors_are_as_in_eager(served: Host, case: str, ranks: int, compiled: int) -> None:
+def test_dtensor_programs_equal_eager_and_hit_in_a_second_start(
+    served: Host, case: str, ranks: int, compiled: int
+) -> None:
     job = Job(served, case, ranks)
     keys = keys_of(job.start())
     assert served.stats().compiled == compiled

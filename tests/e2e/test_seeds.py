@@ -1,4 +1,6 @@
-"""Sequences of runs, edits and settings that the features this builds on were reviewed for, across processes."""
+"""Tests of sequences of runs, edits and settings across processes, each chosen because torch's own features need care
+there.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,10 @@ print(json.dumps([graph.source, graph.key, gradient.tolist(), torch._dynamo.util
 '''
 
 
-def test_an_edit_of_a_backward_alone_is_another_graph(served: Host, tmp_path: Path) -> None:
-    """torch's own cache needs the code of a custom Function in its key: the forward's graph says nothing of it."""
+def test_edit_of_a_custom_backward_alone_changes_the_key(served: Host, tmp_path: Path) -> None:
+    """torch's own cache needs the code of a custom Function in its key, since the forward's graph does not contain the
+    backward.
+    """
     program = tmp_path / "program.py"
 
     def run(factor: float) -> Any:
@@ -55,7 +59,7 @@ def test_an_edit_of_a_backward_alone_is_another_graph(served: Host, tmp_path: Pa
 
 @pytest.mark.parametrize("order", [("plain_training", "compiled_autograd_plain"),
                                    ("compiled_autograd_plain", "plain_training")], ids=" then ".join)  # fmt: skip
-def test_a_forward_is_one_artifact_with_compiled_autograd_and_without(served: Host, order: tuple[str, str]) -> None:
+def test_forward_is_shared_with_and_without_compiled_autograd(served: Host, order: tuple[str, str]) -> None:
     first, second = order
     populated = support_corpus.run(served, first)[first]
     answer = support_corpus.run(served, second)[second]
@@ -66,8 +70,10 @@ def test_a_forward_is_one_artifact_with_compiled_autograd_and_without(served: Ho
 
 
 @pytest.mark.slow
-def test_an_edit_of_what_a_custom_op_refers_to_is_never_served_stale(served: Host, tmp_path: Path) -> None:
-    """The backward's constant lies in another module: a new key, and a worker that has not imported the old one."""
+def test_edit_of_a_constant_that_a_custom_op_reads_changes_the_key(served: Host, tmp_path: Path) -> None:
+    """The backward's constant is in another module. The edit gives a new key, and a worker that has not imported the
+    old module.
+    """
     shutil.copytree(support_corpus.PROGRAM.parent, tmp_path, dirs_exist_ok=True)
 
     def graphs() -> Any:

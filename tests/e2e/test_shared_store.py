@@ -1,11 +1,11 @@
-"""A store on a file system that other hosts share: what one of them removes ends no process here."""
+"""Test of a store on a shared file system: a process survives the removal of its artifact by another host."""
 
 from __future__ import annotations
 
 from support_host import Host
 
-# The file system that the store is on counts as shared. Truncated: what is mapped from the file is gone, as on a
-# network file system once another host has removed it.
+# The program treats the store's file system as shared. Truncation stands for a removal by another host: on a network
+# file system, pages mapped from a removed file are lost.
 PROGRAM = """\
 import json, os, sys
 from pathlib import Path
@@ -37,7 +37,7 @@ print(json.dumps({"source": graph.source, "mapped": mapped, "fds": len(os.listdi
 """
 
 
-def test_native_code_outlives_its_file_where_other_hosts_share_it(served: Host) -> None:
+def test_native_code_survives_the_removal_of_its_shared_file(served: Host) -> None:
     file = served.root / "train.py"
     file.write_text(PROGRAM)
     local = served.program(str(file), "local").result()

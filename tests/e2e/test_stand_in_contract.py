@@ -1,7 +1,9 @@
-"""What a program may rely on while a graph runs eager, and when it is swapped: what it sees is what it sees compiled.
+"""Tests of what a program may rely on while a graph runs eager and across its swap: it sees what it sees with compiled
+code.
 
-A checkpoint outside of a compiled block compares what its first run saves with what its recomputation saves: both must
-be of one kind. DDP waits for a gradient of each parameter, and a compiled graph gives one even where it is zero.
+A checkpoint outside of a compiled block compares the tensors that its first run saves with those of its recomputation,
+so both runs must be eager or both compiled. DDP waits for a gradient of each parameter, and a compiled graph returns a
+gradient even if it is zero.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before-backward", "any"])
-def test_a_checkpoint_outside_of_the_compiled_block(shared_host: Host, when: str) -> None:
+def test_checkpoint_around_a_compiled_block_survives_a_swap(shared_host: Host, when: str) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec("torchtune", "", when))
 
 
 @pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=pytest.mark.slow), "ddp-static"])
-def test_a_head_that_is_not_in_the_loss(shared_host: Host, parallel: str) -> None:
+def test_ddp_with_a_head_outside_of_the_loss_survives_a_swap(shared_host: Host, parallel: str) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec("two-heads", parallel, "before-step"))
 
 
@@ -31,5 +33,7 @@ def test_a_head_that_is_not_in_the_loss(shared_host: Host, parallel: str) -> Non
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("when", ["before-backward", "any"])
 @pytest.mark.parametrize("parallel", ["fsdp2", "ddp"])
-def test_torchtunes_order_at_any_step_of_a_hundred(shared_host: Host, parallel: str, when: str, seed: int) -> None:
+def test_torchtune_order_survives_a_swap_at_any_of_100_steps(
+    shared_host: Host, parallel: str, when: str, seed: int
+) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec("torchtune", parallel, when, seed, 100))

@@ -1,4 +1,4 @@
-"""What a program sees before a swap it sees after it, with real artifacts (docs/explanation/stand-in.md)."""
+"""Tests with real artifacts that a program sees the same before and after a swap (docs/explanation/stand-in.md)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from support_host import Host
 PROGRAM = Path(__file__).parent.parent / "programs" / "swapped_program.py"
 
 
-def test_retained_and_differentiated_backwards_are_the_same_before_and_after_the_swap(served: Host) -> None:
-    """A worker compiles the backward before it is called, and may let it overwrite what the forward saved for it."""
+def test_retain_graph_and_double_backward_are_the_same_after_the_swap(served: Host) -> None:
+    """A worker compiles the backward ahead of its call, and may let it overwrite the tensors that the forward saved."""
     before, after = served.program(str(PROGRAM)).result()
     assert (before["state"], after["state"]) == ("pending", "compiled")
     for found in (before, after):
@@ -40,8 +40,10 @@ print(json.dumps([graph.reason for graph in precompiled.report()]))
 """
 
 
-def test_inputs_of_any_size_over_one_memory_that_the_graph_changes(served: Host) -> None:
-    """Torch cannot compile that in a worker, nor here once the trace has ended; a call must not raise for it."""
+def test_dynamic_inputs_with_shared_mutated_memory_do_not_raise(served: Host) -> None:
+    """Torch can compile such a graph neither in a worker nor, after the trace, in the client. The call must not
+    raise.
+    """
     (served.root / "overlapping.py").write_text(OVERLAPPING)
     assert served.program(str(served.root / "overlapping.py")).result() == ["aliased-mutation"]
 
@@ -79,8 +81,8 @@ print(json.dumps([seen, [graph.source for graph in precompiled.report()], induct
 """
 
 
-def test_an_artifact_is_loaded_with_the_settings_of_its_compile(served: Host) -> None:
-    """torch reads some when it loads (cudagraph_trees), and since 2.13 each thread has its own."""
+def test_artifact_is_loaded_with_the_settings_of_its_compile(served: Host) -> None:
+    """torch reads some settings at load time (cudagraph_trees), and since 2.13 each thread has its own."""
     file = served.project(settled=SETTINGS) / "settled.py"
     seen, sources, after = served.program(str(file)).result()
     assert sources == ["swap", "hit"] and after != 17

@@ -1,4 +1,4 @@
-"""`make torch-tests` on a file of tests as torch's are."""
+"""Tests of `make torch-tests`, with a small file that has the form of torch's tests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TESTS = """
 
 
 @pytest.mark.slow
-def test_a_file_of_tests_is_run_in_all_ways_and_what_differs_is_told(tmp_path: Path) -> None:
+def test_test_file_is_run_in_all_ways_and_differences_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "test_small.py"
     file.write_text(textwrap.dedent(TESTS))
     found = examine(file, [], Limits(120.0, 600.0), print)
@@ -71,11 +71,11 @@ def test_a_file_of_tests_is_run_in_all_ways_and_what_differs_is_told(tmp_path: P
         outcomes = {name.split("::")[-1]: told["outcome"] for name, told in different(found)[way].items()}
         assert outcomes == {"test_ends_ours": "died", "test_fails_with_ours": "failed"}
         assert {kind(told) for told in different(found)[way].values()} == {OURS}
-    # The process that died told nothing of its graphs; those that came after it compiled none.
+    # The process that died reported no graphs, and the later processes compiled none.
     assert sum(found["cold"].graphs.values()) in (0, 1, 2, 3)
 
 
-def test_a_difference_is_ours_unless_the_test_looks_at_what_inductor_left() -> None:
+def test_difference_is_ours_unless_the_test_reads_inductors_internals() -> None:
     def told(outcome: str, at: str) -> dict[str, str]:
         return {"test": at, "outcome": outcome, "at": at, "why": ""}
 

@@ -1,4 +1,4 @@
-"""torch's own tools see what we do: tlparse over a structured trace, TORCH_LOGS, and a profile."""
+"""Tests that torch's own tools show precompiled's events: tlparse on a structured trace, TORCH_LOGS, and a profile."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(host: Host, number: int, file: Path, packages: str) -> Seen:
 
 @pytest.fixture(scope="module")
 def seen() -> Iterator[list[Seen]]:
-    """A cold run, one that hits, one that traces nothing, one after an edit."""
+    """What the tools recorded of four runs: a miss, a hit, a package hit, and a miss after an edit."""
     with new_host() as host:
         file = host.project(train=PROGRAM) / "train.py"
         found = [run(host, number, file, packages) for number, packages in enumerate(("off", "program", "program"))]
@@ -82,10 +82,10 @@ def seen() -> Iterator[list[Seen]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_tlparse_shows_graphs_by_the_way_they_came_to_run(seen: list[Seen]) -> None:
+def test_tlparse_shows_misses_swaps_hits_and_packages(seen: list[Seen]) -> None:
     cold, hit, package, _ = seen
     (miss,), (swap,) = cold.artifacts("miss"), cold.artifacts("swap")
-    # The swap comes in another thread, after the compile: it is told where the miss is.
+    # The swap happens later in another thread, but is shown in the folder of its miss.
     assert miss["folder"] == swap["folder"] and miss["id"] == swap["id"] and swap["compile_s"] > 0
     assert hit.artifacts("hit")[0]["key"] == package.artifacts("package")[0]["key"] == miss["key"]
     assert not hit.artifacts("miss") and not package.artifacts("miss") and not package.artifacts("hit")
@@ -96,32 +96,32 @@ def test_tlparse_shows_graphs_by_the_way_they_came_to_run(seen: list[Seen]) -> N
 
 
 @pytest.mark.slow
-def test_tlparse_shows_frames_and_why_a_package_was_not_used(seen: list[Seen]) -> None:
+def test_tlparse_shows_frames_and_why_a_package_was_not_recorded(seen: list[Seen]) -> None:
     _, hit, package, edited = seen
     frames = [{frame["name"].rpartition(".")[2]: frame for frame in item.artifacts("frame")} for item in seen]
     assert frames[1]["scaled"]["state"] == "recorded" and frames[2]["scaled"]["state"] == "used"
     assert frames[2]["scaled"]["folder"] == package.artifacts("package")[0]["folder"]
     assert frames[1]["scaled"]["folder"] == hit.artifacts("hit")[0]["folder"]
     assert frames[3]["scaled"]["state"] == "recorded" and edited.artifacts("miss")
-    # The other function is as it was, but the graph of it is no artifact.
+    # The other function is unchanged, but its graph has no artifact.
     assert frames[2]["shifted"]["reason"] == "package-graph"
 
 
 @pytest.mark.slow
-def test_torch_logs_takes_our_name(seen: list[Seen]) -> None:
+def test_torch_logs_accepts_precompiled(seen: list[Seen]) -> None:
     for item, way in zip(seen, ("swap", "hit", "package", "swap"), strict=True):
         assert re.search(rf"graph [0-9a-f]{{32}} scaled \[0/0\]: {way} .*key {item.key}", item.log), item.log
         assert "inline (freezing)" in item.log
 
 
 @pytest.mark.slow
-def test_a_profile_has_ranges_for_loads_and_swaps(seen: list[Seen]) -> None:
+def test_profile_has_ranges_for_loads_and_swaps(seen: list[Seen]) -> None:
     cold, hit, package, _ = seen
-    assert cold.ranges == ["precompiled: swap scaled [0/0]"]  # its load is in another thread
+    assert cold.ranges == ["precompiled: swap scaled [0/0]"]  # the load is in another thread
     assert hit.ranges == package.ranges == [f"precompiled: load scaled [0/0] {cold.key}.0"]
 
 
-def test_without_a_profiler_nothing_is_in_the_way_of_a_call() -> None:
+def test_swapped_function_is_wrapped_only_under_a_profiler() -> None:
     def function(x: int) -> int:
         return x + 1
 

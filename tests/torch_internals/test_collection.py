@@ -1,4 +1,4 @@
-"""The garbage collector's thresholds around a trace: raised while Dynamo traces, the program's own otherwise."""
+"""Tests of the garbage collector's thresholds: raised while Dynamo traces, the program's own otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN = (700, 11, 12)
 
 @pytest.fixture(autouse=True)
 def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PRECOMPILED", "0")  # a trace would start a daemon for the user's own store
+    monkeypatch.setenv("PRECOMPILED", "0")  # otherwise a trace would start a daemon for the user's own store
     before = gc.get_threshold()
     gc.set_threshold(*OWN)
     routing.route()
@@ -30,7 +30,7 @@ def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def seen_by(trace: Callable[[], Any] = lambda: None) -> list[tuple[int, ...]]:
-    """The thresholds that a backend sees in the middle of a trace."""
+    """The thresholds that a backend sees during a trace."""
     seen = []
 
     def backend(module: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
@@ -38,21 +38,23 @@ def seen_by(trace: Callable[[], Any] = lambda: None) -> list[tuple[int, ...]]:
         trace()
         return module.forward
 
-    torch.compile(lambda: None)  # never called; it makes the wrapper that is routed, as the one below does not
+    torch.compile(lambda: None)  # its default backend installs the wrapper that raises thresholds
     torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
     return seen
 
 
-def test_raised_while_dynamo_traces_and_given_back() -> None:
+def test_thresholds_are_raised_during_a_trace_and_restored() -> None:
     assert seen_by() == [garbage_collection.SELDOM]
     assert gc.get_threshold() == OWN
-    torch._dynamo.reset()  # forgets who is called back
+    torch._dynamo.reset()  # also removes registered callbacks
     assert seen_by() == [garbage_collection.SELDOM]
     assert gc.get_threshold() == OWN
 
 
-def test_what_a_trace_leaves_behind_is_collected_at_its_end_and_only_that() -> None:
-    """Left to the program's next allocation, all that it ever imported would be looked at: found in first calls."""
+def test_garbage_of_a_trace_is_collected_at_its_end() -> None:
+    """Otherwise the program's next allocation would start a collection of every object that it has imported, often in a
+    first call.
+    """
 
     class Cycle:
         def __init__(self) -> None:
@@ -74,21 +76,23 @@ def test_what_a_trace_leaves_behind_is_collected_at_its_end_and_only_that() -> N
     assert generations == [1]
 
 
-def test_a_look_for_a_package_has_it_too() -> None:
+def test_thresholds_are_raised_during_a_package_lookup() -> None:
     with garbage_collection.seldom():
         assert gc.get_threshold() == garbage_collection.SELDOM
         with garbage_collection.seldom():
             pass
-        assert gc.get_threshold() == garbage_collection.SELDOM  # the outer one's
+        assert gc.get_threshold() == garbage_collection.SELDOM  # still in the outer block
     assert gc.get_threshold() == OWN
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="SKIPPED: Python 3.14 collects in steps, never everything")
-def test_the_oldest_generations_turn_is_put_off() -> None:
-    """What we make is in it afterwards; a collection of everything would come with the first call's next import."""
+def test_full_collection_is_postponed() -> None:
+    """Our objects are in the oldest generation afterwards. A full collection would happen at the next import of the
+    first call.
+    """
     gc.collect()
     for _ in range(OWN[2] + 2):
-        gc.collect(1)  # its turn has come but for what there is to look at
+        gc.collect(1)  # only the number of new objects still prevents a full collection
     with garbage_collection.seldom():
         kept = [[number] for number in range(len(gc.get_objects()))]  # more than a quarter
     generations: list[int] = []
@@ -101,11 +105,11 @@ def test_the_oldest_generations_turn_is_put_off() -> None:
     more = [[number] for number in range(20 * OWN[0])]
     gc.callbacks.remove(look)
     assert len(kept) > len(more)
-    assert 1 in generations  # young ones are collected as ever
+    assert 1 in generations  # young generations are collected as usual
     assert 2 not in generations
 
 
-def test_what_the_program_has_frozen_stays_so() -> None:
+def test_objects_that_the_program_froze_stay_frozen() -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
@@ -116,7 +120,7 @@ def test_what_the_program_has_frozen_stays_so() -> None:
         gc.unfreeze()
 
 
-def test_a_finalizer_that_traces_within_the_collection() -> None:
+def test_finalizer_that_traces_during_the_collection_is_harmless() -> None:
     class Traces:
         def __init__(self) -> None:
             self.me = self
@@ -130,7 +134,7 @@ def test_a_finalizer_that_traces_within_the_collection() -> None:
     assert gc.get_threshold() == OWN
 
 
-def test_given_back_where_a_trace_raises() -> None:
+def test_thresholds_are_restored_if_a_trace_raises() -> None:
     def refuse() -> None:
         raise RuntimeError("no")
 
@@ -139,19 +143,19 @@ def test_given_back_where_a_trace_raises() -> None:
     assert gc.get_threshold() == OWN
 
 
-def test_what_the_program_sets_in_the_middle_stays() -> None:
+def test_thresholds_set_during_a_trace_are_kept() -> None:
     seen_by(lambda: gc.set_threshold(1, 2, 3))
     assert gc.get_threshold() == (1, 2, 3)
 
 
 @pytest.mark.parametrize("own", [(0, 10, 10), (1_000_000, 10, 10)])
-def test_a_program_that_collects_less_still_is_left_alone(own: tuple[int, int, int]) -> None:
+def test_higher_thresholds_of_the_program_are_kept(own: tuple[int, int, int]) -> None:
     gc.set_threshold(*own)
     assert seen_by() == [own]
     assert gc.get_threshold() == own
 
 
-def test_a_compile_in_process_runs_under_the_programs_own() -> None:
+def test_compile_in_process_uses_the_programs_thresholds() -> None:
     seen = []
 
     def compile_in_process() -> None:

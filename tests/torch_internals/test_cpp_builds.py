@@ -1,4 +1,6 @@
-"""Whatever ends a compiler, what has its name is whole; and what the host ended says nothing about the CPU."""
+"""Tests that a file with its final name is complete however a compiler ends, and that host failures do not count as CPU
+facts.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from precompiled.store import scratch
 from precompiled.torch_internals.worker import cpp_builds, kernel_units, vector_units
 
 LONG_AGO = 1_000_000_000
-HALF = 'for a; do shift; [ "$a" = -o ] && break; done; echo half > "$1"; '  # sh: the output is begun
+HALF = 'for a; do shift; [ "$a" = -o ] && break; done; echo half > "$1"; '  # shell code that writes part of the output
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A scratch directory in use. What a worker sets for good is set back."""
+    """A scratch directory in use. Settings that a worker changes for good are restored."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     for module, name in (
         (codecache, "_HEADER_DIR"),
@@ -46,18 +48,18 @@ def run(script: str, target: Path, *more: str) -> None:
     cpp_builder.run_compile_cmd(shlex.join(command), str(target.parent))
 
 
-def test_a_build_that_succeeds_has_its_name(place: Path) -> None:
+def test_successful_build_has_its_final_name(place: Path) -> None:
     run(HALF + 'echo whole > "$1"; cat > /dev/null', place / "kernel.so", "-l gomp")
     assert os.listdir(place) == ["kernel.so"] and (place / "kernel.so").read_text() == "whole\n"
 
 
-def test_an_output_relative_to_where_the_compiler_runs(place: Path) -> None:
+def test_output_path_may_be_relative_to_the_compilers_directory(place: Path) -> None:
     cpp_builder.run_compile_cmd(shlex.join(["sh", "-c", HALF, "compiler", "-o", "kernel.so"]), str(place))
     assert os.listdir(place) == ["kernel.so"]
 
 
 @pytest.mark.parametrize("end", ["exit 1", "kill -KILL $$", "echo No space left on device; exit 1"])
-def test_a_compiler_that_fails_leaves_nothing(place: Path, end: str) -> None:
+def test_failed_compiler_leaves_no_file(place: Path, end: str) -> None:
     with pytest.raises(CppCompileError):
         run(HALF + end, place / "kernel.so")
     assert os.listdir(place) == []
@@ -74,13 +76,13 @@ cpp_builder.run_compile_cmd(sys.argv[2], sys.argv[1])
 """
 
 
-def test_a_process_that_is_killed_with_its_compiler_leaves_no_name(place: Path, tmp_path: Path) -> None:
+def test_killed_compile_leaves_no_file_with_the_final_name(place: Path, tmp_path: Path) -> None:
     event = tmp_path / "event"
     os.mkfifo(event)
     target = place / "kernel.so"
     command = ["sh", "-c", f"{HALF} echo > {event}; exec sleep 1000", "compiler", "-o", str(target)]
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(place), shlex.join(command)], start_new_session=True)
-    event.read_text()  # until the compiler is in the middle of its output
+    event.read_text()  # returns once the compiler has written a part of its output
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     (left,) = place.iterdir()
@@ -91,7 +93,7 @@ def test_a_process_that_is_killed_with_its_compiler_leaves_no_name(place: Path, 
 
 @pytest.fixture
 def header(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A precompiled header that torch has found long ago. Only another look makes it again."""
+    """A precompiled header that torch found long ago. Only another lookup builds it again."""
     path, found = place / "x.h", True
 
     def find(*_: str) -> str:
@@ -113,7 +115,7 @@ def header(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_precompiled_header_in_use_is_young_and_the_same(header: Path) -> None:
+def test_precompiled_header_in_use_gets_a_new_access_time_only(header: Path) -> None:
     codecache._precompile_header("h")
     for path in (header, header.with_suffix(".h.gch")):
         assert path.stat().st_atime > LONG_AGO + 1, "old files are removed"
@@ -121,15 +123,17 @@ def test_a_precompiled_header_in_use_is_young_and_the_same(header: Path) -> None
 
 
 @pytest.mark.parametrize("suffix", [".h", ".h.gch"])
-def test_a_precompiled_header_that_was_removed_is_made_again(header: Path, suffix: str) -> None:
-    """A worker lives longer than the files in scratch, and torch looks for the header once in a process."""
+def test_removed_precompiled_header_is_built_again(header: Path, suffix: str) -> None:
+    """A worker outlives the files in scratch, and torch looks for the header once per process."""
     header.with_suffix(suffix).unlink()
     codecache._precompile_header("h")
     assert header.exists() and header.with_suffix(".h.gch").exists()
 
 
-def test_flags_of_one_build_ask_for_no_header_of_their_own(place: Path) -> None:
-    """Torch names a header by them and builds it without them: seconds of a core and 150 MB for the same again."""
+def test_extra_flags_of_a_build_use_the_common_header(place: Path) -> None:
+    """Torch names a header by these flags but builds it without them: a duplicate would cost seconds of a core and 150
+    MB.
+    """
     prepare(place)
     for number, flags in enumerate(((), kernel_units._NO_LIMIT)):
         text = f"#include <torch/csrc/inductor/cpp_prefix.h>\nint number{number};\n"
@@ -137,7 +141,7 @@ def test_flags_of_one_build_ask_for_no_header_of_their_own(place: Path) -> None:
     assert len([name for name in os.listdir(place / "precompiled_headers") if name.endswith(".gch")]) == 1
 
 
-def test_each_store_has_headers_of_its_own(place: Path, tmp_path: Path) -> None:
+def test_each_store_has_its_own_headers(place: Path, tmp_path: Path) -> None:
     before = codecache._HEADER_DIR
     assert Path(before).parent == place and Path(codecache._HEADER_LOCK_DIR).parent == Path(before)
     cpp_builds.use(tmp_path / "another")
@@ -145,7 +149,7 @@ def test_each_store_has_headers_of_its_own(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("says", "known"), [("No space left on device", False), ("no such flag -mavx", True)])
-def test_a_unit_is_not_missing_because_its_test_program_could_not_be_built(
+def test_host_failure_does_not_mark_a_vector_unit_as_missing(
     place: Path, monkeypatch: pytest.MonkeyPatch, says: str, known: bool
 ) -> None:
     def failing(cmd_line: str, cwd: str) -> None:
@@ -164,8 +168,8 @@ def test_a_unit_is_not_missing_because_its_test_program_could_not_be_built(
             unit.check_build("int x;")
 
 
-def test_a_start_of_the_machine_has_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what versions that let compilers write under the final names have left in scratch/ is looked at by nobody."""
+def test_each_boot_has_its_own_scratch_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in scratch/ from versions that let compilers write under final names are ignored."""
     here = scratch.directory(tmp_path)
     assert here == scratch.directory(tmp_path) and here.parent == tmp_path / scratch.SCRATCH
     monkeypatch.setattr(scratch, "_boot", lambda: "another")
@@ -174,7 +178,7 @@ def test_a_start_of_the_machine_has_a_directory_of_its_own(tmp_path: Path, monke
 
 @pytest.fixture
 def torchs_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Torch's own directory of precompiled headers, with one."""
+    """Torch's own directory of precompiled headers, with one header."""
     directory = tmp_path / "torchinductor_me" / "precompiled_headers"
     directory.mkdir(parents=True)
     (directory / "header.h.gch").write_text("built by another program")
@@ -184,14 +188,16 @@ def torchs_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777])
-def test_a_header_that_this_user_has_built_is_copied_and_no_other(place: Path, torchs_headers: Path, mode: int) -> None:
+def test_header_is_copied_only_from_a_directory_others_cannot_write(
+    place: Path, torchs_headers: Path, mode: int
+) -> None:
     torchs_headers.chmod(mode)
     run(HALF + 'echo built here > "$1"', place / "header.h.gch")
     trusted = mode == 0o755
     assert (place / "header.h.gch").read_text() == ("built by another program" if trusted else "built here\n")
 
 
-def test_a_build_that_fails_with_a_header_is_tried_without_and_the_header_is_built_anew(
+def test_build_that_fails_with_a_header_is_repeated_without_it(
     place: Path, torchs_headers: Path
 ) -> None:
     header = place / "header.h"
@@ -202,7 +208,7 @@ def test_a_build_that_fails_with_a_header_is_tried_without_and_the_header_is_bui
     assert Path(f"{header}.gch").read_text() == "built here\n"
 
 
-def test_an_error_of_the_source_is_told_though_a_header_was_used(place: Path, torchs_headers: Path) -> None:
+def test_error_in_the_source_is_raised_although_a_header_was_used(place: Path, torchs_headers: Path) -> None:
     run(HALF, place / "header.h.gch")
     with pytest.raises(CppCompileError):
         run("exit 1", place / "kernel.so", "-include", str(place / "header.h"))

@@ -1,4 +1,4 @@
-"""DTensors and meshes as plain data and back, and which of them are refused. Over gloo: tests/e2e/test_ranks.py."""
+"""Tests of DTensors and meshes as plain data, and of refusals. tests/e2e/test_ranks.py runs them over gloo."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def doubled(x: DTensor) -> DTensor:
 
 @contextmanager
 def in_a_worker(groups: dict[str, int]) -> Iterator[None]:
-    """Of no rank, with stand-ins of these groups."""
+    """A worker's process: it has no rank, and stand-ins for these groups."""
     dist.destroy_process_group()
     try:
         with process_groups.stand_ins(groups):
@@ -71,14 +71,14 @@ def refusal(function: Callable[..., Any], *inputs: Any) -> Bypass:
     [Replicate(), Shard(0), Shard(-1), Partial(), Partial("max"), placement_types._StridedShard(1, split_factor=2)],
     ids=str,
 )
-def test_a_placement_comes_back(placement: Any) -> None:
+def test_placement_survives_the_round_trip(placement: Any) -> None:
     encoded = graph_codec.encode_constant((placement,))
     (again,) = graph_codec.decode_constant(json.loads(json.dumps(encoded)))
     assert type(again) is type(placement) and again == placement
 
 
 @pytest.mark.reason("unsupported-argument")
-def test_a_placement_of_the_programs_own_is_refused() -> None:
+def test_placement_class_of_the_program_is_refused() -> None:
     class Mine(Shard):
         pass
 
@@ -87,7 +87,7 @@ def test_a_placement_of_the_programs_own_is_refused() -> None:
     assert refused.value.code == "unsupported-argument"
 
 
-def test_a_worker_has_the_dtensors_of_the_client() -> None:
+def test_worker_recreates_the_dtensors_of_the_client() -> None:
     mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
     x = sharded(mesh).requires_grad_()
     program = captured(lambda x: (x * 2).to_local(), x).program
@@ -105,8 +105,8 @@ def test_a_worker_has_the_dtensors_of_the_client() -> None:
         assert made.device_mesh.mesh_dim_names == ("tp",) and made.to_local().shape == x.to_local().shape
 
 
-def test_a_mesh_of_a_compile_equals_no_other_and_cannot_get_into_an_artifact() -> None:
-    """torch remembers by mesh how it has sharded what; places and groups do not count for it."""
+def test_stand_in_mesh_equals_no_other_and_cannot_be_pickled() -> None:
+    """torch caches sharding decisions by mesh, and its comparison of meshes ignores places and groups."""
     program = captured(doubled, sharded(init_device_mesh("cpu", (1,)))).program
     inputs = json.loads(program.sections["inputs"])
     with in_a_worker(program.modes["groups"]):
@@ -122,7 +122,7 @@ PAIRS = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1
 
 @contextmanager
 def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.Asked]]:
-    """In a worker: the mesh of rank 2 in two pairs; what is told; and whether somebody has asked."""
+    """In a worker: the mesh of rank 2 in two pairs of ranks, the messages, and the record of rank-dependent queries."""
     told: list[str] = []
     with in_a_worker({"a": 2, "b": 2}):
         asked = rank_dependence.Asked(lambda: told.append("asked"))
@@ -143,24 +143,24 @@ def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.Asked]]:
         lambda mesh: hash(mesh.get_coordinate()) == hash((1, 0)),
     ],
 )
-def test_a_mesh_notes_who_asks_for_the_place_of_its_rank(look: Callable[[Any], bool]) -> None:
+def test_reading_a_ranks_coordinate_is_recorded(look: Callable[[Any], bool]) -> None:
     with third_of_four() as (mesh, told, asked):
         assert len(mesh.get_coordinate()) == 2 and mesh._is_current_rank_part_of_mesh() and not asked.yes
         assert look(mesh) and look(mesh)
         assert told == ["asked"] and asked.yes
 
 
-def test_there_is_no_other_way_to_the_rank() -> None:
+def test_stand_in_mesh_reveals_no_rank_without_a_record() -> None:
     with pytest.raises(CompileFailed), third_of_four() as (mesh, _, asked):
         with pytest.raises(AttributeError):
             _ = mesh._rank
         with pytest.raises(TypeError):
             pickle.dumps(mesh.get_coordinate())
         assert mesh.mesh.tolist() == [[0, 1], [2, 3]] and not asked.yes
-        mesh.get_rank()  # of all ranks
+        mesh.get_rank()  # the rank among all ranks
 
 
-def test_the_size_of_a_shard_is_no_place_where_all_have_the_same() -> None:
+def test_shard_size_is_rank_dependent_only_if_shards_differ() -> None:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as computed
 
     with third_of_four() as (mesh, _, asked):
@@ -174,16 +174,16 @@ def test_the_size_of_a_shard_is_no_place_where_all_have_the_same() -> None:
         assert asked.yes
 
 
-def test_equal_meshes_over_other_groups_are_two() -> None:
+def test_equal_meshes_with_different_groups_are_distinct() -> None:
     first, second = (init_device_mesh("cpu", (1,)) for _ in range(2))
     found = device_meshes.Meshes()
-    assert [found.number(mesh) for mesh in (first, second, first)] == [0, 0, 0]  # both are of all ranks
+    assert [found.number(mesh) for mesh in (first, second, first)] == [0, 0, 0]  # both contain all ranks
     second._dim_group_names = [dist.new_group([0]).group_name]
     assert [found.number(mesh) for mesh in (first, second, first)] == [0, 1, 0]
 
 
 @pytest.mark.reason("mesh")
-def test_dimensions_that_are_flattened_elsewhere() -> None:
+def test_mesh_flattened_outside_of_the_graph_is_refused() -> None:
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
     captured(doubled, sharded(mesh))
     mesh._flatten("all")
@@ -194,7 +194,7 @@ def test_dimensions_that_are_flattened_elsewhere() -> None:
 
 @pytest.mark.reason("mesh")
 @pytest.mark.parametrize(("change", "said"), [("coordinate", "this rank"), ("groups", "groups"), ("thread", "thread")])
-def test_a_mesh_without_what_is_needed(change: str, said: str) -> None:
+def test_incomplete_mesh_is_refused(change: str, said: str) -> None:
     mesh = init_device_mesh("cpu", (1,))
     if change == "coordinate":
         mesh._coordinate_on_dim = None
@@ -208,7 +208,7 @@ def test_a_mesh_without_what_is_needed(change: str, said: str) -> None:
 
 
 @pytest.mark.reason("dtensor-state")
-def test_a_state_that_no_worker_has() -> None:
+def test_unsupported_dtensor_state_is_refused() -> None:
     from torch.distributed.tensor._utils import ExplicitRedistributionContext
     from torch.distributed.tensor.experimental import register_sharding
 
@@ -232,7 +232,7 @@ def test_a_state_that_no_worker_has() -> None:
     captured(doubled, x)
 
 
-def test_the_state_is_in_the_key_and_a_worker_has_it() -> None:
+def test_dtensor_state_is_in_the_key_and_applied_in_the_worker() -> None:
     from torch.distributed.tensor.experimental import implicit_replication
     from torch.distributed.tensor.parallel import loss_parallel
 
@@ -253,7 +253,7 @@ def test_the_state_is_in_the_key_and_a_worker_has_it() -> None:
 
 
 @pytest.mark.reason("rank-dependent")
-def test_code_that_names_ranks_of_a_mesh_is_refused() -> None:
+def test_generated_code_with_ranks_of_a_mesh_is_refused() -> None:
     code = "buf1 = torch.ops._c10d_functional.broadcast.default(buf0, 0, 'precompiled-group-0')"
     device_meshes.refuse_ranks([], code)
     with pytest.raises(CompileFailed) as refused:

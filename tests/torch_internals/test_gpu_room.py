@@ -1,4 +1,4 @@
-"""A load that finds the GPU full is tried once more, after the allocator has given back what nobody uses."""
+"""Tests that a load on a full GPU is retried once, after the allocator has released its unused memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from precompiled.torch_internals import gpu_room
 FULL = RuntimeError("CUDA driver error: out of memory")
 
 
-def test_a_load_is_tried_again_with_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_retried_after_memory_was_released(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
-    # The swap's thread has another GPU than its graph's, and must make no context there.
+    # The swap's thread may have another current device, and must not create a context there.
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(done.append(device)))
 
     def load() -> str:
@@ -29,7 +29,7 @@ def test_a_load_is_tried_again_with_more_room(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("error", [FULL, RuntimeError("invalid device function"), ValueError("no artifact")])
-def test_other_errors_and_a_second_one_are_raised(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_other_errors_and_a_second_failure_are_raised(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     tried: list[int] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())

@@ -1,4 +1,4 @@
-"""Groups by number, and back to the names of a client's."""
+"""Tests of process groups as numbers, and of the way back to the names that a client uses."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def call(args):
 """  # fmt: skip
 
 
-def test_each_name_is_put_in_and_no_other_text() -> None:
+def test_only_group_names_are_replaced() -> None:
     assert moved_text(WRAPPER, ["7", 'it\'s "one"', *"bcdefghijk"[1:]]) == MOVED
 
 
-def test_names_that_are_numbers_of_others_are_not_moved_twice() -> None:
+def test_names_that_look_like_numbers_are_replaced_once() -> None:
     code = "op('precompiled-group-0', 'precompiled-group-1')"
     swapped = [numbered(1), numbered(0)]
     assert moved_text(code, swapped) == "op('precompiled-group-1', 'precompiled-group-0')"
     assert for_a_client([{numbered(0): [numbered(1), 1]}], swapped) == [{numbered(1): [numbered(0), 1]}]
 
 
-def test_a_name_of_two_parts_is_one() -> None:
+def test_name_split_into_two_literals_is_replaced() -> None:
     assert moved_text("'precompiled-' 'group-0'", ["7"]) == "'7'"
 
 
@@ -42,14 +42,14 @@ def test_a_name_of_two_parts_is_one() -> None:
 @pytest.mark.parametrize(
     "code", ["'precompiled-group-2'", "f('x = \"precompiled-group-0\"')", "op('precompiled-'\n'group-0')"]
 )
-def test_a_name_in_an_unknown_place_is_refused(code: str) -> None:
+def test_group_name_in_an_unknown_place_is_refused(code: str) -> None:
     with pytest.raises(Bypass) as refused:
         moved_text(code, ["7", "8"])
     assert refused.value.code == "collective"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_a_key_has_the_order_of_groups_and_not_their_names(one_rank: None) -> None:
+def test_key_depends_on_the_order_of_groups_not_on_their_names(one_rank: None) -> None:
     dist, ours = torch.distributed, torch.distributed._functional_collectives
     groups = [dist.group.WORLD, *(dist.new_group([0]) for _ in range(3))]
 

@@ -1,4 +1,4 @@
-"""The digest of an installed package follows its files, and nothing else of an installation."""
+"""Tests that the digest of an installed package depends on its files alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Install = Callable[..., str]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Writes such a distribution with some lines of its record changed; the digest that the package then has."""
+    """Writes a distribution with some lines of its record changed, and returns the package's digest."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def found(name: str = "Installed", **changed: str) -> str:
@@ -36,7 +36,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return found
 
 
-def test_a_file_that_changed_is_another_digest(install: Install) -> None:
+def test_changed_file_changes_the_digest(install: Install) -> None:
     first = install()
     assert first
     assert install(**{"installed_ops/rules.py": "sha256=x,2"}) != first
@@ -44,19 +44,19 @@ def test_a_file_that_changed_is_another_digest(install: Install) -> None:
 
 
 @pytest.mark.parametrize("path", ["other/__init__.py", "../../../bin/tool", "Installed-1.dist-info/INSTALLER"])
-def test_what_is_none_of_its_files_does_not_count(install: Install, path: str) -> None:
+def test_files_outside_of_the_package_do_not_count(install: Install, path: str) -> None:
     assert install() == install(**{path: "sha256=x,2"})
 
 
-def test_a_package_that_nobody_installed_has_none() -> None:
+def test_package_without_an_installation_has_no_digest() -> None:
     assert installations.digest("nobody_installed_this") == ""
     assert installations.digest("torch") == installations.digest("json") == "", "their versions are in the key"
 
 
-def test_it_is_in_the_digest_of_a_module_and_of_those_that_import_it(
+def test_installation_is_in_the_digest_of_modules_that_import_it(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the file of its root was, so a new version of a package was served the old one's artifacts."""
+    """A digest of the package's root file alone would serve artifacts of an old version to a new one."""
     site = tmp_path / "site"
     (site / "installed_ops").mkdir(parents=True)
     (site / "installed_ops" / "__init__.py").write_text("")

@@ -1,4 +1,4 @@
-"""Kernels that are built together have the instructions of those that torch builds one by one."""
+"""Tests that kernels built together have the same machine code as kernels that torch builds one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precompiled.torch_internals.worker import kernel_units
 
 
 class Model(torch.nn.Module):
-    """Embeddings, attention, norms over channels and features, pooling: enough kernels for one unit to be large."""
+    """Embeddings, attention, norms over channels and features, pooling: enough kernels for a large unit."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Model(torch.nn.Module):
 
 
 class Keeps:
-    """What wrappers name is built as torch builds it, and noted."""
+    """Builds the kernels that wrappers name as torch builds them, and keeps their sources."""
 
     def __init__(self) -> None:
         self.sources: list[tuple[list[str], str]] = []
@@ -56,11 +56,11 @@ class Keeps:
 
 @pytest.fixture(scope="module")
 def sources() -> list[tuple[list[str], str]]:
-    """Of the kernels of training steps."""
+    """The sources of the kernels of training steps."""
     keeps = Keeps()
     torch.manual_seed(0)
     indices = torch.randint(50, (16, 64))
-    threads = torch._inductor.config.patch({"cpp.threads": 2})  # whatever the test runs with: parallel regions
+    threads = torch._inductor.config.patch({"cpp.threads": 2})  # fixed, so that kernels have parallel regions
     with threads, cpp_kernels.handled(keeps), torch._inductor.utils.fresh_cache():
         for width in (128, 96):
             torch.compile(Model(width))(indices).backward()
@@ -68,9 +68,9 @@ def sources() -> list[tuple[list[str], str]]:
     return keeps.sources
 
 
-@pytest.mark.slow  # each kernel of a corpus is compiled twice
+@pytest.mark.slow  # each kernel of the corpus is compiled twice
 @pytest.mark.skipif(not is_gcc() or not shutil.which("objdump"), reason="compares what GCC makes, by objdump")
-def test_the_machine_code_is_that_of_kernels_built_alone(sources: list[tuple[list[str], str]]) -> None:
+def test_kernels_built_together_have_the_machine_code_of_single_builds(sources: list[tuple[list[str], str]]) -> None:
     collector = kernel_units.KernelCollector()
     for argtypes, source in sources:
         collector.kernel(argtypes, source)
@@ -103,7 +103,7 @@ def plain(value: int, extra: str = "") -> tuple[list[str], str]:
 
 
 def built(*items: tuple[list[str], str]) -> tuple[kernel_units.Native, list[float]]:
-    """All of them by one collector, and what each writes."""
+    """Build all of them with one collector; also returns the value that each writes."""
     collector = kernel_units.KernelCollector()
     named = [collector.kernel(*item) for item in items]
     collector.all_named()
@@ -113,21 +113,21 @@ def built(*items: tuple[list[str], str]) -> tuple[kernel_units.Native, list[floa
     return collector.native(), out.tolist()
 
 
-def test_a_kernel_with_directives_of_its_own_is_built_alone() -> None:
+def test_kernel_with_its_own_directives_is_built_alone() -> None:
     native, values = built(plain(1), plain(2), plain(3, "#define HIDDEN\n#ifndef HIDDEN\nno C++\n#endif"))
     assert values == [1.0, 2.0, 3.0]
     assert sorted(list(native.kernels.values()).count(file) for file in native.files) == [1, 2]
 
 
-def test_kernels_that_do_not_bear_each_other_are_built_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
-    # One name for the linker, whatever the namespace.
+def test_conflicting_kernels_are_built_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
+    # Both define the same linker symbol, whatever their namespace.
     native, values = built(plain(1, 'int x asm("same") = 1;'), plain(2, 'int x asm("same") = 2;'))
     assert values == [1.0, 2.0]
     assert len(native.files) == 2
     assert "CppCompileError" in capfd.readouterr().err
 
 
-def test_what_the_compiler_says_of_one_of_them_is_raised() -> None:
+def test_compiler_error_of_one_kernel_is_raised() -> None:
     collector = kernel_units.KernelCollector()
     for item in (plain(1), plain(2, "no C++")):
         collector.kernel(*item)
@@ -141,5 +141,5 @@ def test_what_the_compiler_says_of_one_of_them_is_raised() -> None:
     ("count", "threads", "sizes"),
     [(1, 8, [1]), (15, 8, [15]), (16, 8, [8, 8]), (40, 2, [20, 20]), (100, 1, [50, 50]), (0, 2, [])],
 )
-def test_a_unit_is_neither_small_beside_others_nor_large(count: int, threads: int, sizes: list[int]) -> None:
+def test_kernels_are_divided_into_units_of_similar_size(count: int, threads: int, sizes: list[int]) -> None:
     assert [len(part) for part in kernel_units.divided(range(count), threads)] == sizes

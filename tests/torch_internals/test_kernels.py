@@ -1,4 +1,6 @@
-"""Loading an artifact's kernels: only in the thread that loads, and without torch's pool of compile processes."""
+"""Tests that an artifact's kernels are loaded only in the loading thread, and without torch's pool of compile
+processes.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_a_kernel_that_the_artifact_lacks_is_an_error_and_never_built() -> None:
+def test_kernel_missing_from_the_artifact_is_an_error_and_never_built() -> None:
     with cpp_kernels.mapped({}), pytest.raises(CorruptArtifact, match="lacks the native code"):
         AsyncCompile().cpp_pybinding(["float*"], "int kernel() {}")
 
 
-def test_a_file_that_is_no_extension_module_is_an_error(tmp_path: Path) -> None:
+def test_file_that_is_not_an_extension_module_is_an_error(tmp_path: Path) -> None:
     name = cpp_kernels.kernel_name(["float*"], "int kernel() {}")
     file = tmp_path / f"{name}.so"
     file.write_bytes(b"not an ELF file")
@@ -33,14 +35,14 @@ def test_a_file_that_is_no_extension_module_is_an_error(tmp_path: Path) -> None:
         AsyncCompile().cpp_pybinding(["float*"], "int kernel() {}")
 
 
-def test_the_name_of_a_kernel_is_that_of_what_it_is_built_from() -> None:
+def test_kernel_name_depends_on_source_and_argument_types() -> None:
     name = cpp_kernels.kernel_name(["float*"], "a")
     assert len(name) == 64
     assert name == cpp_kernels.kernel_name(["float*"], "a")
     assert len({name, cpp_kernels.kernel_name(["float*"], "b"), cpp_kernels.kernel_name(["int*"], "a")}) == 3
 
 
-def test_no_pool_of_processes_is_asked_for_while_an_artifact_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_an_artifact_starts_no_process_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def original() -> bool:
@@ -49,16 +51,16 @@ def test_no_pool_of_processes_is_asked_for_while_an_artifact_is_loaded(monkeypat
 
     monkeypatch.setattr(cpp_kernels, "_original_use_process_pool", original)
     with cpp_kernels.mapped({}):
-        # AsyncCompile.triton asks first, and asking is what starts the pool.
+        # AsyncCompile.triton calls this first, and the call itself would start the pool.
         assert AsyncCompile.use_process_pool() is False
         assert AsyncCompile().use_process_pool() is False
-        # The user's own compile in another thread is not touched.
+        # A compile of the user in another thread is not affected.
         other = threading.Thread(target=AsyncCompile.use_process_pool, name="other")
         other.start()
         other.join()
     assert asked == ["other"]
     with kernel_units.collected(lambda built, of: None):
-        assert AsyncCompile.use_process_pool() is True  # in a worker it is what makes compiles parallel
+        assert AsyncCompile.use_process_pool() is True  # the pool makes a worker's compiles parallel
     assert AsyncCompile.use_process_pool() is True
 
 
@@ -71,8 +73,8 @@ PyMODINIT_FUNC NAME(void) { return PyModule_Create(&module); }
 """
 
 
-def test_one_source_compiled_with_other_flags_is_another_kernel(tmp_path: Path) -> None:
-    """``options={"cpp.enable_unsafe_math_opt_flag": True}`` for one of two functions is another compiler's command."""
+def test_equal_source_with_other_flags_is_a_separate_kernel(tmp_path: Path) -> None:
+    """``options={"cpp.enable_unsafe_math_opt_flag": True}`` for one of two functions changes the compiler's command."""
     found = []
     name = cpp_kernels.kernel_name(["float*"], SOURCE)
     (tmp_path / "kernel.c").write_text(SOURCE.replace("NAME", f"PyInit_{cpp_kernels.module_name(name)}"))

@@ -1,4 +1,4 @@
-"""Which library registers an operator, what counts with it, and what nobody can tell."""
+"""Tests of which library registers an operator, which files count with it, and which cases are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPS = torch.ops.pc_library
 
 @pytest.fixture(scope="module")
 def extension() -> Iterator[Path]:
-    """The extension, loaded. It stays: a library cannot be unloaded."""
+    """The loaded extension. It stays loaded, because a library cannot be unloaded."""
     with tempfile.TemporaryDirectory() as folder:
         path = support_library_ops.build(Path(folder)).resolve()
         torch.ops.load_library(str(path))
@@ -32,7 +32,7 @@ def extension() -> Iterator[Path]:
 
 @pytest.fixture
 def started_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if this process had begun after all of this was built."""
+    """Let the start of this process appear later than the build."""
     shared_libraries.content_digest.cache_clear()
     shared_libraries._digest.cache_clear()
     with monkeypatch.context() as patch:
@@ -49,7 +49,7 @@ def refusal(operator: torch._ops.OpOverload) -> str:
     return str(refused.value)
 
 
-def test_the_library_of_an_operator_is_the_one_that_has_the_name_of_its_source(extension: Path) -> None:
+def test_library_of_an_operator_is_found_by_its_source_file(extension: Path) -> None:
     places = dispatcher_registrations.of("pc_library::scaled")
     assert {place.key for place in places} == {dispatcher_registrations.DEFINITION, "CPU", "Meta", "Autograd"}
     (file,) = {place.file for place in places}
@@ -60,7 +60,7 @@ def test_the_library_of_an_operator_is_the_one_that_has_the_name_of_its_source(e
 
 
 @pytest.mark.usefixtures("started_later")
-def test_an_operator_is_named_with_its_library(extension: Path) -> None:
+def test_operator_is_encoded_with_its_library(extension: Path) -> None:
     operator = OPS.scaled.default
     encoded = call_targets.encode(operator)
     assert encoded[4] == str(extension) and encoded[6] == "Autograd Meta CPU"
@@ -69,19 +69,19 @@ def test_an_operator_is_named_with_its_library(extension: Path) -> None:
         call_targets.decode([*encoded[:5], "0" * 64, encoded[6]])
 
 
-def test_a_library_that_was_built_after_the_start_of_the_process_is_refused(extension: Path) -> None:
+def test_library_built_after_the_process_started_is_refused(extension: Path) -> None:
     with pytest.raises(Bypass, match="was saved after this process started") as refused:
         shared_libraries.digest(str(extension), code="custom-op")
     assert refused.value.code == "custom-op-edited"
 
 
 @pytest.mark.usefixtures("started_later")
-def test_what_a_library_needs_counts_but_for_what_torch_needs_itself(extension: Path) -> None:
+def test_dependencies_of_a_library_count_except_those_of_torch(extension: Path) -> None:
     found = shared_libraries._with_needed(str(extension), "custom-op", shared_libraries._changes())
     assert found == {str(extension), str(extension.parent / support_library_ops.NEEDED)}
 
 
-def test_a_library_says_what_it_needs_as_the_linkers_tools_say_it(extension: Path) -> None:
+def test_needed_libraries_equal_the_output_of_readelf(extension: Path) -> None:
     shown = subprocess.run(["readelf", "-d", str(extension)], capture_output=True, text=True, check=True).stdout
     found = shared_libraries._read(str(extension))
     assert list(found.needed) == re.findall(r"\(NEEDED\).*\[(.*)\]", shown)
@@ -93,7 +93,7 @@ def test_a_library_says_what_it_needs_as_the_linkers_tools_say_it(extension: Pat
 
 
 @pytest.mark.usefixtures("extension")
-def test_a_library_that_is_loaded_later_is_seen(tmp_path: Path) -> None:
+def test_library_loaded_later_is_found(tmp_path: Path) -> None:
     before = shared_libraries._loaded(shared_libraries._changes())
     subprocess.run(
         ["g++", "-shared", "-x", "c++", "-", "-o", str(tmp_path / "later.so")], input="int f;", text=True, check=True
@@ -105,15 +105,15 @@ def test_a_library_that_is_loaded_later_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("extension")
-def test_an_operator_of_which_torch_does_not_say_where_it_is_from_is_refused() -> None:
+def test_operator_registered_at_an_unknown_place_is_refused() -> None:
     assert "which library has registered it at an unknown place" in refusal(OPS.unknown.default)
 
 
 @pytest.mark.usefixtures("extension", "started_later")
-def test_what_python_registers_for_an_operator_of_a_library_counts_or_is_refused() -> None:
+def test_python_registrations_of_a_library_operator_count_or_are_refused() -> None:
     assert __name__ not in custom_ops.defining_modules(OPS.bare.default)[0]
     library = torch.library.Library("pc_library", "FRAGMENT")
-    library.impl("bare", lambda x: x * 3, "CUDA")  # which only compiled code calls
+    library.impl("bare", lambda x: x * 3, "CUDA")  # only compiled code would call it
     assert __name__ not in custom_ops.defining_modules(OPS.bare.default)[0]
     library.impl("bare", torch.empty_like, "Meta")
     assert __name__ in custom_ops.defining_modules(OPS.bare.default)[0].split(",")
@@ -125,8 +125,8 @@ def test_what_python_registers_for_an_operator_of_a_library_counts_or_is_refused
 
 
 @pytest.mark.usefixtures("extension", "started_later")
-def test_functions_of_python_are_found_behind_what_torch_wraps_them_with() -> None:
-    torch.library.register_fake("pc_library::bare", torch.empty_like)  # in C: it is this module that registers it
+def test_python_functions_are_found_behind_wrappers_of_torch() -> None:
+    torch.library.register_fake("pc_library::bare", torch.empty_like)  # a C function: the registration is this module's
     assert __name__ in custom_ops.defining_modules(OPS.bare.default)[0].split(",")
 
     def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:

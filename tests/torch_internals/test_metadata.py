@@ -1,4 +1,6 @@
-"""The metadata of a graph's inputs: read in the client, made again in the worker, without a byte of data."""
+"""Tests of the metadata of a graph's inputs: the client reads it, the worker recreates inputs from it, no data is
+sent.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ INPUTS: dict[str, Callable[[], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_inputs_are_made_again_with_the_same_metadata(name: str) -> None:
+def test_recreated_inputs_have_the_same_metadata(name: str) -> None:
     function = double if name != "float8" else (lambda x: x.float())
     described = json.loads(captured(function, INPUTS[name]()).program.sections["inputs"])
     mode = input_metadata.new_fake_mode()
@@ -60,7 +62,7 @@ def test_inputs_are_made_again_with_the_same_metadata(name: str) -> None:
     assert json.loads(json.dumps(again)) == described
 
 
-def test_an_input_of_inference_mode_stays_one() -> None:
+def test_inference_tensor_is_recreated_as_one() -> None:
     mode = input_metadata.new_fake_mode()
     with torch.inference_mode(), mode:
         described = input_metadata.describe_inputs([placeholder(torch.empty(4, 6))]).to_plain()
@@ -69,7 +71,7 @@ def test_an_input_of_inference_mode_stays_one() -> None:
     assert made.is_inference()
 
 
-def test_inputs_over_one_memory_are_made_so_again() -> None:
+def test_inputs_that_share_memory_are_recreated_with_shared_memory() -> None:
     whole = torch.randn(8, 6)
     found = captured(lambda x, y, z: x + y + z, whole[:4], torch.randn(4, 6), whole[4:])
     described = json.loads(found.program.sections["inputs"])
@@ -82,7 +84,7 @@ def test_inputs_over_one_memory_are_made_so_again() -> None:
     assert apart.key != found.key
 
 
-def test_symbolic_sizes_are_made_again() -> None:
+def test_symbolic_sizes_are_recreated() -> None:
     x = torch.randn(4, 6)
     torch._dynamo.mark_dynamic(x, 0)
     found = captured(lambda x: x.reshape(-1) * x.shape[0], x)
@@ -94,7 +96,7 @@ def test_symbolic_sizes_are_made_again() -> None:
     assert (int(made[0]), tuple(map(int, made[1].shape))) == (4, (4, 6))
 
 
-def test_other_sizes_can_be_asked_for() -> None:
+def test_program_can_be_sent_with_other_sizes() -> None:
     x = torch.randn(4, 6)
     torch._dynamo.mark_dynamic(x, 0)
     program = captured(double, x).program
@@ -103,7 +105,7 @@ def test_other_sizes_can_be_asked_for() -> None:
     assert json.loads(program.to_bytes([9]))["hints"] == [9]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def test_a_lazy_conjugate_is_refused() -> None:
@@ -132,29 +134,29 @@ def fake(**arguments: Any) -> torch.Tensor:
 
 
 def test_a_real_tensor_is_refused() -> None:
-    # A graph without Dynamo's metadata is none of Dynamo's; and data must not travel.
+    # A graph without Dynamo's metadata does not come from Dynamo, and data must not be sent.
     with pytest.raises(Bypass) as refused:
         input_metadata.describe_inputs([placeholder(X)])
     assert refused.value.code == "unsupported-input"
 
 
 @pytest.mark.parametrize("value", [None, 1.5, "x", True])
-def test_an_input_that_is_no_tensor_and_no_size_is_refused(value: Any) -> None:
+def test_input_that_is_neither_tensor_nor_size_is_refused(value: Any) -> None:
     with pytest.raises(Bypass) as refused:
         input_metadata.describe_inputs([placeholder(value)])
     assert refused.value.code == "unsupported-input"
 
 
-def test_a_float_that_dynamo_has_fixed_is_traced_again() -> None:
-    # The worker would read an unknown number where Dynamo has specialized on the eps of a layer norm.
+def test_float_that_dynamo_specialized_is_retraced() -> None:
+    # Dynamo has specialized on the eps of a layer norm, where the worker would see an unknown number.
     with pytest.raises(FixedFloats) as fixed:
         captured(torch.nn.LayerNorm(6), X, dynamic=True)
     assert len(fixed.value.names) == 1
 
 
 @pytest.mark.parametrize("bag", [False, True])
-def test_a_float_that_no_operator_reads_is_traced_again(bag: bool) -> None:
-    """Torch fixes it, too, at the end of AOTAutograd's trace: no tensor takes its place."""
+def test_float_that_no_operator_reads_is_retraced(bag: bool) -> None:
+    """Torch specializes on such a float too, at the end of AOTAutograd's trace, because no tensor replaces it."""
     model = torch.nn.EmbeddingBag(10, 4) if bag else torch.nn.Embedding(10, 4)
     with pytest.raises(FixedFloats) as fixed:
         captured(model, torch.zeros(2, 3, dtype=torch.long), dynamic=True)

@@ -1,4 +1,4 @@
-"""The state around a graph and the configuration: captured, applied for one compile, and set back."""
+"""Tests of the modes around a graph and the configuration: captured, applied for one compile, and restored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def captured_under(*contexts: Any) -> dict[str, Any]:
     with ExitStack() as stack:
         for context in contexts:
             stack.enter_context(context)
-        # Through JSON, as it travels.
+        # Through JSON, as the state is sent.
         return dict(json.loads(json.dumps(ambient_modes.read(uses_cpu=True))))
 
 
@@ -72,7 +72,7 @@ def test_thread_local_state_is_restored_in_another_thread(name: str) -> None:
     assert seen[1] == ambient_modes.read(uses_cpu=True)
 
 
-def test_a_mode_that_is_on_here_and_was_off_there_is_switched_off() -> None:
+def test_mode_that_was_off_at_capture_is_switched_off() -> None:
     wanted = captured_under()
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), ambient_modes.thread_local(wanted):
         assert torch.is_grad_enabled()
@@ -96,7 +96,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_process_wide_state_is_applied_for_one_compile_and_set_back(name: str) -> None:
+def test_process_wide_state_is_applied_for_one_compile_and_restored(name: str) -> None:
     before = ambient_modes.read(uses_cpu=True)
     wanted = {**before, **CHANGES[name]}
     with ambient_modes.process_wide(wanted):
@@ -104,7 +104,7 @@ def test_process_wide_state_is_applied_for_one_compile_and_set_back(name: str) -
     assert ambient_modes.read(uses_cpu=True) == before
 
 
-def test_process_wide_state_is_set_back_after_an_error() -> None:
+def test_process_wide_state_is_restored_after_an_error() -> None:
     before = ambient_modes.read(uses_cpu=True)
     with pytest.raises(ZeroDivisionError), ambient_modes.process_wide({**before, "default_dtype": "float64"}):
         raise ZeroDivisionError
@@ -113,7 +113,7 @@ def test_process_wide_state_is_set_back_after_an_error() -> None:
 
 @pytest.mark.reason("environment-differs")
 @pytest.mark.skipif(torch.backends.opt_einsum.is_available(), reason="opt_einsum is installed")
-def test_the_order_of_an_einsum_is_the_programs_or_nobodys() -> None:
+def test_opt_einsum_setting_is_applied_or_the_compile_fails() -> None:
     before = ambient_modes.read(uses_cpu=True)
     assert before["opt_einsum"] == [False, None]
     wanted = {**before, "mkldnn": not before["mkldnn"], "opt_einsum": [True, "auto"]}
@@ -122,7 +122,7 @@ def test_the_order_of_an_einsum_is_the_programs_or_nobodys() -> None:
     assert failed.value.code == "environment-differs" and ambient_modes.read(uses_cpu=True) == before
 
 
-def test_the_threads_of_a_gpu_graph_are_nobodys_business() -> None:
+def test_thread_count_does_not_count_for_a_gpu_graph() -> None:
     before = torch.get_num_threads()
     wanted = ambient_modes.read(uses_cpu=False)
     assert wanted["threads"] == 0
@@ -143,7 +143,7 @@ def test_the_whole_configuration_can_be_sent() -> None:
     assert snapshot["functorch"]
 
 
-def test_a_configuration_is_applied_for_one_compile_and_set_back() -> None:
+def test_configuration_is_applied_for_one_compile_and_restored() -> None:
     before = torch._inductor.config.max_fusion_size, torch._inductor.config.compile_threads
     with compiler_config.applied(through_json({"max_fusion_size": 7, "triton.cudagraphs": True}), 3):
         assert torch._inductor.config.max_fusion_size == 7
@@ -152,8 +152,10 @@ def test_a_configuration_is_applied_for_one_compile_and_set_back() -> None:
     assert (torch._inductor.config.max_fusion_size, torch._inductor.config.compile_threads) == before
 
 
-def test_what_is_set_for_symbolic_sizes_is_sent_and_applied() -> None:
-    """Only what differs from torch's: a worker compiles the same graph otherwise under backed_size_oblivious."""
+def test_settings_of_symbolic_sizes_are_sent_and_applied() -> None:
+    """Only settings that differ from torch's defaults are sent. Under backed_size_oblivious a worker compiles the same
+    graph differently.
+    """
     shapes = torch.fx.experimental._config
     assert through_json({})["shapes"] == {}
     with shapes.patch(backed_size_oblivious=True):
@@ -164,13 +166,13 @@ def test_what_is_set_for_symbolic_sizes_is_sent_and_applied() -> None:
     assert not shapes.backed_size_oblivious
 
 
-def test_what_the_worker_has_set_itself_does_not_count() -> None:
+def test_settings_of_the_worker_are_overridden() -> None:
     wanted = through_json({})
     with torch._inductor.config.patch(max_fusion_size=7), compiler_config.applied(wanted, 1):
         assert torch._inductor.config.max_fusion_size == wanted["inductor"]["max_fusion_size"]
 
 
-def test_applying_what_was_captured_changes_nothing() -> None:
+def test_applying_the_captured_configuration_changes_nothing() -> None:
     wanted = through_json({})
     with compiler_config.applied(wanted, torch._inductor.config.compile_threads):
         assert through_json({}) == wanted
@@ -181,15 +183,17 @@ def test_applying_what_was_captured_changes_nothing() -> None:
     [None, True, 3, 0.5, "text", [1, [2]], (1, (2,)), {1, 2}, {"a": {"b": (1,)}}, torch.float16, frozenset({"x"})],
     ids=repr,
 )
-def test_a_plain_value_comes_back_as_what_it_was(value: Any) -> None:
+def test_plain_value_survives_the_round_trip(value: Any) -> None:
     plain = json.loads(json.dumps(compiler_config._plain_value("x", value)))
     expected = set(value) if isinstance(value, frozenset) else value
     assert compiler_config._value(plain) == expected
     assert type(compiler_config._value(plain)) is type(expected)
 
 
-def test_every_setting_that_save_config_portable_leaves_out_is_known() -> None:
-    """Torch leaves settings out that it thinks cannot matter, or that are code: each is one that we decided about."""
+def test_all_settings_that_save_config_portable_omits_are_known() -> None:
+    """Torch leaves out settings that it considers irrelevant, or that are code. This project must have decided about
+    each of them.
+    """
     module = torch._inductor.config
     portable = module.save_config_portable(ignore_private_configs=False)
     left_out = {name for name, entry in module._config.items() if name not in portable and entry.alias is None}
@@ -197,12 +201,12 @@ def test_every_setting_that_save_config_portable_leaves_out_is_known() -> None:
         *code_settings.NAMES,
         *compiler_config._IRRELEVANT,
         *compiler_config._LEFT_OUT,
-        # Where results of compiles and measurements are kept.
+        # Places of cached compiles and measurements.
         "fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache", "autotune_remote_cache",
         "cutlass.cutlass_dir", "cuda.cutlass_dir", "xpu.cutlass_dir",
-        # How the processes of one compile are run.
+        # How the processes of one compile run.
         "compile_worker_watchdog_interval_seconds", "compile_worker_mode",
-        # Names of passes over collectives, whose graphs are not sent.
+        # Names of passes over collectives, which such graphs do not send.
         "_fuse_ddp_communication_passes",
     }  # fmt: skip
     left_out = {name for name in left_out if not name.startswith("trace.") and not name.endswith("_TESTING_ONLY")}

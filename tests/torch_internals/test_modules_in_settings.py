@@ -1,4 +1,4 @@
-"""Settings that are code, as plain data, in this process (tests/e2e/test_code_settings.py has a worker)."""
+"""Tests of settings that are code, as plain data in this process. tests/e2e/test_code_settings.py uses a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def encoded(value: Any) -> Any:
     return compiler_config._plain_value("a setting", value)
 
 
-def test_a_module_is_named_with_the_digest_of_its_content(module: ModuleType) -> None:
+def test_module_is_encoded_with_the_digest_of_its_content(module: ModuleType) -> None:
     plain = encoded([module])
     ((name, digest),) = code_settings.modules(plain)
     assert name == "held_by_a_pass" and compiler_config._value(plain) == [module]
@@ -42,7 +42,7 @@ def test_a_module_is_named_with_the_digest_of_its_content(module: ModuleType) ->
         compiler_config._value(plain)
 
 
-def test_ours_is_in_the_key_by_the_version_of_a_program_and_the_programs_own_has_no_name() -> None:
+def test_module_of_precompiled_has_no_digest_and_main_is_refused() -> None:
     assert encoded(code_settings) == {"module": [code_settings.__name__, ""]}
     assert compiler_config._value(encoded(code_settings)) is code_settings
     for nameless in (ModuleType("__main__"), ModuleType("nowhere")):

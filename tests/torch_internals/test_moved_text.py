@@ -1,4 +1,6 @@
-"""Where an index stands in what Inductor generates. Against torch's own code: tests/gpu/test_device_index.py."""
+"""Tests of the places of device indices in Inductor's generated code. tests/gpu/test_device_index.py uses torch's own
+code.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def call(args):
 """
 
 
-def test_each_index_is_moved_and_no_other_number() -> None:
+def test_only_device_indices_are_replaced() -> None:
     assert moved_text(WRAPPER, 3) == MOVED
 
 
@@ -53,7 +55,7 @@ def test_each_index_is_moved_and_no_other_number() -> None:
         "device(type='cuda', number=0)",
     ],
 )
-def test_what_may_be_an_index_in_another_way_is_refused(code: str) -> None:
+def test_possible_device_index_in_another_form_is_refused(code: str) -> None:
     with pytest.raises(Bypass) as refused:
         moved_text(code, 1)
     assert refused.value.code == "device-index"

@@ -1,4 +1,4 @@
-"""Names of graphs, as people know their functions."""
+"""Tests that graphs are named after the user's functions."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def names(function: object) -> list[str]:
         return [graph.name.partition(" ")[0] for graph in here.reports()]
 
 
-def test_a_graph_has_the_name_of_its_function() -> None:
+def test_graph_is_named_after_its_function() -> None:
     def local(x: torch.Tensor) -> torch.Tensor:
         return x.sin()
 
-    assert names(Net()) == ["Net.forward" if sys.version_info >= (3, 11) else "forward"]  # what code objects say
+    assert names(Net()) == ["Net.forward" if sys.version_info >= (3, 11) else "forward"]  # qualified since 3.11
     assert names(local) == ["local"]
     assert names(breaks) == ["breaks", "breaks"]
 
 
-def test_where_the_function_is_torchs_own_it_is_that_of_the_module() -> None:
+def test_graph_of_a_torch_module_is_named_after_its_class() -> None:
     assert names(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())) == ["Sequential"]

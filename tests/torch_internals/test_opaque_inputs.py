@@ -1,4 +1,6 @@
-"""Opaque objects among the inputs: what is told of one is its class, and a worker's has no value."""
+"""Tests of opaque objects among the inputs: an object is described by its class, and the worker's object has no
+value.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Label(OpaqueBase):
 
 
 class Kept(OpaqueBase):
-    """Of which Dynamo guards."""
+    """An opaque object that Dynamo guards on."""
 
 
 register_opaque_type(Label, typ="value", hoist=True)
@@ -47,7 +49,7 @@ def _(x: torch.Tensor, label: Label) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def test_an_object_is_told_by_its_class_and_made_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_is_described_by_its_class_and_made_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
     mode = input_metadata.new_fake_mode()
     modules: dict[str, str] = {}
@@ -62,7 +64,7 @@ def test_an_object_is_told_by_its_class_and_made_without_a_value(monkeypatch: py
             asked()
 
 
-def test_an_object_that_is_guarded_on_is_refused() -> None:
+def test_object_with_a_guard_is_refused() -> None:
     value = maybe_to_fake_obj(input_metadata.new_fake_mode(), Kept())
     assert opaque_inputs.is_opaque(value)
     with pytest.raises(Bypass) as refused:

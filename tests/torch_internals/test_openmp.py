@@ -1,4 +1,4 @@
-"""OpenMP's threads while graphs are compiled: a team of ours is there meanwhile, and nothing of it afterwards."""
+"""Tests of OpenMP's threads during compiles: a team of ours exists meanwhile, and nothing of it remains afterwards."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support_session import deaf_daemon
 
 from precompiled.torch_internals.client import openmp_threads
 
-# In a process of its own: threads are counted, and a fork's child runs OpenMP, which no child of a process that has
-# used it may do.
+# Run in a separate process, because the test counts threads, and because a forked child uses OpenMP, which is not
+# allowed after a fork of a process that has used it.
 PROGRAM = """
 import os, threading, time
 import torch
@@ -43,14 +43,14 @@ def says(code: str, **environment: str) -> str:
     left = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + code],
-        env={**left, "OPENBLAS_NUM_THREADS": "1", **environment},  # numpy's pool ends before a fork, and comes again
+        env={**left, "OPENBLAS_NUM_THREADS": "1", **environment},  # numpy's pool ends before a fork and restarts
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_a_team_is_there_while_graphs_are_compiled() -> None:
+def test_thread_team_exists_only_while_graphs_are_compiled() -> None:
     assert says("""
 for _ in range(3):
     openmp.beside_compile(torch.get_num_threads())
@@ -64,7 +64,10 @@ print("ended")
 
 
 def test_a_runtime_counts_more_threads_than_cores() -> None:
-    """The point of it, for a program that has a thread less than there are cores as well."""
+    """More threads than cores make the runtime's threads sleep while they wait.
+
+    The count must also exceed the cores for a program that has one thread less than there are cores.
+    """
     assert says("""
 sizes = []
 openmp._Team = lambda runtime, size: sizes.append((size, runtime.cores))
@@ -80,12 +83,12 @@ print("more")
 @pytest.mark.parametrize(
     "environment", [{"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5000"}, {"KMP_BLOCKTIME": "1"}]
 )
-def test_who_has_said_how_threads_wait_is_left_alone(environment: dict[str, str]) -> None:
+def test_wait_policy_set_by_the_user_is_kept(environment: dict[str, str]) -> None:
     code = "openmp.beside_compile(torch.get_num_threads())\nprint(threads() - before, ours())"
     assert says(code, **environment) == "0 []"
 
 
-def test_one_thread_waits_for_nobody() -> None:
+def test_program_with_one_thread_gets_no_team() -> None:
     assert says("""
 torch.set_num_threads(1)
 openmp.beside_compile(torch.get_num_threads())
@@ -94,7 +97,9 @@ print(threads() - before, ours())
 
 
 @pytest.mark.parametrize(("cores", "team"), [(1, True), (3, True), (4, False), (64, False)])
-def test_with_free_cores_threads_are_left_alone(monkeypatch: pytest.MonkeyPatch, cores: int, team: bool) -> None:
+def test_team_exists_only_if_the_program_uses_most_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, team: bool
+) -> None:
     for name in openmp_threads.SAID:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(openmp_threads._Runtime, "cores", cores)
@@ -102,14 +107,14 @@ def test_with_free_cores_threads_are_left_alone(monkeypatch: pytest.MonkeyPatch,
     assert (openmp_threads._begin(2) is not None) == team
 
 
-def test_without_openmp_threads_are_left_alone() -> None:
+def test_process_without_openmp_gets_no_team() -> None:
     code = "del openmp._Runtime.gather\nopenmp.torch.__file__ = '/nowhere/torch/__init__.py'\n"
     code += "openmp.ctypes.CDLL = lambda name, CDLL=openmp.ctypes.CDLL: CDLL('libm.so.6')\n"
     assert says(code + "openmp.beside_compile(torch.get_num_threads())\nprint(threads() - before, ours())") == "0 []"
 
 
-def test_a_child_of_a_fork_has_no_part_of_the_team() -> None:
-    """The runtime would count its threads for ever there; and whoever waits for them waits for ever."""
+def test_forked_child_has_no_thread_of_the_team() -> None:
+    """The runtime would count the team's threads forever in the child, and a wait for them would never end."""
     assert says("""
 openmp.beside_compile(torch.get_num_threads())
 child = os.fork()
@@ -130,7 +135,7 @@ print("both")
 """) == "both"  # fmt: skip
 
 
-def test_openmp_sleeps_while_a_graph_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_team_exists_while_a_graph_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in openmp_threads.SAID:
         monkeypatch.delenv(name, raising=False)
     threads = torch.get_num_threads()

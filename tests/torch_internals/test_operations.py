@@ -1,4 +1,6 @@
-"""What operations do with their arguments, and whose batch norms are torch's; and what of a context a load sees."""
+"""Tests of the effects of operations on their arguments, of which batch norms are torch's, and of the context of a
+load.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import torch.fx
 from precompiled.torch_internals.graph import compiler_config, operation_effects
 
 
-def test_the_statistics_of_a_programs_own_batch_norm_are_left_alone() -> None:
+def test_statistics_of_the_programs_own_batch_norm_are_left_alone() -> None:
     name = f"mine_{uuid.uuid4().hex[:8]}::my_batch_norm"
 
     @torch.library.custom_op(name, mutates_args=())
@@ -24,7 +26,7 @@ def test_the_statistics_of_a_programs_own_batch_norm_are_left_alone() -> None:
         assert operation_effects.with_unversioned_statistics(ours) is not None
 
 
-def test_an_operator_of_the_programs_that_changes_its_argument_is_known_by_its_schema() -> None:
+def test_mutation_by_a_custom_operator_is_known_from_its_schema() -> None:
     name = f"mine_{uuid.uuid4().hex[:8]}::scale"
 
     @torch.library.custom_op(name, mutates_args=("x",))
@@ -40,7 +42,7 @@ def test_an_operator_of_the_programs_that_changes_its_argument_is_known_by_its_s
 VARIABLE: contextvars.ContextVar[object] = contextvars.ContextVar("a request of the program's")
 
 
-def test_the_context_of_a_load_keeps_nothing_of_the_programs_alive() -> None:
+def test_context_of_a_load_holds_no_values_of_the_program() -> None:
     token = VARIABLE.set(object())
     try:
         made = compiler_config.context({"max_fusion_size": 17})

@@ -1,4 +1,4 @@
-"""Torch's operators to which a program has given another meaning: their graphs are not a worker's to compile."""
+"""Tests that graphs are refused if the program has redefined operators of torch that they may use."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from precompiled.torch_internals.graph import operator_overrides
 
 X = torch.randn(4, 6)
 aten = torch.ops.aten
-# Of these Inductor has a decomposition, and a lowering alone.
+# Inductor has a decomposition for the first, and only a lowering for the second.
 DECOMPOSED, LOWERED = aten.silu.default, aten.convolution.default
 
 
 def refusal() -> str:
     with pytest.raises(Bypass) as refused:
-        captured(torch.sin, X)  # any graph may come to use the operator
+        captured(torch.sin, X)  # any graph may come to use the overridden operator
     assert refused.value.code == "operator-override"
     return str(refused.value)
 
@@ -39,7 +39,7 @@ def kept(table: dict[Any, Any], op: Any) -> Iterator[None]:
         yield
     finally:
         table.clear()
-        table.update(before)  # in its order, too
+        table.update(before)  # in its old order, too
         lowering.fallbacks.discard(op)
         operator_overrides.refuse([])
 
@@ -61,22 +61,22 @@ def of_mine(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.reason("operator-override")
 @pytest.mark.parametrize("key", ["AutogradCPU", "CompositeImplicitAutograd", "Meta"])
-def test_a_kernel_that_aotautograd_traces(aten_library: torch.library.Library, key: str) -> None:
+def test_override_that_aotautograd_traces_is_refused(aten_library: torch.library.Library, key: str) -> None:
     captured(torch.sin, X)
-    # Of the fake kernels torch's own are from Python, too.
+    # torch registers some fake kernels from Python itself.
     aten_library.impl("erfinv" if key == "Meta" else "silu", of_mine, key, allow_override=True)
     message = refusal()
     assert key in message and __file__ in message
 
 
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
-def test_a_kernel_that_only_runs_is_no_matter_of_a_compile(aten_library: torch.library.Library) -> None:
+def test_override_of_an_eager_kernel_does_not_affect_compiles(aten_library: torch.library.Library) -> None:
     aten_library.impl("erfinv", of_mine, "CPU")
     captured(torch.sin, X)
 
 
 @pytest.mark.reason("operator-override")
-def test_a_kernel_of_which_torch_itself_made_the_library() -> None:
+def test_override_through_torch_library_impl_is_refused() -> None:
     before = len(torch.library._keep_alive)
     torch.library.impl("aten::silu", "AutogradCPU", of_mine)
     try:
@@ -88,7 +88,7 @@ def test_a_kernel_of_which_torch_itself_made_the_library() -> None:
     captured(torch.sin, X)
 
 
-def test_an_operator_of_a_name_of_its_own_is_no_override() -> None:
+def test_operator_with_a_new_name_is_not_an_override() -> None:
     library = torch.library.Library("precompiled_overrides", "DEF")
     library.define("mine(Tensor x) -> Tensor")
     library.impl("mine", of_mine, "CompositeImplicitAutograd")
@@ -96,8 +96,10 @@ def test_an_operator_of_a_name_of_its_own_is_no_override() -> None:
     library._destroy()
 
 
-def test_an_operator_that_only_its_callers_use() -> None:
-    """A library's lowering of what is torch's by name (quantized_decomposed) concerns the graphs that call it."""
+def test_override_of_a_library_operator_affects_only_its_callers() -> None:
+    """A library's lowering of an operator of torch (quantized_decomposed) affects only graphs that call the
+    operator.
+    """
     op = torch.ops.quantized.linear_dynamic.default
     with kept(lowering.lowerings, op):
         lowering.register_lowering(op)(lambda *args: None)
@@ -141,7 +143,7 @@ CHANGES: dict[Callable[[], None], tuple[dict[Any, Any], Any, str]] = {
 
 @pytest.mark.reason("operator-override")
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_changed_entry_of_inductors_tables(change: Callable[[], None]) -> None:
+def test_changed_entry_of_inductors_tables_is_refused(change: Callable[[], None]) -> None:
     table, op, expected = CHANGES[change]
     captured(torch.sin, X)
     with kept(table, op):
@@ -162,13 +164,13 @@ def autotuned(op: Any) -> Iterator[None]:
 
 
 @pytest.mark.reason("operator-override")
-def test_an_operator_of_torchs_that_is_autotuned() -> None:
+def test_autotuned_torch_operator_is_refused() -> None:
     with autotuned(aten.mm.default):
         assert "aten::mm" in refusal()
 
 
 @pytest.mark.reason("custom-op")
-def test_a_custom_operator_that_is_autotuned() -> None:
+def test_autotuned_custom_operator_is_refused() -> None:
     @torch.library.custom_op("precompiled_overrides::tuned", mutates_args=())
     def tuned(x: torch.Tensor) -> torch.Tensor:
         return x + 1
@@ -179,13 +181,13 @@ def test_a_custom_operator_that_is_autotuned() -> None:
     assert refused.value.code == "custom-op"
 
 
-# ---------------------------------------------------------------- what no graph tells
+# ---------------------------------------------------------------- overrides that no graph shows
 
 
-def test_no_package_is_used_where_an_operator_is_another(
+def test_overridden_operator_prevents_packages(
     monkeypatch: pytest.MonkeyPatch, aten_library: torch.library.Library
 ) -> None:
-    """Dynamo has no guard for it, and a package is found without a graph."""
+    """Dynamo has no guard for this, and a package is looked up before there is a graph."""
     usual = requirements.requirements({})
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "__matmul__", of_mine)

@@ -1,4 +1,4 @@
-"""What is told of a compile that is under way."""
+"""Tests of the progress reports of a running compile."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Told(compile_phases.Untold):
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_the_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pytest.CaptureFixture[str]) -> None:
-    """Triton's, which other processes build. Where torch shows a bar by itself it shows none here: in a worker."""
+def test_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """These are Triton kernels, which other processes build. Torch's own progress bar must not appear in a worker."""
     scope: dict[str, object] = {name: Future() for name in ("a", "b")}
     for future in scope.values():
         future.set_result("a kernel")  # type: ignore[attr-defined]
@@ -30,7 +30,7 @@ def test_the_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pyte
     settings = torch._inductor.config.patch(compile_threads=2, verbose_progress=verbose, disable_progress=not verbose)
     with settings, compile_phases.noted(told):
         AsyncCompile().wait({**scope, "number": 1})
-        AsyncCompile().wait({"number": 1})  # where there are none, nothing is said
+        AsyncCompile().wait({"number": 1})  # no report if there are no kernels
     assert told.built == [(0, 2), (1, 2), (2, 2)]
     assert capfd.readouterr().err == ""
     with settings:

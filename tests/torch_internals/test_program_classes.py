@@ -1,4 +1,4 @@
-"""What is told of a tensor subclass that no worker can import, and what is refused: by sources alone."""
+"""Tests of descriptions, by source alone, of tensor subclasses that no worker can import, and of refusals."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ Kinds = Callable[..., type]
 
 @pytest.fixture
 def kind_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kinds]:
-    """The class ``Kind`` of a program, after a change of its text (old, new) and with ``more`` at its end."""
+    """The class ``Kind`` of a program, after a change of its text (old, new) and with ``more`` appended."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(user_modules, "process_start", time.time)  # these files are younger than the process
+    monkeypatch.setattr(user_modules, "process_start", time.time)  # these files are newer than the process
     made: list[str] = []
 
     def load(name: str, text: str) -> Any:
@@ -83,7 +83,7 @@ def unit(kind: type) -> dict[str, Any]:
     return found
 
 
-# A change of the text, and what is added.
+# Each case is a change of the text (old, new). MORE has text to append.
 SAID = {
     "slots": ("    def __new__", '    __slots__ = ["inner"]\n    def __new__'),
     "a property": ("    def __new__", "    @property\n    def one(self):\n        return 1\n    def __new__"),
@@ -102,7 +102,7 @@ MORE = {"another class": "\nclass Other:\n    @staticmethod\n    def one():\n   
 
 
 @pytest.mark.parametrize("what", SAID)
-def test_a_class_that_is_described_is_made_again(kind_of: Kinds, what: str) -> None:
+def test_described_class_is_recreated_in_the_worker(kind_of: Kinds, what: str) -> None:
     kind = kind_of(*SAID[what], more=MORE.get(what, ""))
     described = program_classes.Described()
     modules: dict[str, str] = {}
@@ -117,7 +117,7 @@ def test_a_class_that_is_described_is_made_again(kind_of: Kinds, what: str) -> N
         assert type(value) is of and type(value + 1) is of
         torch.testing.assert_close((value + 1).inner, (inner + 1) * 2)
     assert vars(made).keys() == vars(kind).keys()
-    # By its digest, a pickle that a worker has made of it is of the program's class.
+    # A worker's pickle names the class by its digest, so the client loads it as the program's class.
     pickled = program_classes.dumps([made], {digest: made})
     assert program_classes.loads(pickled, {digest: kind}) == [kind]
     assert program_classes.find(modules) == {digest: kind}
@@ -135,11 +135,11 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_what_a_compile_runs_is_told_apart(kind_of: Kinds, what: str) -> None:
+def test_description_changes_with_code_that_a_compile_runs(kind_of: Kinds, what: str) -> None:
     assert unit(kind_of()) == unit(kind_of()) != unit(kind_of(*OTHERS[what]))
 
 
-def test_what_a_program_has_set_in_a_class_is_told(kind_of: Kinds) -> None:
+def test_description_includes_values_that_the_program_set_in_the_class(kind_of: Kinds) -> None:
     kind = kind_of("    def __new__", "    word = 1\n    def __new__")
     before = unit(kind)
     kind.word = 2  # type: ignore[attr-defined]
@@ -185,14 +185,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_no_source_says_is_refused(kind_of: Kinds, what: str) -> None:
+def test_class_without_complete_source_is_refused(kind_of: Kinds, what: str) -> None:
     old, new, more = REFUSED[what]
     with pytest.raises(Bypass) as refused:
         unit(kind_of(old, new, more))
     assert refused.value.code == "unsupported-input" and "defined in the program itself" in str(refused.value)
 
 
-def test_two_classes_of_one_description_are_not_mixed_up(kind_of: Kinds) -> None:
+def test_two_classes_with_one_description_are_refused(kind_of: Kinds) -> None:
     kind = kind_of("", "", "\ndef another():\n    class Kind(torch.Tensor):\n        pass\n    return Kind\n")
     one, other = (sys.modules[kind.__module__].another() for _ in range(2))
     described = program_classes.Described()
@@ -204,7 +204,7 @@ def test_two_classes_of_one_description_are_not_mixed_up(kind_of: Kinds) -> None
         program_classes.find(modules)
 
 
-def test_what_is_in_a_closure_counts_as_it_is_now(kind_of: Kinds) -> None:
+def test_description_includes_current_values_of_closures(kind_of: Kinds) -> None:
     more = """
 def made(factor):
     class Inner(torch.Tensor):

@@ -1,4 +1,4 @@
-"""What is told of a custom operator that the program itself defines, and what is refused: by sources alone."""
+"""Tests of descriptions, by source alone, of custom operators that the program defines, and of refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Describe = Callable[[str], tuple[str, list[str]]]
 
 @pytest.fixture
 def describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Describe]:
-    """Of a program that ends with ``more``: its operator's units, and the modules that these import."""
+    """Returns the operator's units, and the modules that they import, for a program that ends with ``more``."""
     monkeypatch.syspath_prepend(str(tmp_path))
     made: list[str] = []
 
@@ -86,7 +86,7 @@ def test_rules_of_plain_code_are_described(describe: Describe, what: str) -> Non
     assert {unit["op"] for unit in json.loads(units)} == ({"in_::op", "in_::called"} if "path" in what else {"in_::op"})
 
 
-def test_modules_of_the_user_are_told(describe: Describe) -> None:
+def test_description_names_imported_modules_of_the_user(describe: Describe) -> None:
     assert describe(backward("return grad * lib.one(), None"))[1] == ["lib_"]
     assert describe(backward("return grad * one(), None", "one = lib.one"))[1] == ["lib_"]
 
@@ -112,7 +112,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_what_a_compile_runs_is_told_apart(describe: Describe, what: str) -> None:
+def test_description_changes_with_code_that_a_compile_runs(describe: Describe, what: str) -> None:
     one, other = OTHERS[what]
     assert describe(one) == describe(one) != describe(other)
 
@@ -163,7 +163,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_no_source_says_is_refused(describe: Describe, what: str) -> None:
+def test_operator_without_complete_source_is_refused(describe: Describe, what: str) -> None:
     was = torch.nn.functional.softsign
     try:
         with pytest.raises(Bypass) as refused:
@@ -173,7 +173,7 @@ def test_what_no_source_says_is_refused(describe: Describe, what: str) -> None:
     assert refused.value.code == "custom-op-in-main"
 
 
-def test_a_worker_has_an_operator_of_one_description_alone() -> None:
+def test_worker_refuses_a_second_description_of_an_operator() -> None:
     unit = {
         "op": f"in_a_cell_{uuid.uuid4().hex[:8]}::op", "schema": "(Tensor x) -> Tensor", "mutates": [],
         "devices": [None], "registered": [], "roles": {}, "source": "", "flags": 0, "imports": [],

@@ -1,4 +1,4 @@
-"""A graph that reaches a function of torch which the program has replaced is compiled in process."""
+"""Tests that a graph is compiled in process if it reaches a torch function that the program has replaced."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REACHED = {
 }
 
 
-def test_torchs_own_functions_are_not_taken_for_replaced_ones() -> None:
+def test_unchanged_torch_has_no_replaced_functions() -> None:
     assert replaced_functions.replaced_functions() == {}
 
 
@@ -52,8 +52,10 @@ def test_a_graph_that_reaches_a_replaced_function_is_refused(name: str, monkeypa
     assert refused.value.code == "user-function"
 
 
-def test_what_a_function_reaches_is_looked_up_anew_after_another_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F.lp_pool2d calls F.relu, and that torch.relu_: a replacement of F.relu hides it for as long as it is there."""
+def test_reachable_functions_are_recomputed_after_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F.lp_pool2d calls F.relu, which calls torch.relu_. A replacement of F.relu hides torch.relu_ while it is in
+    place.
+    """
     for owner, attribute in ((F, "relu"), (torch, "relu_")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, attribute, mine)
@@ -61,7 +63,7 @@ def test_what_a_function_reaches_is_looked_up_anew_after_another_replacement(mon
                 replaced_functions.refuse_target(F.lp_pool2d, replaced_functions.replaced_functions())
 
 
-def test_what_a_program_adds_to_torch_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attribute_added_to_torch_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     added = mock.Mock()
     with monkeypatch.context() as patch:
         patch.setattr(torch, "an_attribute_of_the_programs", added, raising=False)
@@ -72,13 +74,13 @@ def test_what_a_program_adds_to_torch_is_not_kept_alive(monkeypatch: pytest.Monk
     assert gone() is None
 
 
-def test_a_graph_that_does_not_reach_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_that_does_not_reach_a_replacement_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "layer_norm", mine)
     captured(lambda x: F.relu(x) @ x, X)
 
 
 @pytest.mark.parametrize("value", [torch.sigmoid, F.gelu, mine], ids=["of C", "of torch's", "of the program's"])
-def test_whatever_stands_in_the_place_of_a_function_is_noticed(
+def test_any_replacement_of_a_function_is_detected(
     value: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "relu", value)
@@ -96,10 +98,10 @@ def counted() -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("make", [counted, mock.Mock, mock.MagicMock])
-def test_what_a_replacement_has_counted_asks_for_no_new_trace(
+def test_state_of_a_replacement_does_not_invalidate_packages(
     make: Callable[[], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process makes its replacement anew; a package requires the same code in the same place."""
+    """Each process creates its own replacement. A package requires the same code in the same place."""
     usual, found = requirements.requirements({}), []
     for calls in range(2):
         monkeypatch.setattr(torch, "relu", make())

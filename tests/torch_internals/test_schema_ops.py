@@ -1,4 +1,4 @@
-"""Operators that only write: what a compile asks of them is their schema, and a worker defines them by it."""
+"""Tests of operators that only write: a compile needs only their schema, and a worker defines them from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def library() -> Iterator[torch.library.Library]:
     made._destroy()
 
 
-def test_an_operator_that_only_writes_is_told_by_its_schema(library: torch.library.Library) -> None:
+def test_operator_that_only_writes_is_described_by_its_schema(library: torch.library.Library) -> None:
     encoded = call_targets.encode(OPS.filled.default)
     modules, digest, kernels, units = encoded[4:]
     assert (modules, digest, kernels) == ("", "", "CPU")
@@ -36,7 +36,7 @@ def test_an_operator_that_only_writes_is_told_by_its_schema(library: torch.libra
     library._destroy()
     with pytest.raises(ValueError, match="is another one here"):
         custom_ops.compare(call_targets.modules_of(encoded))
-    try:  # as in a worker, where nobody has defined it
+    try:  # in a worker the operator is not defined
         made = call_targets.decode(encoded)
         assert call_targets.encode(made) == encoded
         with pytest.raises(RuntimeError, match="has no kernel in a worker"):
@@ -45,7 +45,7 @@ def test_an_operator_that_only_writes_is_told_by_its_schema(library: torch.libra
         schema_ops._DEFINED.pop("pc_schema::filled")._destroy()
 
 
-def test_the_class_of_an_object_does_not_matter(library: torch.library.Library) -> None:
+def test_class_of_an_opaque_argument_does_not_matter(library: torch.library.Library) -> None:
     for name in ("pc_schema_one.Class", "pc_schema_two.Class"):
         torch._C._register_opaque_type(name)
     library.define("first(Tensor! out, pc_schema_one.Class name) -> ()")
@@ -55,7 +55,7 @@ def test_the_class_of_an_object_does_not_matter(library: torch.library.Library) 
     assert first.replace("first", "second") == second
 
 
-def test_another_operator_of_the_name_is_noticed(library: torch.library.Library) -> None:
+def test_other_operator_with_the_same_name_is_detected(library: torch.library.Library) -> None:
     units = call_targets.encode(OPS.filled.default)[7]
     other = json.loads(units)
     other[0]["schema"] = other[0]["schema"].replace("by=2", "by=3")
@@ -78,20 +78,20 @@ MORE: dict[str, Callable[[torch.library.Library], object]] = {
 
 
 @pytest.mark.parametrize("more", MORE)
-def test_an_operator_with_more_than_a_schema_is_not_told_by_it(library: torch.library.Library, more: str) -> None:
+def test_operator_with_other_registrations_has_no_schema_description(library: torch.library.Library, more: str) -> None:
     MORE[more](library)
     assert schema_ops.describe(OPS.filled.default) is None
 
 
 @pytest.mark.usefixtures("library")
-def test_an_operator_that_must_not_be_removed_is_not_told_by_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_marked_as_side_effectful_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fx_node, "_side_effectful_functions", {OPS.filled.default})
     with pytest.raises(Bypass):
         call_targets.encode(OPS.filled.default)
 
 
 @pytest.mark.parametrize("schema", ["given(Tensor x) -> Tensor", "given(Tensor! x) -> Tensor", "given(Tensor x) -> ()"])
-def test_an_operator_that_returns_something_or_writes_nothing_is_not_told_by_it(schema: str) -> None:
+def test_operator_that_returns_a_value_has_no_schema_description(schema: str) -> None:
     with torch.library._scoped_library("pc_schema", "FRAGMENT") as library:
         library.define(schema)
         library.impl("given", lambda x: x, "CPU")

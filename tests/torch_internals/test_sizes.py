@@ -1,4 +1,4 @@
-"""Symbolic sizes as the key knows them, and as a worker makes them again (symbolic_sizes.py)."""
+"""Tests of symbolic_sizes.py: symbolic sizes in the key, and their recreation in a worker."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def pooled(x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     return torch.nn.functional.adaptive_max_pool2d(x, size)
 
 
-def test_an_input_that_dynamo_knows_to_have_one_value_is_a_size_input() -> None:
-    """AOTAutograd guards on the inputs that are SymInts: with others on the client's side, the names went astray."""
+def test_size_with_one_known_value_is_still_a_size_input() -> None:
+    """AOTAutograd guards on SymInt inputs. Client and worker must agree on which inputs these are, or guards name wrong
+    inputs.
+    """
     x = torch.randn(2, 8, 9)
     program = captured(pooled, x, (3, 4), dynamic=True).program
     args = json.loads(program.sections["inputs"])["args"]
@@ -37,8 +39,8 @@ def test_an_input_that_dynamo_knows_to_have_one_value_is_a_size_input() -> None:
     assert program.hints_for(program.sizes([7, 8, 9])) == [7, 8, 9]
 
 
-def test_a_size_of_one_value_is_a_symint_of_that_value() -> None:
-    """A plain integer would become one that may change, with guards on a symbol of AOTAutograd's."""
+def test_size_with_one_value_becomes_a_symint_with_that_value() -> None:
+    """A plain integer would become a size that may change, with guards on a symbol of AOTAutograd."""
     inputs = {"args": [{"size": 5}, {"size": {"s": 0}}, {"size": 5}], "ranges": [[2, None]]}
     mode = input_metadata.new_fake_mode()
     made = input_metadata.make_inputs(inputs, input_metadata.size_maker(inputs, [7], [], mode), mode)
@@ -48,12 +50,12 @@ def test_a_size_of_one_value_is_a_symint_of_that_value() -> None:
     assert guard_check(guards)([5, 9, 5]) and not guard_check(guards)([5, 1, 5])
 
 
-def test_an_unbacked_size_is_no_size_input_and_has_no_hint() -> None:
-    """Nothing is guarded on it: what is compiled for one value serves all of them."""
+def test_unbacked_size_is_not_a_size_input_and_has_no_hint() -> None:
+    """There are no guards on an unbacked size: code compiled for one value serves all values."""
 
     def program(rows: int, **marked: int) -> capture.Program:
         x = torch.randn(rows, 6)
-        torch._dynamo.mark_dynamic(x, 1)  # first, since it forgets the hints of others
+        torch._dynamo.mark_dynamic(x, 1)  # first, since it removes other hints
         torch._dynamo.decorators.mark_unbacked(x, 0, **marked)
         return captured(lambda x: x * 2, x).program
 
@@ -66,8 +68,8 @@ def test_an_unbacked_size_is_no_size_input_and_has_no_hint() -> None:
     assert one.sections != program(4, hint_override=512).sections, "Inductor would compile for another size"
 
 
-def test_what_is_asserted_of_an_unbacked_size_is_learned_from_the_graph() -> None:
-    """A worker that knew it before would take the assertion for true, and leave it out."""
+def test_assertions_on_unbacked_sizes_come_from_the_graph_alone() -> None:
+    """A worker that knew the assertion from the start would consider it true and omit it."""
     mode = input_metadata.new_fake_mode()
     inputs = {"args": [{"size": {"u": 0}}, {"size": {"Mul": [2, {"u": 0}]}}], "ranges": [], "unbacked": [[True, None]]}
     size, twice = input_metadata.make_inputs(inputs, input_metadata.size_maker(inputs, [], [], mode), mode)
@@ -82,8 +84,8 @@ def maker(*hints: int) -> tuple[SizeMaker, list[torch.SymInt]]:
     return sizes, [sizes.size_input({"s": position}) for position in range(len(hints))]
 
 
-def test_a_guard_from_before_two_sizes_were_found_to_be_equal_is_kept() -> None:
-    """Torch's own expression forgets it: by then, the symbol that it is on is none of the inputs."""
+def test_guard_from_before_two_sizes_became_equal_is_kept() -> None:
+    """Torch's own expression of the guards loses it, because its symbol no longer belongs to an input."""
     for first in (0, 1):
         _, sizes = maker(8, 8)
         assert sizes[first] % 4 == 0
@@ -93,7 +95,7 @@ def test_a_guard_from_before_two_sizes_were_found_to_be_equal_is_kept() -> None:
 
 
 @pytest.mark.reason("size-guards")
-def test_a_guard_on_what_no_input_tells() -> None:
+def test_guard_on_a_value_that_no_input_shows_is_an_error() -> None:
     made, sizes = maker(8)
     source = ConstantSource("other")
     other = made._env.create_unspecified_symbol(3, source=source, dynamic_dim=DimDynamic.DYNAMIC)
@@ -104,8 +106,8 @@ def test_a_guard_on_what_no_input_tells() -> None:
 
 
 @pytest.mark.reason("size-guards")
-def test_guards_that_do_not_hold_for_what_they_came_from() -> None:
-    """The client that asked would be told of an artifact that never serves it, and ask for ever."""
+def test_guards_that_reject_their_own_example_are_an_error() -> None:
+    """Otherwise the client would be told of an artifact that never serves it, and would submit the graph forever."""
     _, sizes = maker(8)
     assert sizes[0] > 4
     with pytest.raises(CompileFailed, match="do not hold") as raised:
@@ -114,7 +116,7 @@ def test_guards_that_do_not_hold_for_what_they_came_from() -> None:
 
 
 @pytest.mark.reason("size-guards")
-def test_guards_on_other_inputs_than_a_client_has() -> None:
+def test_guards_on_inputs_that_a_client_lacks_are_an_error() -> None:
     with pytest.raises(CompileFailed, match="cannot be evaluated") as raised:
         guard_check("L['t4'] == 5")([1, 2])
     assert raised.value.code == "size-guards"
@@ -138,20 +140,20 @@ def test_guards_on_other_inputs_than_a_client_has() -> None:
         ("2 <= L['t2']", False),
     ],
 )
-def test_guards_that_say_what_was_captured_and_those_that_say_more(guards: str, nothing_new: bool) -> None:
+def test_guards_already_implied_by_the_capture_are_recognised(guards: str, nothing_new: bool) -> None:
     inputs = {"args": [{"size": {"s": 0}}, {"size": 5}, {"size": {"s": 1}}], "ranges": [[2, 64], [None, None]]}
     assert tell_nothing_new(guards, inputs) is nothing_new
 
 
-def test_a_size_that_cannot_be_divided_by_is_not_served() -> None:
+def test_guard_that_divides_by_zero_rejects_the_size() -> None:
     assert not guard_check("8 % L['t0'] == 0")([0])
 
 
-def test_guards_on_values_alone_ask_nothing_of_dynamo() -> None:
+def test_guards_on_values_alone_need_no_dynamo() -> None:
     assert install_guards("L['t0'] == 5", [5])  # type: ignore[list-item]
 
 
-def test_what_a_program_says_of_its_size_inputs_is_what_a_worker_reads() -> None:
+def test_client_and_worker_read_the_same_size_inputs() -> None:
     program = captured(pooled, torch.randn(2, 8, 9), (3, 4), dynamic=True).program
     parsed = capture.parse(program.to_bytes())
     assert size_values(parsed["inputs"], parsed["hints"]) == program.sizes(program.hints)

@@ -1,4 +1,6 @@
-"""Where operations come from: beside the graph, never in its key, and no trouble whatever is odd."""
+"""Tests of the source lines of operations: sent beside the graph, never in its key, and harmless if they are
+malformed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def shown(found: Any) -> list[listing.Operation]:
     return listing.operations(program)
 
 
-def test_each_operation_has_the_users_line() -> None:
+def test_each_operation_has_its_source_line() -> None:
     found = {item.text.partition(" = ")[2].partition("(")[0]: item.place for item in shown(captured(Net(), X))}
     linear, multiply = found["torch._C._nn.linear"], found["operator.mul"]
     assert linear is not None and multiply is not None
@@ -45,7 +47,7 @@ def test_each_operation_has_the_users_line() -> None:
     assert multiply.code == "return hidden.relu() * 3  # the last line" and multiply.line == linear.line + 1
 
 
-def test_graphs_inside_of_operators_are_numbered_as_the_codec_does() -> None:
+def test_nested_graphs_have_the_numbers_of_the_codec() -> None:
     found = captured(branches, X)
     lengths = [len(graph) for graph in json.loads(found.program.sections["graph"])]
     assert len(lengths) == 3
@@ -62,10 +64,10 @@ def test_inputs_have_the_programs_names() -> None:
     found = captured(Net(), X)
     for node in found.module.graph.nodes:
         vars(node).pop("_dynamo_source", None)
-    assert "L_x_" in json.loads(about.text(found.module, {}))["inputs"]  # Dynamo's, where it says no more
+    assert "L_x_" in json.loads(about.text(found.module, {}))["inputs"]  # Dynamo's own name, if there is no source
 
 
-def test_who_called_and_who_set_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_and_origins_of_settings_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_EXPLAINED", "1")
     found = captured(Net(), X)
     with torch._inductor.config.patch(max_fusion_size=7):
@@ -78,7 +80,7 @@ def test_who_called_and_who_set_what_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert listing.cpu_flags(program) and not listing.cpu_flags({})
 
 
-def test_the_key_ignores_them() -> None:
+def test_key_ignores_source_lines() -> None:
     found = captured(Net(), X)
     with_, without = found.program.to_bytes(about=about.text(found.module, {})), found.program.to_bytes()
     assert with_ != without and key.components(with_) == key.components(without)
@@ -86,7 +88,7 @@ def test_the_key_ignores_them() -> None:
 
 
 @pytest.mark.parametrize("trace", [7, "", "no frame", '  File "x", line 99999999999999999999, in f\n', "\0\ud800"])
-def test_an_odd_trace_is_no_trouble(trace: Any) -> None:
+def test_malformed_stack_trace_is_ignored(trace: Any) -> None:
     found = captured(Net(), X)
     for node in found.module.graph.nodes:
         node.meta["stack_trace"] = trace
@@ -95,7 +97,7 @@ def test_an_odd_trace_is_no_trouble(trace: Any) -> None:
     capture.parse(found.program.to_bytes(about=text))
 
 
-def test_whatever_is_raised_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_while_reading_sources_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     found = captured(Net(), X)
 
     def broken(*arguments: object) -> str:
@@ -105,7 +107,7 @@ def test_whatever_is_raised_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> No
     assert about.text(found.module, {}) == ""
 
 
-def test_lines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_of_source_lines_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     found = captured(Net(), X)
     monkeypatch.setattr(linecache, "getline", lambda *arguments: "x" * 100_000)
     assert len(about.text(found.module, {})) < 10_000

@@ -1,8 +1,8 @@
-"""The contract of the stand-in (docs/explanation/stand-in.md), row by row: until its artifact is
-there, a program sees of a graph what it sees of plain ``torch.compile``.
+"""Tests of the contract of the stand-in, row by row (docs/explanation/stand-in.md): until the artifact of a graph
+exists, the program sees what plain ``torch.compile`` would show it.
 
-Plain is AOTAutograd with Inductor's passes and partitioner, and ATen's operators in place of generated code
-(tests/fuzz/contenders.py); the stand-in runs in a process whose daemon never answers.
+Plain means AOTAutograd with Inductor's passes and partitioner, and with ATen operators in place of generated code
+(tests/fuzz/contenders.py). The stand-in runs in a process whose daemon never answers.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Flattens(torch.autograd.Function):
 
 @row
 def gradients_of_outputs_have_the_strides_of_the_outputs(compile: Compile) -> Any:
-    """That of a sum is one number expanded, that of a transposed tensor is transposed: ``view`` would refuse both."""
+    """The gradient of a sum is one expanded number, that of a transposed tensor is transposed: ``view`` would refuse
+    both.
+    """
     (a,) = weights("a")
     function = compile(lambda x: Flattens.apply(x @ a))
     x = torch.ones(2, 4)
@@ -96,11 +98,13 @@ def gradients_of_outputs_have_the_strides_of_the_outputs(compile: Compile) -> An
 
 @row
 def a_state_that_reaches_no_output_is_not_differentiated(compile: Compile) -> Any:
-    """As a network with a state begins anew at each step, from zeros like it (snntorch's ``reset_mem``)."""
+    """A recurrent network resets its state in this way at each step, with zeros of the state's shape (snntorch's
+    ``reset_mem``).
+    """
     (a,) = weights("a")
     function = compile(lambda x, state: torch.sigmoid(x @ a + torch.zeros_like(state)))
     state = torch.zeros(4, 4)
-    for _ in range(4):  # an edge to the state would lead to the step before, whose graph is freed
+    for _ in range(4):  # an edge to the state would lead to the previous step, whose graph is freed
         state = function(torch.ones(4, 4), state)
         state.sum().backward()
     return kind(a.grad)
@@ -165,7 +169,7 @@ def outputs_have_one_node_of_the_same_name(compile: Compile) -> Any:
     return left.grad_fn.name(), left.grad_fn is right.grad_fn
 
 
-# ---------------------------------------------------------------- backward, again and differentiated
+# ---------------------------------------------------------------- backward: repeated and differentiated
 
 
 @row
@@ -282,7 +286,7 @@ def a_detached_output_shares_memory_and_has_no_history(compile: Compile) -> Any:
     return output.data_ptr() == detached.data_ptr(), facts(output), facts(detached)
 
 
-# ---------------------------------------------------------------- what a graph changes
+# ---------------------------------------------------------------- tensors that a graph changes
 
 
 @row
@@ -291,7 +295,7 @@ def an_input_that_is_changed_has_the_history_of_the_change(compile: Compile) -> 
     x = b * 1
 
     def change(x: torch.Tensor) -> torch.Tensor:
-        x.add_(a)  # not mul_: plain torch.compile saves the input, and finds it changed
+        x.add_(a)  # not mul_: plain torch.compile saves the input for the backward and would detect the change
         return x.exp()
 
     output = compile(change)(x)
@@ -391,7 +395,8 @@ def a_batch_norm_by_keywords(compile: Compile) -> Any:
     return kind(compile(lambda x: norm(x, running_mean=mean, running_var=var, training=True))(x)), kind(mean)
 
 
-# Of an input of the graph; plain refuses the others' backward there (Hardswish, Mish, SiLU, Threshold).
+# Modules that change an input of the graph in place. For the others (Hardswish, Mish, SiLU, Threshold) plain
+# torch.compile refuses the backward.
 IN_PLACE = [
     torch.nn.CELU(inplace=True), torch.nn.Dropout(0.0, inplace=True), torch.nn.ELU(inplace=True),
     torch.nn.Hardsigmoid(inplace=True), torch.nn.Hardtanh(inplace=True), torch.nn.LeakyReLU(0.2, inplace=True),
@@ -401,7 +406,7 @@ IN_PLACE = [
 
 
 def _in_place(of: Callable[[torch.nn.Module], Callable[..., Any]], compile: Compile) -> Any:
-    """What a module that works in place gives, what it leaves of its input, and the gradient before it."""
+    """Returns the output of an in-place module, its changed input, and the gradient of the weight before it."""
     found: list[Any] = []
     for module in IN_PLACE:
         (a,) = weights("a")
@@ -419,13 +424,13 @@ def modules_that_work_in_place_change_their_input(compile: Compile) -> Any:
 
 @row
 def an_input_beside_what_changes_it_in_place(compile: Compile) -> Any:
-    """As in the blocks of a U-Net: ``cat([x, module(x)])``, whose first part is changed as well."""
+    """As in the blocks of a U-Net: ``cat([x, module(x)])``, whose first part the module changes too."""
     return _in_place(lambda module: lambda x: torch.cat([x, module(x) @ torch.ones(4, 4)]), compile)
 
 
 @row
 def outputs_that_a_module_changes_in_place(compile: Compile) -> Any:
-    """Features of each layer, collected."""
+    """Collects the features of each layer."""
     (a,) = weights("a")
 
     def features(x: torch.Tensor) -> list[torch.Tensor]:
@@ -478,7 +483,7 @@ def a_batch_norm_by_its_overload(compile: Compile) -> Any:
 
 @row
 def weights_that_change_within_autocast_are_cast_again(compile: Compile) -> Any:
-    """As checkpoints that are compared in one region: autocast's cache would see no change in place."""
+    """As with several checkpoints compared in one region: autocast's cache would not see an in-place change."""
     torch.manual_seed(0)
     layer, found = torch.nn.Linear(4, 4), []
     function = compile(layer)
@@ -529,7 +534,7 @@ def the_grad_mode_that_a_graph_leaves_is_left(compile: Compile) -> Any:
         torch.set_grad_enabled(True)
 
 
-# ---------------------------------------------------------------- what surrounds a call
+# ---------------------------------------------------------------- surroundings of a call
 
 
 @row
@@ -629,7 +634,7 @@ def an_error_in_a_hook_of_the_backward_is_the_programs(compile: Compile) -> Any:
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[ThisProcess]:
-    """Where an eager run raises, no compiled code comes to take its place: its exception is the program's."""
+    """If an eager run raises, no compiled code replaces it: its exception reaches the program."""
     with (
         deaf_daemon(PRECOMPILED_WAIT_S="0.01") as process,
         mock.patch.object(submit, "compile_inline", lambda *_: None),
@@ -638,7 +643,7 @@ def here() -> Iterator[ThisProcess]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_stand_in_is_as_plain_torch_compile(name: str, here: ThisProcess) -> None:
+def test_stand_in_behaves_as_plain_torch_compile(name: str, here: ThisProcess) -> None:
     run = ROWS[name]
     with contenders.settings(eagers_random_numbers=True):
         wanted = run(lambda function: torch.compile(function, backend=contenders.compiled))
@@ -651,8 +656,10 @@ def test_the_stand_in_is_as_plain_torch_compile(name: str, here: ThisProcess) ->
     same(found, wanted)
 
 
-def test_outputs_of_symbolic_sizes_are_marked_as_those_of_compiled_code(here: ThisProcess) -> None:
-    """By the marks Dynamo takes sizes for dynamic ones in the next graph: it is the same graph before the swap."""
+def test_outputs_with_symbolic_sizes_have_the_marks_of_compiled_code(here: ThisProcess) -> None:
+    """Dynamo reads these marks to make sizes of the next graph dynamic, so the next graph must be the same before the
+    swap.
+    """
 
     def marked(backend: Any) -> list[dict[str, Any]]:
         torch._dynamo.reset()
@@ -663,8 +670,10 @@ def test_outputs_of_symbolic_sizes_are_marked_as_those_of_compiled_code(here: Th
     assert found == marked(contenders.compiled) and [set(*one.values()) for one in found] == [{0, 1}, set(), {0, 1}]
 
 
-def test_dynamo_looks_at_no_frame_of_its_own(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backward within a compiled function breaks the graph, and all that Python runs in it is Dynamo's (Keras)."""
+def test_stand_in_gives_dynamo_no_frames_to_trace(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward within a compiled function breaks the graph, and Dynamo then sees all Python code that runs in it
+    (Keras).
+    """
     seen: list[str] = []
     original = convert_frame.has_tensor_in_frame
 
@@ -692,7 +701,7 @@ def flat(value: Any) -> list[torch.Tensor]:
 
 
 def same(left: Any, right: Any) -> None:
-    """The same in all that is no tensor."""
+    """Compare everything except tensors."""
     assert type(left) is type(right), (left, right)
     if isinstance(left, (list, tuple)):
         assert len(left) == len(right)

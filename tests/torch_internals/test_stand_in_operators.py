@@ -1,7 +1,8 @@
-"""Operators whose eager run keeps more for its backward than compiled code does: what plain lets a caller change in
-place between forward and backward, the stand-in does, and the gradients are the same.
+"""Tests of operators whose eager run saves more for the backward than compiled code does.
 
-Plain is AOTAutograd with Inductor's decompositions and partitioner, around ATen's operators (tests/fuzz/contenders.py).
+If plain torch.compile allows an in-place change between forward and backward, the stand-in allows it too, with equal
+gradients. Plain means AOTAutograd with Inductor's decompositions and partitioner, and with ATen operators in place of
+generated code (tests/fuzz/contenders.py).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ KEEP_TOO_MUCH: dict[str, Operator] = {
     "max_pool2d_with_indices": lambda x: torch.ops.aten.max_pool2d_with_indices.default(x[None, None], [2, 2])[0],
     "between others": lambda x: F.leaky_relu(x) @ WEIGHT,
 }
-# What both keep, so that a change is refused; and what neither keeps.
+# Operators for which both save the tensor (so the change is refused), or neither does.
 OTHERS: dict[str, Operator] = {
     "cumprod": lambda x: x.cumprod(-1),
     "elu": F.elu,
@@ -112,7 +113,7 @@ def stand_in(module: torch.fx.GraphModule, _inputs: list[Any]) -> StandIn:
 
 
 def gradient(backend: Any, operator: Operator, change: Callable[..., torch.Tensor]) -> torch.Tensor | None:
-    """Of a weight before the operator; None where the change is refused."""
+    """The gradient of a weight before the operator, or None if the change is refused."""
     torch.manual_seed(0)
     weight, function = torch.rand(8, 8, requires_grad=True), torch.compile(operator, backend=backend)
     try:
@@ -125,7 +126,7 @@ def gradient(backend: Any, operator: Operator, change: Callable[..., torch.Tenso
 
 @pytest.mark.parametrize("change", [of_the_input, of_the_output])
 @pytest.mark.parametrize("name", [*KEEP_TOO_MUCH, *OTHERS])
-def test_what_may_be_changed_in_place(name: str, change: Callable[..., torch.Tensor]) -> None:
+def test_in_place_change_that_plain_torch_allows_is_allowed(name: str, change: Callable[..., torch.Tensor]) -> None:
     operator = KEEP_TOO_MUCH.get(name) or OTHERS[name]
     with contenders.settings(eagers_random_numbers=True):
         plain = gradient(contenders.compiled, operator, change)

@@ -1,4 +1,4 @@
-"""What tensor subclasses say of themselves: told, and made again the same; or refused."""
+"""Tests of the metadata of tensor subclasses: recreated with an equal value and type, or refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TOLD = [
 
 
 @pytest.mark.parametrize("value", TOLD, ids=repr)
-def test_what_is_told_is_made_again(value: Any) -> None:
+def test_supported_value_survives_the_round_trip(value: Any) -> None:
     modules: dict[str, str] = {}
     encoded = json.loads(json.dumps(subclass_context.encode(value, modules)))
     made = subclass_context.decode(encoded)
@@ -76,7 +76,7 @@ def test_what_is_told_is_made_again(value: Any) -> None:
     assert set(modules) == ({__name__} if of_classes else set())
 
 
-def test_each_field_tells_two_apart() -> None:
+def test_each_field_changes_the_encoding() -> None:
     values = [
         settings(), settings(made=8), settings(sizes=[1]), settings(sizes=(1, 2)), settings(granularity=PerRow(1)),
         settings(mapping=Mapping.SYMMETRIC),
@@ -88,12 +88,12 @@ REFUSED = [Parts.ONE | Parts.TWO, Slots(1), Named([1]), Pair(1, 2), settings(mor
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=repr)
-def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
+def test_value_that_would_change_in_the_round_trip_is_refused(value: Any) -> None:
     with pytest.raises(Bypass):
         subclass_context.encode([value], {})
 
 
-def test_a_class_that_nobody_can_import_is_refused() -> None:
+def test_class_that_cannot_be_imported_is_refused() -> None:
     @dataclass
     class Local:
         size: int = 1

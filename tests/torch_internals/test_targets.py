@@ -1,4 +1,4 @@
-"""What a graph calls, by name: only what looking the name up gives again, and only torch's own code."""
+"""Tests of call targets by name: only torch's own code, and only if a lookup of the name returns the same object."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ X = torch.randn(4, 6)
 TORCHS_OWN = {
     "torch.add": torch.add,
     "torch.nn.functional.relu": F.relu,
-    "torch.nn.functional.max_pool2d": F.max_pool2d,  # a closure inside of boolean_dispatch
+    "torch.nn.functional.max_pool2d": F.max_pool2d,  # a closure in boolean_dispatch
     "torch.nn.functional.scaled_dot_product_attention": F.scaled_dot_product_attention,
     "torch._C._nn.gelu": torch._C._nn.gelu,
     "torch._C._nn.linear": torch._C._nn.linear,
@@ -42,19 +42,19 @@ TORCHS_OWN = {
     "operator.imul": operator.imul,
     "math.sqrt": math.sqrt,
     "builtins.abs": abs,
-    "torch.Tensor.set_": torch.Tensor.set_,  # a method of a type of C's: it names no module
+    "torch.Tensor.set_": torch.Tensor.set_,  # a method of a C type, which names no module
     "torch.Tensor.__add__": torch._C.TensorBase.__add__,
     "str.join": str.join,
 }
 
 
 @pytest.mark.parametrize("target", TORCHS_OWN.values(), ids=TORCHS_OWN)
-def test_a_name_leads_back_to_the_same_object(target: Any) -> None:
+def test_name_is_decoded_to_the_same_object(target: Any) -> None:
     assert call_targets.decode(call_targets.encode(target)) is target
 
 
-def test_a_function_within_a_function_of_torchs_is_made_again() -> None:
-    """For ``parameter.data = value`` Dynamo calls one (2.11, 2.13)."""
+def test_nested_function_of_torch_is_recreated() -> None:
+    """Dynamo (2.11, 2.13) calls such a function for ``parameter.data = value``."""
     made: list[Any] = []
 
     def compiled(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
@@ -74,7 +74,7 @@ def test_a_function_within_a_function_of_torchs_is_made_again() -> None:
         assert again is target or again.__code__ == target.__code__
 
 
-def test_a_function_within_a_function_of_the_programs_has_no_name() -> None:
+def test_nested_function_of_the_program_is_refused() -> None:
     def within(x: torch.Tensor) -> torch.Tensor:
         return x
 
@@ -100,22 +100,22 @@ class UsersCallable:
         return x * 3
 
 
-def test_a_users_function_has_no_name() -> None:
+def test_function_of_the_user_is_refused() -> None:
     assert refusal(users_function) == "user-function"
     assert refusal(lambda x: x) == "user-function"
     assert refusal(functools.partial(torch.add, 1)) == "user-function"
 
 
-def test_a_users_function_in_torchs_namespace_is_not_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_function_in_the_namespace_of_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(F, "of_mine", users_function, raising=False)
     assert refusal(users_function) == "user-function"
 
 
 @pytest.mark.parametrize("wrap", [lambda f: functools.wraps(f)(lambda x: x * 3), UsersCallable], ids=["wraps", "class"])
-def test_a_patch_that_bears_the_name_of_what_it_replaces_is_not_torchs(
+def test_patch_with_the_name_of_the_original_is_refused(
     monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]
 ) -> None:
-    # In a worker the same name means torch's own function: the artifact would compute something else.
+    # In a worker the same name is torch's own function, so the artifact would compute something else.
     patch = wrap(F.softsign)
     assert (patch.__module__, patch.__qualname__) == ("torch.nn.functional", "softsign")
     monkeypatch.setattr(F, "softsign", patch)
@@ -124,7 +124,7 @@ def test_a_patch_that_bears_the_name_of_what_it_replaces_is_not_torchs(
 
 
 @pytest.mark.parametrize("deprecated", [typing_extensions.deprecated, getattr(warnings, "deprecated", None)])
-def test_what_torch_has_deprecated_is_torchs_and_what_a_user_has_is_not(
+def test_deprecated_functions_of_torch_are_encoded_and_of_users_refused(
     monkeypatch: pytest.MonkeyPatch, deprecated: Any
 ) -> None:
     assert call_targets.decode(call_targets.encode(torch._check_is_size)) is torch._check_is_size
@@ -142,12 +142,12 @@ def test_what_torch_has_deprecated_is_torchs_and_what_a_user_has_is_not(
      utils.numpy_method_wrapper("reshape"), utils.numpy_operator_wrapper(operator.add)],
     ids=lambda wrapper: wrapper.__name__,
 )  # fmt: skip
-def test_a_call_of_numpys_is_named_by_what_torch_has_for_it(wrapper: Any) -> None:
+def test_numpy_call_is_encoded_by_its_torch_function(wrapper: Any) -> None:
     made = call_targets.decode(call_targets.encode(wrapper))
     assert type(made) is type(wrapper) and vars(made) == vars(wrapper)
 
 
-def test_a_patched_function_of_torchs_numpy_has_no_name() -> None:
+def test_patched_numpy_function_of_torch_is_refused() -> None:
     patch = functools.wraps(torch._numpy.sin)(lambda x: x * 3)
     assert refusal(utils.numpy_to_tensor_wrapper(patch)) == "user-function"
     assert refusal(utils.numpy_method_wrapper("of_mine")) == "user-function"
@@ -162,7 +162,7 @@ def test_a_patched_torch_function_in_a_real_graph_is_refused(monkeypatch: pytest
     patch = functools.wraps(F.silu)(lambda x: x * 3)
     monkeypatch.setattr(F, "silu", patch)
     call_targets._resolve.cache_clear()
-    # Dynamo either keeps the patch as a call, which has no name, or traces through it: then it is a multiplication.
+    # Dynamo either keeps the patch as a call (which has no name) or traces through it (which gives a multiplication).
     try:
         found = captured(_calls_silu, X)
     except Bypass as refused:
@@ -181,7 +181,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def test_a_custom_op_is_named_with_its_module_and_the_digest_of_its_sources() -> None:
+def test_custom_op_is_encoded_with_its_module_and_source_digest() -> None:
     operator = torch.ops.precompiled_tests.doubled.default
     encoded = call_targets.encode(operator)
     kind, namespace, name, overload, module, digest, _kernels = encoded
@@ -203,12 +203,12 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def test_an_op_of_a_library_is_named_by_the_module_of_its_fake_and_what_has_a_kernel() -> None:
+def test_library_op_is_encoded_with_its_fakes_module_and_its_kernels() -> None:
     operator = torch.ops.precompiled_tests_library.tripled.default
     before = call_targets.encode(operator)
     assert before[4] == __name__ and before[6] == "Meta CPU"
     assert call_targets.decode(before) is operator
-    # As from a module that a worker does not import: there, the compiled code would have no gradient.
+    # The gradient comes from a module that a worker would not import, so compiled code there would have no gradient.
     torch.library.register_autograd("precompiled_tests_library::tripled", lambda ctx, gradient: gradient * 3)
     assert "Autograd" in call_targets.encode(operator)[6]
     call_targets._decode.cache_clear()
@@ -216,23 +216,23 @@ def test_an_op_of_a_library_is_named_by_the_module_of_its_fake_and_what_has_a_ke
         call_targets.decode(before)
 
 
-def test_the_custom_ops_that_torch_itself_defines_are_named() -> None:
-    """Also those in a namespace that came with some version, such as torch_nn in 2.13."""
+def test_custom_ops_that_torch_defines_are_encoded() -> None:
+    """This includes namespaces that a later version added, such as torch_nn in 2.13."""
     definitions = custom_ops.custom_ops.OPDEFS.values()
     found = [op._opoverload for op in definitions if op._init_fn.__module__.startswith("torch.")]
-    found = [op for op in found if op.namespace != "streams"]  # below
+    found = [op for op in found if op.namespace != "streams"]  # see test_events_of_streams_are_refused
     assert len(found) > 100
     for op in found:
         assert call_targets.decode(call_targets.encode(op)) is op
 
 
-def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_op_that_a_worker_cannot_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     library = torch.library.Library("precompiled_tests_bare", "DEF")
     library.define("opaque(Tensor x) -> Tensor")
     assert refusal(torch.ops.precompiled_tests_bare.opaque.default) == "custom-op"
     definition = custom_ops.custom_ops.OPDEFS["precompiled_tests::doubled"]
     before, _digest = custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)
-    monkeypatch.setattr(definition, "_abstract_fn", torch.Tensor.clone)  # a method in C, which has no module
+    monkeypatch.setattr(definition, "_abstract_fn", torch.Tensor.clone)  # a method in C has no module
     assert custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)[0] == before
     monkeypatch.setattr(definition._init_fn, "__module__", "__main__")
     with pytest.raises(Bypass) as refused:
@@ -241,7 +241,7 @@ def test_a_custom_op_that_no_worker_can_import_is_refused(monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_functional_collectives_are_served_and_known_as_such_and_others_are_refused() -> None:
+def test_functional_collectives_are_encoded_and_others_refused() -> None:
     reduce = call_targets.encode(torch.ops._c10d_functional.all_reduce.default)
     assert (
         call_targets.is_collective(reduce)
@@ -263,7 +263,7 @@ def _(x: torch.Tensor, group_name: str) -> torch.Tensor:
 
 @pytest.mark.reason("marked-node")
 def test_events_of_streams_are_refused() -> None:
-    """They are numbers of this process's own table: elsewhere another event, or none."""
+    """Events are numbers in a table of this process. In another process the number is invalid, or another event."""
     import torch._dynamo.variables.streams
 
     if not hasattr(torch.ops.streams, "record_event"):
@@ -275,8 +275,8 @@ def test_events_of_streams_are_refused() -> None:
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_an_operator_that_names_a_group_is_a_collective_whosever_the_group_is(one_rank: None) -> None:
-    """As vllm::all_reduce does: its ranks must not mix eager and compiled runs either."""
+def test_operator_with_a_group_name_counts_as_a_collective(one_rank: None) -> None:
+    """For example vllm::all_reduce: its ranks must not mix eager and compiled runs either."""
     encoded = call_targets.encode(torch.ops.precompiled_tests.of_a_group.default)
     assert call_targets.is_collective(encoded)
     assert not call_targets.is_collective(call_targets.encode(torch.ops.precompiled_tests.doubled.default))
@@ -298,7 +298,7 @@ def test_an_operator_with_effects_is_refused() -> None:
     [["fn", "os", "system"], ["fn", "builtins_", "eval"], ["fn", "torchvision.ops", "nms"], ["pickle", "x"]],
     ids=str,
 )
-def test_a_name_outside_of_torch_is_not_looked_up(name: list[str]) -> None:
+def test_name_outside_of_torch_is_not_looked_up(name: list[str]) -> None:
     with pytest.raises(ValueError, match=r"not a module of torch|unknown kind"):
         call_targets.decode(name)
 
@@ -324,18 +324,18 @@ PATCHED: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", PATCHED)
-def test_a_patched_operator_of_tensors_has_no_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Dynamo writes the operator's name alone: a worker would compile torch's own."""
+def test_patched_tensor_operator_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Dynamo writes only the operator's name, so a worker would compile torch's own operator."""
     used = PATCHED[name]
     captured(used, X)
     monkeypatch.setattr(torch.Tensor, name, of_mine)
     with pytest.raises(Bypass, match=f"has replaced torch.Tensor.{name}") as refused:
         captured(used, X)
     assert refused.value.code == "user-function"
-    captured(torch.sin, X)  # which does not use it
+    captured(torch.sin, X)  # does not use the patched operator
 
 
-def test_an_operator_of_tensors_that_is_patched_with_another_one_of_torchs_has_no_name(
+def test_tensor_operator_replaced_by_another_of_torch_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.Tensor, "__add__", torch.Tensor.__mul__)
@@ -343,8 +343,8 @@ def test_an_operator_of_tensors_that_is_patched_with_another_one_of_torchs_has_n
         captured(lambda x: x + x, X)
 
 
-def test_a_patched_method_of_tensors_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its name Dynamo writes what it calls: no worker looks the method up."""
+def test_patched_tensor_method_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo writes the patch itself into the graph, so no worker looks the method up."""
     monkeypatch.setattr(torch.Tensor, "matmul", of_mine)
     found = captured(lambda x: x.matmul(x), X)
     assert [node.target for node in found.module.graph.nodes if node.op.startswith("call_")] == [torch.mul]

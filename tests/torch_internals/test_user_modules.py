@@ -1,4 +1,6 @@
-"""What the digest of a user's module covers: sources and values, its own and those of what it imports."""
+"""Tests of the digest of a user's module: it covers sources and values of the module and of the modules that it
+imports.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write(tmp_path / f"{name}.py", source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it had begun after all of this
+    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it started after all saves
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pc_")]:
         del sys.modules[name]
@@ -73,7 +75,7 @@ COVERED = {
 
 
 @pytest.mark.parametrize("what", COVERED)
-def test_a_change_is_another_digest(project: Path, what: str) -> None:
+def test_change_of_a_source_or_value_changes_the_digest(project: Path, what: str) -> None:
     importlib.import_module("pc_main")
     before = user_modules.modules_digest(["pc_main"])
     assert user_modules.modules_digest(["pc_main"]) == before
@@ -81,19 +83,19 @@ def test_a_change_is_another_digest(project: Path, what: str) -> None:
     assert user_modules.modules_digest(["pc_main"]) != before
 
 
-def test_what_it_does_not_import_does_not_matter(project: Path) -> None:
+def test_modules_that_are_not_imported_do_not_count(project: Path) -> None:
     importlib.import_module("pc_main")
     before = user_modules.modules_digest(["pc_main"])
     edit("pc_stranger")(project)
     assert user_modules.modules_digest(["pc_main"]) == before
 
 
-def test_a_save_after_the_start_of_the_process_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_saved_after_the_process_started_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.import_module("pc_main")
     now = time.time()
     monkeypatch.setattr(user_modules, "process_start", lambda: now + 0.02)
     user_modules.modules_digest(["pc_main"])
-    while time.time() < now + 0.04:  # the clock of files goes by ticks
+    while time.time() < now + 0.04:  # file times have the resolution of clock ticks
         pass
     (project / "pc_values.py").write_text("FACTOR = 4.0\n")
     with pytest.raises(Bypass) as refused:
@@ -101,14 +103,14 @@ def test_a_save_after_the_start_of_the_process_is_refused(project: Path, monkeyp
     assert refused.value.code == "custom-op-edited"
 
 
-def test_a_function_that_no_import_leads_to_is_refused() -> None:
+def test_function_that_cannot_be_imported_is_refused() -> None:
     with pytest.raises(Bypass) as refused:
         user_modules.name_of(lambda: None, code="checkpoint-context")
     assert refused.value.code == "checkpoint-context"
 
 
-def test_what_else_of_a_package_is_imported_does_not_matter(project: Path) -> None:
-    """A worker imports what it needs; the program had imported more of the same package."""
+def test_other_imported_modules_of_a_package_do_not_count(project: Path) -> None:
+    """A worker imports only the modules that it needs. The program may have imported more of the same package."""
     write(project / "pc_main.py", "from pc_package import sibling\n")
     importlib.import_module("pc_main")
     before = user_modules.modules_digest(["pc_main"])
@@ -125,8 +127,8 @@ def scale(x: torch.Tensor) -> torch.Tensor:
 """
 
 
-def test_an_operators_name_says_what_its_modules_values_are_now(project: Path) -> None:
-    """A value that is set between two graphs: the second must not be compiled with what the first was."""
+def test_operator_encoding_reflects_current_values_of_its_module(project: Path) -> None:
+    """If a value changes between two graphs, the second must not be compiled with the first value."""
     write(project / "pc_operators.py", OPERATOR)
     module = importlib.import_module("pc_operators")
     operator = torch.ops.pc_operators.scale.default
@@ -166,7 +168,7 @@ partial, bound = functools.partial(scaled, by=1.0), Patched().back
 number, exact, share, layout = numpy.float64(1.0), decimal.Decimal(1), fractions.Fraction(1), torch.channels_last
 view, span, activation = types.MappingProxyType({"by": 1.0}), range(3), torch.nn.ReLU()
 """
-# What a program does, and what takes it back.
+# Each pair is a choice of the program, and a statement that undoes it.
 CHOICES = {
     "function": ("function = tenfold", "function = plain"),
     "in a table": ("table['rule'] = tenfold", "table['rule'] = plain"),
@@ -192,8 +194,8 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("what", CHOICES)
-def test_what_a_program_chooses_among_counts(project: Path, what: str) -> None:
-    """`set_backend(...)` of a library of operators: the worker imports it with what it has by default."""
+def test_choice_of_the_program_changes_the_digest(project: Path, what: str) -> None:
+    """As `set_backend(...)` of an operator library: a worker imports the library with its default."""
     write(project / "pc_chosen.py", CHOSEN)
     module = importlib.import_module("pc_chosen")
     before, (choose, take_back) = user_modules.modules_digest(["pc_chosen"]), CHOICES[what]
@@ -203,8 +205,8 @@ def test_what_a_program_chooses_among_counts(project: Path, what: str) -> None:
     assert user_modules.modules_digest(["pc_chosen"]) == before
 
 
-def test_another_process_finds_the_same(project: Path) -> None:
-    """A worker has another place in memory for each object, and another seed of hashes."""
+def test_digest_is_equal_in_another_process(project: Path) -> None:
+    """A worker has other memory addresses and another hash seed."""
     write(
         project / "pc_chosen.py",
         CHOSEN
@@ -228,8 +230,8 @@ method, lock = torch.nn.ReLU().forward, __import__("threading").Lock()
     assert " at 0x" not in values and "tenfold" in values
 
 
-def test_what_is_set_in_an_installed_module_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To install the package of one's operators makes nothing wrong that was right."""
+def test_value_set_in_an_installed_module_changes_the_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed copy of the operators' package must behave like the same package beside the program."""
     write(project / "pc_operators.py", OPERATOR)
     monkeypatch.setattr(user_modules, "_INSTALLED", (str(project.resolve()),))
     monkeypatch.setattr(user_modules.installations, "digest", lambda package: f"the record of {package}")
@@ -271,7 +273,7 @@ AWKWARD = Awkward()
 
 
 @pytest.mark.parametrize("way", ["closure", "partial", "object", "method"])
-def test_what_is_registered_counts_with_what_it_holds(project: Path, way: str) -> None:
+def test_registered_function_counts_with_the_values_that_it_holds(project: Path, way: str) -> None:
     write(project / "pc_registered.py", REGISTERED)
     module = importlib.import_module("pc_registered")
     found = []

@@ -1,4 +1,4 @@
-"""What a worker finds out about the CPU's vector units is what Inductor would have."""
+"""Tests that a worker detects the same vector units of the CPU as Inductor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with config.patch({"cpp.simdlen": 256}):
     print(picked, "/", cpu_vec_isa.pick_vec_isa(), "/", narrow)
 """
 
-# As two jobs of a worker: the first one's store is removed while the search that it began is at a test program.
+# Two jobs of a worker: the first store is removed while a search that used it builds or loads a test program.
 REMOVED = """
 import pathlib, shutil, sys
 from torch._inductor import cpu_vec_isa
@@ -61,7 +61,7 @@ print(cpu_vec_isa.pick_vec_isa() == best)
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT TESTED: VECTOR UNITS OF OTHER CPUS THAN X86-64")
 @pytest.mark.parametrize("when", ["built", "being built", "loaded"])
-def test_a_search_that_began_in_a_store_that_is_gone_is_made_again(tmp_path: Path, when: str) -> None:
+def test_search_that_began_in_a_removed_store_is_repeated(tmp_path: Path, when: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", REMOVED, str(tmp_path / "scratch"), when],
         capture_output=True, text=True, check=False, timeout=300,
@@ -69,9 +69,9 @@ def test_a_search_that_began_in_a_store_that_is_gone_is_made_again(tmp_path: Pat
     assert answer.stdout.splitlines()[-1:] == ["True"], answer.stderr
 
 
-@pytest.mark.slow  # each unit's test program is compiled twice
+@pytest.mark.slow  # the test program of each unit is compiled twice
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT TESTED: VECTOR UNITS OF OTHER CPUS THAN X86-64")
-def test_the_same_unit_is_picked_and_a_width_that_is_asked_for_is_found(tmp_path: Path) -> None:
+def test_worker_picks_the_vector_unit_that_torch_picks(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     answers = [
         subprocess.run(
