@@ -1,8 +1,8 @@
-"""Streams ahead (decision 0047): the helper of a remote brings what this program used last, while it still imports.
+"""Has the helper fetch, while torch is imported, what this program used in earlier runs (decision 0047).
 
-Begun when torch is about to be imported (bootstrap.py), in a thread of its own. The first trace may wait for what is on
-its way, for a bounded time (``remote_ahead_s``); nobody else does. What a process used is told to the helper when its
-last graph is swapped, and at its end.
+The fetch begins when torch is about to be imported (bootstrap.py), in a thread of its own. Only the first trace waits
+for it, for ``remote_ahead_s`` at most. The process reports what it used to the helper when its last graph is swapped,
+and again at its end.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from precompiled.remote import link
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
 
-QUIET = 0.25  # of the time is waited for a remote that has not answered at all
-# Which of the CPU's instructions make a difference to what is compiled (torch/_inductor/cpu_vec_isa.py).
+QUIET = 0.25  # the part of ``remote_ahead_s`` for which a process waits for a remote that has not answered at all
+# The CPU's instruction sets that affect the code that torch generates (torch/_inductor/cpu_vec_isa.py).
 _INSTRUCTIONS = frozenset(
     {"avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_fp16", "asimd", "asimddp", "sve", "sve2", "bf16"}
 )
 
 
 class Ahead:
-    """What is on its way for this process, and what it has used (process.Ahead). Thread-safe."""
+    """What the helper fetches for this process, and what the process has used (process.Ahead). Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -48,20 +48,20 @@ class Ahead:
         self._on_problem: Callable[[Exception], None] | None = None
         try:
             threading.Thread(target=self._run, name="precompiled-ahead", daemon=True).start()
-        except RuntimeError as error:  # no more threads, or Python is about to end
+        except RuntimeError as error:  # no thread can be started, or the interpreter is shutting down
             self._fails(error)
 
     def _run(self) -> None:
         try:
             remote_helper.ensure(self._settings)
             if not self._settings.remote:
-                return  # a farm alone: nothing comes ahead, and nobody wants to know what was used
+                return  # a farm without a remote: nothing is fetched, and uses are not reported
             self._program = identity()
             for answer in link.answers(self._settings.cache_dir, {"do": "ahead", "program": self._program}):
                 self._listed = int(answer.get("listed", self._listed))
                 self._fetched = int(answer.get("fetched", 0))
                 self._answered.set()
-        except Exception as error:  # noqa: BLE001 - the program goes on as on one host
+        except Exception as error:  # noqa: BLE001 - the program runs as without a remote
             self._fails(error)
         finally:
             self._answered.set()
@@ -76,14 +76,14 @@ class Ahead:
             told(error)
 
     def on_problem(self, told: Callable[[Exception], None]) -> None:
-        """Have ``told`` called once if no helper can be started, now or later."""
+        """Call ``told`` with the error, once, if no helper can be started, now or later."""
         with self._lock:
             self._on_problem, problem = told, self._problem
         if problem is not None:
             told(problem)
 
     def after_fork(self) -> None:
-        """In a child: the thread is the parent's, and what it brings comes to the store by itself."""
+        """In the child: the thread belongs to the parent. What it fetches arrives in the shared store."""
         self._lock = threading.Lock()
         self._answered, self._ended = threading.Event(), threading.Event()
         self._answered.set()
@@ -96,21 +96,21 @@ class Ahead:
         return not self._ended.is_set()
 
     def wait(self) -> bool:
-        """Whether something may have come that was not here; waits for it while there is time left (of the process)."""
+        """Whether something new may have arrived in the store. Waits while the process has time left for waiting."""
         with self._lock:
             began, left = time.monotonic(), self._left_s
             if not self._answered.wait(left * QUIET):
-                self._left_s = 0.0  # a remote that is slow is not waited for again
+                self._left_s = 0.0  # a slow remote is not waited for again
                 return False
             self._ended.wait(max(0.0, left - (time.monotonic() - began)))
             self._left_s = max(0.0, left - (time.monotonic() - began))
-        # While the last ones are on their way, what this frame needs may be here already.
+        # While the last objects are on their way, the one that this frame needs may have arrived.
         return self._fetched > 0 if self._ended.is_set() else self._listed > 0
 
     # ------------------------------------------------ what was used
 
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Tell the helper what this process has used by now, where that is more than it was told."""
+        """Report to the helper what this process has used by now, if that is more than the last report."""
         now: set[object] = {*keys, *entries}
         if not self._program or not now - self._told:
             return
@@ -119,8 +119,9 @@ class Ahead:
 
 
 def begin(settings: Settings) -> Ahead | None:
-    """Have the helper run, and bring what this program used last; once for a process. None where neither a remote nor a
-    farm is set.
+    """Start the helper, and the fetch of what this program used in earlier runs. One fetch per process.
+
+    Returns None if neither a remote nor a farm is set, or if the mode is "off".
     """
     if not settings.has_helper or settings.mode == "off":
         return None
@@ -133,8 +134,10 @@ def begin(settings: Settings) -> Ahead | None:
 
 
 def identity(file: str | None = None) -> str:
-    """Which program this is (or that of a main file, here), as far as can be told before torch is imported: the text
-    of its main file, Python, torch, and the machine. Not its arguments, nor what it imports: a list is a hint.
+    """Identify this program, or that of the main file ``file``, by what is known before torch is imported.
+
+    These are the main file's text, Python, torch, and the machine. Arguments and imported modules do not count: a
+    list is only a hint.
     """
     main = _main() if file is None else _text(file)
     facts = [main, sys.implementation.cache_tag, _torch(), platform.machine(), *_processors()]
@@ -154,7 +157,7 @@ def _main() -> tuple[str, str]:
 
 def _text(path: str) -> tuple[str, str]:
     text = Path(path).read_bytes()
-    if text.startswith(b"#!"):  # where its Python lies
+    if text.startswith(b"#!"):  # its first line holds the path of a Python
         text = text.partition(b"\n")[2]
     return os.path.basename(path), hashlib.sha256(text).hexdigest()
 
@@ -169,7 +172,7 @@ def _torch() -> str:
 
 
 def _processors() -> list[str]:
-    """What the CPU can, and the models of the GPUs."""
+    """The CPU's instruction sets, and the models of the GPUs."""
     found = []
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:

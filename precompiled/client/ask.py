@@ -1,4 +1,4 @@
-"""To the daemon without a Connection: the command line's questions, and the counts at a program's end."""
+"""Sends requests to the daemon without a Connection: those of the command line, and the last counts of a program."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.client.connection")
 
 NO_DAEMON_ACTION = "Start one with `precompiled start`, or `systemctl start precompiled`"
-RETRY_S = 0.05  # before the next connect to a daemon that is busy
+RETRY_S = 0.05  # before the next connect to a busy daemon
 
 
 @contextmanager
 def _link(settings: Settings, until: float) -> Iterator[Link]:
-    """A link whose handshake has ended. Raises DaemonError where none is to be had until then."""
+    """Connect and complete the handshake. Raises DaemonError if that fails before ``until``."""
     link = _connected(settings, until)
     try:
         yield link
@@ -46,7 +46,7 @@ def _connected(settings: Settings, until: float) -> Link:
                 link.receive()
             if link.up:
                 return link
-            link.abandon()  # it has no room for us, or is about to leave
+            link.abandon()  # the daemon has no room for this client, or is stopping
         if time.monotonic() + RETRY_S >= until:
             raise DaemonError(f"the daemon on {path} accepts no connection", "Look into its log, or restart it",
                               code="no-reply")  # fmt: skip
@@ -54,10 +54,10 @@ def _connected(settings: Settings, until: float) -> Link:
 
 
 def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
-    """Ask the daemon and wait for its reply, for at most ``timeout_s`` seconds.
+    """Send a request and wait for the daemon's reply, for at most ``timeout_s`` seconds.
 
-    Raises DaemonError: "no-daemon" where none listens, "no-reply" when it does not answer, else the code
-    of its refusal.
+    Raises DaemonError: code "no-daemon" if none listens, "no-reply" if it does not answer, else the code of its
+    refusal.
     """
     import_messages()
     from precompiled import wire
@@ -79,7 +79,7 @@ def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 
 
 
 def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
-    """In this thread; waits for LINGER_S at most. What cannot be sent is dropped."""
+    """Send messages from this thread, within LINGER_S. What cannot be sent in that time is dropped."""
     until = time.monotonic() + LINGER_S
     try:
         import_messages()
@@ -90,5 +90,5 @@ def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
                     if left <= 0 or link.is_lost(time.monotonic()):
                         raise DaemonError("the daemon does not read", "Look into its log", code="no-reply")
                     link.wait(left)
-    except Exception as error:  # noqa: BLE001 - counts, at the end of a program
+    except Exception as error:  # noqa: BLE001 - only counts, at the end of a program
         log.info("counts were not sent: %s", error)

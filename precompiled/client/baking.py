@@ -1,8 +1,8 @@
-"""In a process that `precompiled bake --steps N` runs: tells when it has done its steps, and all of it is kept.
+"""Reports, in a process that `precompiled bake --steps N` runs, when its steps are done and its results are stored.
 
-``PRECOMPILED_BAKING=<N>:<directory>``. A file of this process appears in the directory when it has its first graph,
-``<pid>``, and another one, ``<pid>.done``, after N calls of the graph that was called most. Calls, and not steps of an
-optimizer: a hook on these would be among the things that a trace reads.
+``PRECOMPILED_BAKING=<N>:<directory>``. The process creates the file ``<pid>`` in the directory when it has its first
+graph, and ``<pid>.done`` after N calls of its most-called graph. It counts calls, since a hook on optimizer steps
+would change what a trace reads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLUSH_S = 60.0
 
 
 def begin(session: Session) -> None:
-    """Called when this process gets a session. Raises nothing."""
+    """Start the thread if this process is baked. Called when this process gets a session."""
     described = os.environ.get(VARIABLE)
     if described:
         steps, _, directory = described.partition(":")
@@ -45,4 +45,4 @@ def _follow(session: Session, steps: int, directory: Path) -> None:
         session.flush(FLUSH_S)
         (directory / f"{os.getpid()}.done").touch()
     except OSError:
-        pass  # the directory is gone: so is who waits for it
+        pass  # the directory is gone, and with it the process that waits

@@ -1,6 +1,6 @@
-"""The client's end of the socket: hands graphs to the daemon, without making a thread of the program wait.
+"""The client's connection to the daemon: hands graphs over without blocking a thread of the program.
 
-Importing this module is cheap: msgspec (20 ms) is imported by the first message, in the thread that sends it
+This module imports quickly: msgspec (20 ms) is imported for the first message, in the thread that sends it
 (client/link.py).
 
 ::
@@ -8,8 +8,8 @@ Importing this module is cheap: msgspec (20 ms) is imported by the first message
     any thread ── submit, expect, tally ──▶ Connection ──▶ one I/O thread ── DEALER ──▶ daemon
                                              submits: id -> message, graph, state
 
-A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next one gets all
-submits again. To repeat one is harmless: its id joins the same job, and an artifact that is published is found.
+A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next daemon gets
+all submits again. A repeated submit is harmless: its id joins the same job, and a published artifact is found.
 
 Per submit::
 
@@ -17,8 +17,8 @@ Per submit::
       ^                |--busy, later-----|---> unsent
       '---- the connection is lost, or the daemon stops ----'      rejected: on_reply is called, and it is gone
 
-A fork's child closes its copy of the socket, which is its parent's: its own connection starts without submits. A
-program may close our descriptors and open its own under their numbers (core/sockets.py): both are opened again.
+A fork's child closes its copy of the parent's socket, and starts a connection of its own without submits. A program
+may close descriptors that are not its own and reuse their numbers (core/sockets.py): both are then opened again.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.connection")
 
-IDLE_S = 2.0  # the thread ends after this long without work
-RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # between two looks for a daemon
-STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # between two daemons started by us
+IDLE_S = 2.0  # without work, after which the thread ends
+RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # between two attempts to connect to a daemon
+STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # between two starts of a daemon by this process
 REVIVAL_MIN_S = 1.0  # between two threads started by ensure_running; doubles, up to STARTS_MAX_S
 MAX_TALLIES = 200
-EXPECTED_S = 10.0  # how long an Expect waits for a daemon that is starting
-MAX_LOST = 5  # connections that broke after a graph was sent and before it was answered
+EXPECTED_S = 10.0  # how long an Expect stays valid while the daemon starts
+MAX_LOST = 5  # connections that broke between sending a graph and the reply to it
 
 OnReply = Callable[["wire.DaemonMessage"], None]
 
@@ -81,37 +81,38 @@ class _Submit:
 
 
 class Connection:
-    """This process's connection to the daemon. Thread-safe; no method but ``flush`` and ``close`` waits."""
+    """This process's connection to the daemon. Thread-safe; only ``flush`` and ``close`` block."""
 
-    _expected: tuple[wire.Expect, float] | None  # a message, and until when it is worth sending
+    _expected: tuple[wire.Expect, float] | None  # the message, and until when it is worth sending
     _link: Link | None = None
     _waker: sockets.Waker | None = None
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.starts = 0  # daemons started by us
+        self.starts = 0  # daemons started by this process
         self.reset_after_fork()
         _connections.add(self)
 
     def submit(self, message: wire.Submit, blob: bytes, on_reply: OnReply) -> None:
-        """Hand over a graph. ``on_reply`` is called in the I/O thread, for every Accepted, Busy and Rejected about it.
+        """Hand over a graph. ``on_reply`` is called in the I/O thread with each Accepted, Busy and Rejected about it.
 
-        The submit is sent again until ``forget``: after Busy, and to another daemon when this one is lost. Rejected is
-        its end, but for "stopping", of which ``on_reply`` is not told: the submit waits for the next daemon.
+        The submit is sent again until ``forget``: after Busy, and to the next daemon if this one is lost. Rejected
+        ends it, except for the code "stopping": then ``on_reply`` is not called, and the submit waits for the next
+        daemon.
         """
         with self._changed:
             self._submits[message.id] = _Submit(message, blob, on_reply)
             self._wake()
 
     def forget(self, id: str) -> None:
-        """Keep a submit no longer: its artifact is loaded, or not wanted any more."""
+        """Drop a submit: its artifact is loaded or no longer needed."""
         with self._changed:
             self._submits.pop(id, None)
             self._changed.notify_all()
             self._poke()
 
     def tally(self, message: wire.Tally) -> None:
-        """Send counts to the daemon, best effort: where none runs they are dropped."""
+        """Send counts to the daemon, best effort: without a daemon they are dropped."""
         with self._changed:
             if len(self._tallies) < MAX_TALLIES:
                 self._tallies.append(message)
@@ -119,26 +120,27 @@ class Connection:
             left = list(self._tallies) if self._thread is None else []
             if left:
                 self._tallies.clear()
-        if left:  # no thread could be started: from Python 3.12 on none can at exit, where a process tells its hits
+        if left:  # no thread could be started: from Python 3.12 on, none can at exit, when a process sends its hits
             send_now(self._settings, left)
 
     def expect(self, message: wire.Expect) -> None:
-        """Tell the daemon, or one that is being started, that a graph is being traced. A submit makes that needless."""
+        """Announce to the daemon, which may still be starting, that a graph is being traced. A submit replaces this."""
         with self._changed:
             self._expected = message, time.monotonic() + EXPECTED_S
             self._wake()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every submit is accepted (or rejected) and every tally sent; false after ``timeout_s`` seconds.
+        """Wait until every submit is accepted or rejected, and every tally is sent. False after ``timeout_s``
+        seconds.
 
-        False at once where there is no thread to send them: from Python 3.12 on, none can be started at exit.
+        Returns false at once without a thread to send them: from Python 3.12 on, none can be started at exit.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
             return done and self._is_flushed()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the I/O thread. Submits that are not accepted are dropped; a message on its way has a second to leave."""
+        """End the I/O thread. Submits that are not accepted are dropped. An unsent rest of a message has LINGER_S."""
         with self._changed:
             thread = self._thread
             self._closing = True
@@ -151,7 +153,9 @@ class Connection:
             thread.join(timeout_s)
 
     def reset_after_fork(self) -> None:
-        """Replace all state unused: a thread of the parent may hold the locks, and the socket is the parent's."""
+        """Replace all state without using it: a thread of the parent may hold the locks, and the socket is the
+        parent's.
+        """
         if self._link is not None:
             self._link.abandon()
         if self._waker is not None:
@@ -172,19 +176,19 @@ class Connection:
         self._revival_pause = REVIVAL_MIN_S
 
     def alone_s(self) -> float:
-        """For how many seconds there have been submits, and no daemon that takes them or answers; else 0."""
+        """The seconds for which there were submits, but no daemon that takes or answers them; else 0."""
         since = self._alone_since
         return 0.0 if since is None else time.monotonic() - since
 
     def was_told_to_stop(self) -> bool:
-        """Whether the daemon was stopped on request, and no other runs: this process starts none then."""
+        """Whether the daemon was stopped on request and no other runs. This process then starts none."""
         return self._told_to_stop and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
-        """Send the submits where the I/O thread has broken down, or could not be started.
+        """Restart the I/O thread if it broke down or could not be started, and there are submits.
 
-        Cheap enough for a thread that calls it every second. Only this and the next submit bring the I/O thread back;
-        it is not tried at every call.
+        Cheap enough to be called every second. Only this and the next submit start the thread again; attempts have
+        growing pauses.
         """
         if self._thread is None and self._submits and time.monotonic() >= self._next_revival:
             with self._changed:
@@ -208,7 +212,7 @@ class Connection:
                 self._open_waker()
                 thread.start()
             except (RuntimeError, OSError) as error:
-                # At interpreter shutdown, without memory for a stack, or without descriptors: the program runs eager.
+                # At interpreter shutdown, or without memory or descriptors. The program runs eager.
                 log.info("no thread for the connection to the daemon: %s", error)
                 return
             self._thread = thread
@@ -219,7 +223,7 @@ class Connection:
             self._waker.wake()
 
     def _open_waker(self) -> sockets.Waker:
-        """The waker, opened again where the program has closed it. The caller holds the lock. Raises OSError."""
+        """Return the waker, opened again if the program closed it. The caller holds the lock. Raises OSError."""
         if self._waker is None or not self._waker.is_open():
             if self._waker is not None:
                 self._waker.close()
@@ -232,7 +236,7 @@ class Connection:
         try:
             import_messages()
             link = self._serve()
-        except Exception:  # without this, the dead thread would be taken for a live one
+        except Exception:  # otherwise the dead thread would count as alive
             log.exception("the connection to the daemon broke down")
             with self._changed:
                 link = self._retire()
@@ -244,9 +248,10 @@ class Connection:
             link.close()
 
     def _retire(self) -> Link | None:
-        """Give up being this connection's thread; the next submit starts another. The caller holds the lock.
+        """End this thread's role; the next submit starts another thread. The caller holds the lock.
 
-        Returns the link, for the thread to close: that takes time, and the next thread may be at work by then.
+        Returns the link, which the thread closes without the lock: that takes time, and the next thread may already
+        work.
         """
         self._thread = None
         link, self._link = self._link, None
@@ -257,7 +262,7 @@ class Connection:
         return link
 
     def _serve(self) -> Link | None:
-        """Send and receive until there is nothing to do; returns the link, which is to be closed."""
+        """Send and receive until there is nothing to do. Returns the link for the caller to close."""
         retry = RETRY_MIN_S
         next_look = 0.0
         idle_since: float | None = None
@@ -293,7 +298,7 @@ class Connection:
                 was_up = self._link.up
                 replies = self._link.receive()
                 if self._link.up and not was_up:
-                    self._told_to_stop = False  # a daemon that is about to leave still lets clients connect
+                    self._told_to_stop = False  # reset only now: a daemon that is stopping still accepts connections
                 for reply in replies:
                     self._replied(reply)
                 if self._link.is_lost(time.monotonic()):
@@ -333,7 +338,7 @@ class Connection:
         return False
 
     def _start_daemon(self) -> None:
-        """Start a daemon where none runs; not after one was stopped on request, and with pauses that grow."""
+        """Start a daemon if none runs, with growing pauses, and not after one was stopped on request."""
         settings = self._settings
         if not settings.starts_daemon or self._told_to_stop:
             return
@@ -347,7 +352,7 @@ class Connection:
         now = time.monotonic()
         if now < self._next_start:
             return
-        with forking.held():  # a fork during an import would leave its child with a locked import
+        with forking.held():  # a fork during an import would leave the child with a locked import
             from precompiled.client.start import Starting
 
         self._next_start = now + self._start_pause
@@ -361,12 +366,12 @@ class Connection:
         assert self._link is not None
         with self._changed:
             due = [p for p in self._submits.values() if p.state == "unsent" and p.due <= now]
-            # Those of waiting clients first: the daemon takes them first, too.
+            # Submits with waiting clients first, as in the daemon.
             due.sort(key=lambda submit: not submit.message.waiting)
         for submit in due:
             size, limit = len(submit.blob), self._settings.max_graph_bytes
             if size > limit or submit.lost >= MAX_LOST:
-                # The daemon would close the connection, without a reply.
+                # The daemon would close the connection without a reply.
                 what = f"the graph has {size} bytes, the limit is {limit}"
                 if size <= limit:
                     what = f"the connection broke {submit.lost} times over this graph of {size} bytes"
@@ -374,7 +379,7 @@ class Connection:
                                             submit.message.id, submit.message.key))  # fmt: skip
                 continue
             if not self._link.send(submit.message, submit.blob):
-                return  # an earlier message is on its way: the next round sends the rest
+                return  # an earlier message is unsent: the next round sends the rest
             with self._changed:
                 if submit.state == "unsent":
                     submit.state = "sent"
@@ -397,7 +402,8 @@ class Connection:
         with self._changed:
             if isinstance(reply, wire.Accepted | wire.Busy | wire.Rejected):
                 if isinstance(reply, wire.Rejected) and not reply.id:
-                    # The daemon could not read the id, e.g. of another version: it is about every submit that is sent.
+                    # The daemon could not read the id, for example in another protocol version: the reply is about
+                    # every submit that was sent.
                     found = [p for p in self._submits.values() if p.state == "sent"]
                 else:
                     found = [p for p in [self._submits.get(reply.id)] if p is not None]
@@ -408,8 +414,8 @@ class Connection:
                     elif isinstance(reply, wire.Busy):
                         submit.state = "unsent"
                         submit.due = now + max(0.1, min(reply.retry_after_s, 300.0))
-                    elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # the daemon is leaving
-                        self._told_to_stop = True  # on request: this process does not start another
+                    elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # the daemon is stopping
+                        self._told_to_stop = True  # on request, so this process starts no other
                         submit.state = "unsent"
                         submit.due = now + RETRY_MAX_S
                         continue
@@ -420,7 +426,7 @@ class Connection:
         for submit in told:
             try:
                 submit.on_reply(msgspec.structs.replace(reply, id=submit.message.id))
-            except Exception:  # of the caller's code, which runs in our thread
+            except Exception:  # an error in the caller's code must not end this thread
                 log.exception("a reply about graph %s was not taken", submit.message.id)
 
     def _lose_link(self) -> None:
@@ -431,5 +437,5 @@ class Connection:
             for submit in self._submits.values():
                 if submit.state == "sent" and len(submit.blob) > 1 << 20:
                     submit.lost += 1
-                # Accepted ones too: the daemon's queue is lost with it.
+                # Accepted ones as well: the daemon's queue is lost with the link.
                 submit.state = "unsent"

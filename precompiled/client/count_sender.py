@@ -1,6 +1,7 @@
-"""Sends a process's counts to the daemon a moment after the last change, so that one that a signal ends is counted.
+"""Sends a process's counts to the daemon a moment after the last change.
 
-A server whose graphs all hit counts at its start only, and Python's exit hooks never run in it.
+A process that a signal ends runs no exit hooks, so its counts must be sent earlier. A server whose graphs all hit
+changes its counts only at its start.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 
-QUIET_S = 1.0  # without a change, before they are sent: a program's first calls count many times
+QUIET_S = 1.0  # without a change before the counts are sent: a program's first calls change them many times
 
 
 class CountSender:
-    """``send`` is called in a thread that lives only while counts change. Thread-safe; ``changed`` never waits."""
+    """Calls ``send`` in a thread that lives only while counts change. Thread-safe; ``changed`` never blocks."""
 
     def __init__(self, send: Callable[[], None]) -> None:
         self._send = send
@@ -32,7 +33,7 @@ class CountSender:
                 return
             try:
                 threading.Thread(target=self._work, name="precompiled-counts", daemon=True).start()
-            except RuntimeError:  # at exit, where the session sends them
+            except RuntimeError:  # the interpreter is shutting down: the session sends the counts at exit
                 return
             self._runs = True
 

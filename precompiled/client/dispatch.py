@@ -1,11 +1,13 @@
-"""The callable that Dynamo keeps for a graph: eager until its artifact is there, then compiled.
+"""The callable that Dynamo keeps for a graph: it runs eager until the artifact arrives, then compiled.
 
-An artifact without guards serves every call: one reference is flipped from the eager run to it, and no check is left.
-Guards on symbolic sizes are checked at each call; a call that no variant serves runs eager, and a variant for its sizes
-is submitted. A flip waits for a safe point (safe_points.py) where an eager run of the graph may be repeated; a call
-that must run compiled, since its counterpart did (stand_in.py) or since eager is no stand-in for its graph, waits for
-the artifact. So does a call whose eager run raises, and from then on the graph does not run eager any more: there are
-operators, types and values for which torch has generated code and no eager kernel.
+- An artifact without guards serves every call: the swap replaces one reference, and calls make no check.
+- With guards on symbolic sizes, each call checks them. A call that no variant serves runs eager, and a variant for
+  its sizes is submitted.
+- While an eager run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
+- A call must run compiled, and so waits for the artifact, if its counterpart ran compiled (stand_in.py) or if the
+  graph must not run eager.
+- If an eager run raises, the call waits for compiled code, and the graph does not run eager any more: for some
+  operators, types and values torch generates code but has no eager kernel.
 """
 
 from __future__ import annotations
@@ -20,34 +22,39 @@ from precompiled.torch_internals.client import profiler_ranges
 
 Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
-# Variants that one graph of a process submits: a loop over ever new sizes must not fill the queue.
+# The most variants that a process submits for one graph: a loop over ever new sizes must not fill the queue.
 MAX_REQUESTS = 16
 AWAITS_SAFE_POINT = "its artifact is loaded, and awaits the end of a checkpoint in which it ran eager"
 
 
 class StandIn(Protocol):
-    """What runs a graph eagerly (torch_internals/eager/stand_in.py)."""
+    """Runs a graph eagerly (torch_internals/eager/stand_in.py)."""
 
     def __call__(self, *args: Any) -> Any:
-        """The graph's outputs."""
+        """Returns the graph's outputs."""
 
     def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
-        """Where this call is computed twice, with the same result: an object that lives until the second time; and
-        whether this is the second time.
+        """Whether a checkpoint computes this call twice and expects the same result.
+
+        Returns a keeper, an object that lives until the second run (None if the call is not repeated), and whether
+        this call is the second run.
         """
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
-        """Whether this call has a counterpart that ran compiled, with which an eager run may not agree."""
+        """Whether this call is one of two that must draw the same random numbers: eager and compiled code draw
+        different ones.
+        """
 
     def looks_for_nan(self, args: Sequence[Any]) -> bool:
-        """Whether this call's operators will be watched one by one, where compiled code is one operator."""
+        """Whether autograd checks each operator of this call for NaN, while compiled code would be a single operator.
+        """
 
     def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
-        """To be called before a run: what undoes the run after an exception; false where it is not undone."""
+        """Prepare a run. Returns a function that undoes the run after an exception, and returns false if it cannot."""
 
 
 class Dispatch:
-    """Dynamo gets ``call``; ``serve_with`` flips it to compiled code, from any thread."""
+    """Serves the calls of one graph. Dynamo gets ``call``; ``serve_with`` swaps in compiled code, from any thread."""
 
     def __init__(
         self,
@@ -63,14 +70,17 @@ class Dispatch:
         without_a_job: Callable[[list[int]], None] = lambda sizes: None,
         raised: Callable[[Exception, bool], None] = lambda error, served: None,
     ) -> None:
-        """``is_capturing``: whether a CUDA graph is being captured. Code that has not run yet must not run in it: its
-        first run loads kernels, and measures them.
+        """Make the eager state of a graph.
 
-        ``safe_point``: that of the function whose graph this is. ``waits``: the graph must not run eager: a call that
-        no artifact serves waits for one. ``stays_eager``: what is to serve calls is noted, and an eager run serves them
-        (session.py). ``without_a_job``: called where such a call has nothing to wait for, with the values of the size
-        inputs; it may set what the call waits for, and what it raises, the call raises. ``raised``: called where
-        an eager run has raised: before its call waits for compiled code, and, with true, once that has served the call.
+        - ``is_capturing``: whether a CUDA graph is being captured. Code must not run for the first time in a capture,
+          since its first run loads and measures kernels.
+        - ``safe_point``: the safe point of the function to which the graph belongs
+        - ``waits``: the graph must not run eager, so a call that no artifact serves waits for one
+        - ``stays_eager``: artifacts are recorded, but calls run eager (session.py)
+        - ``without_a_job``: called with the values of the size inputs if such a call has no job to wait for. It may
+          set what the call waits for. If it raises, the call raises.
+        - ``raised``: called with the error and false after an eager run has raised, before its call waits for
+          compiled code; called again with true once compiled code has served the call
         """
         self._calls = calls
         self._eager = eager
@@ -82,13 +92,15 @@ class Dispatch:
         self._without_a_job = without_a_job
         self._raised = raised
         self._is_capturing = is_capturing
-        self._variants: list[tuple[Check, Compiled]] = []  # those that serve calls; only ever longer
-        self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()  # those, and the ones that await a safe point
+        self._variants: list[tuple[Check, Compiled]] = []  # serve calls; the list only grows
+        # the variants, and artifacts that await a safe point
+        self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
         self._requested: set[tuple[int, ...]] = set()
-        # By the values of the size inputs: waits until the artifact for them is there, or will not come. Set by
-        # Submitter.submit_and_await.
+        # Values of the size inputs -> a function that waits until their artifact is loaded or has failed. Filled by
+        # Submitter.submit_and_await and Submitter.without_a_job.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
-        self._before: dict[tuple[int, ...], Callable[[], None]] = {}  # by the same values: what a call does first
+        # the same values -> what their next call does first
+        self._before: dict[tuple[int, ...], Callable[[], None]] = {}
 
         flipped: Compiled | None = None
 
@@ -124,17 +136,20 @@ class Dispatch:
 
         self.call = call
         self._flip = flip
-        # For a fork's child, among others: it awaits the artifact only where it calls the graph. ``in_captures``: also
-        # where that call is in a capture.
+        # Run ``action`` before the next call. A fork's child uses this to await the artifact only if it calls the
+        # graph. With ``in_captures`` false, calls in a CUDA graph capture do not count.
         self.before_next_call = before_next_call
 
     def before_call_with(self, sizes: list[int], action: Callable[[], None]) -> None:
-        """At the next call with these values of the size inputs that nothing serves, outside of captures."""
+        """Run ``action`` before the next call, outside CUDA graph captures, that has these sizes and that no variant
+        serves.
+        """
         self._before[tuple(sizes)] = action
 
     def serve_with(self, function: Compiled, check: Check | None = None) -> None:
-        """Serve calls with ``function`` from the next one on, or from the next safe point on. ``check``: whether it
-        serves given values of the size inputs; None: all.
+        """Serve calls with ``function`` from the next call or the next safe point on.
+
+        ``check``: whether ``function`` serves given values of the size inputs. None means that it serves all.
         """
         if self._stays_eager:
             function = self._eager
@@ -161,8 +176,8 @@ class Dispatch:
         self._flip(self._guarded)
 
     def _not_first_in_a_capture(self, function: Compiled, settle: Callable[[Compiled], None]) -> Compiled:
-        """``function``, but eager where it would run in a capture for the first time. ``settle`` gets ``function`` as
-        it is, once no check is needed any more.
+        """Return a callable that runs ``function``, except that a first run in a CUDA graph capture is replaced by an
+        eager run. After the first run of ``function``, ``settle`` gets it, so that later calls skip this check.
         """
         is_capturing, eager = self._is_capturing, self._eager
         if is_capturing is None:
@@ -187,7 +202,7 @@ class Dispatch:
             if check(sizes):
                 return function(*args)
         is_capturing = self._is_capturing is not None and self._is_capturing()
-        # Of several threads with these sizes one gets it.
+        # If several threads have these sizes, one of them runs the action.
         if not is_capturing and (action := self._before.pop(tuple(sizes), None)) is not None:
             action()
             if (served := self._variant(sizes)) is not None:
@@ -203,7 +218,10 @@ class Dispatch:
             self._request_variant(sizes)
 
     def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
-        """``served()``: the compiled function, where the swap came after this call began, else None."""
+        """Run a call eagerly, or wait for compiled code if the call must not run eager.
+
+        ``served()`` returns the compiled function if the swap came after this call began, else None.
+        """
         eager = self._eager
         if (self._waits or eager.looks_for_nan(args)) and (function := self._await(args)) is not None:
             return function(*args)
@@ -212,13 +230,13 @@ class Dispatch:
             is_new = self._safe_point.hold(keeper)
             function = served()
             if function is None:
-                del keeper  # or the traceback of an error of the graph would hold it
+                del keeper  # otherwise the traceback of an error in the graph would keep it alive
                 return self._try_eager(args, is_first=is_new)
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
-        # Another graph of the function ran this computation compiled the first time: Dynamo tries the graph first that
-        # it used last.
+        # The first run of this computation was compiled, by another graph of the function: Dynamo tries the graph
+        # first that it used last.
         is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
         if is_compiled or eager.must_not_mix(args):
             function = self._await(args)
@@ -227,8 +245,10 @@ class Dispatch:
         return eager(*args) if again else self._try_eager(args, is_first=True)
 
     def _try_eager(self, args: tuple[Any, ...], *, is_first: bool) -> Any:
-        """Run eager. An exception of that run is the program's only if compiled code raises one, too. ``is_first``: no
-        other eager run has the same keeper, with which compiled code would not agree.
+        """Run eager. If that raises, undo it and try compiled code: the exception counts as the program's only if
+        compiled code raises as well.
+
+        ``is_first``: no other eager run has the same keeper. With one, compiled code would not match that run.
         """
         eager = self._eager
         if not is_first or self._stays_eager or (self._is_capturing is not None and self._is_capturing()):
@@ -240,14 +260,17 @@ class Dispatch:
             if not undo(error):
                 raise
             cause = error
-        # Outside of the handler: what compiled code raises has no error of the eager run as its context.
+        # Outside the handler, so that an exception of compiled code does not have the eager run's error as its
+        # context.
         return self._run_instead(args, cause)
 
     def _run_instead(self, args: tuple[Any, ...], error: Exception) -> Any:
-        """Run compiled code after the eager run has raised ``error``, and was undone."""
+        """Run compiled code after the eager run has raised ``error`` and was undone. Raises ``error`` if there is
+        none.
+        """
         keeper, _ = self._eager.repeated(args)
         if keeper is not None:
-            self._safe_point.release(keeper)  # its second run will be compiled, too
+            self._safe_point.release(keeper)  # the second run of the checkpoint will be compiled as well
         del keeper
         waits, self._waits = self._waits, True
         self._raised(error, False)
@@ -257,13 +280,13 @@ class Dispatch:
                 raise error
             outputs = function(*args)
         except Exception:
-            self._waits = waits  # there is no compiled code, or it raises as well
+            self._waits = waits  # no compiled code came, or it raises as well: later calls may run eager
             raise
         self._raised(error, True)
         return outputs
 
     def _await(self, args: tuple[Any, ...]) -> Compiled | None:
-        """Wait for compiled code for this call; None where there will be none."""
+        """Wait for compiled code for this call. Returns None if none will come."""
         sizes = [args[position] for position in self._size_inputs]
         if (function := self._ready(sizes)) is not None:
             return function
@@ -277,12 +300,12 @@ class Dispatch:
         return self._ready(sizes)
 
     def _ready(self, sizes: list[int]) -> Compiled | None:
-        """What is loaded for these sizes, whether or not a safe point has come."""
+        """Return the loaded function for these sizes, even if it still awaits a safe point."""
         return next((function for check, function in self._loaded if check is None or check(sizes)), None)
 
 
 def counting(calls: GraphCalls, function: Compiled) -> Compiled:
-    """``function``, with its calls counted."""
+    """Return a callable that counts its calls and runs ``function``."""
 
     def call(*args: Any) -> Any:
         calls.calls += 1

@@ -1,7 +1,7 @@
-"""One connection to one daemon, in ZeroMQ's wire format; and whether a daemon listens at all.
+"""One connection to one daemon, in ZeroMQ's wire format, and the test whether a daemon listens.
 
-Importing this module is cheap, and so is ``daemon_reachable``; msgspec (20 ms) is imported by the first message, in the
-thread that sends it.
+This module and ``daemon_reachable`` import quickly. msgspec (20 ms) is imported for the first message, in the thread
+that sends it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.client.connection")
 
 CONNECT_TIMEOUT_S = 1.0
-HANDSHAKE_TIMEOUT_S = 5.0  # of a socket that accepts us: a stopped daemon's does, and it says nothing
-ASK_S = 30.0  # of silence, while we want something of the daemon: then it is asked whether it is still at work
-ANSWER_S = 5.0  # a daemon that is at work has answered by then
-LINGER_S = 1.0  # at the end, for a message that the daemon has begun to read
-CHUNK_BYTES = 1 << 18  # of one read
+HANDSHAKE_TIMEOUT_S = 5.0  # a stopped daemon's socket still accepts connections, but sends nothing
+ASK_S = 30.0  # of silence while a reply is due, before the client checks whether the daemon still works
+ANSWER_S = 5.0  # within which a working daemon answers that check
+LINGER_S = 1.0  # at close, for a message that the daemon has begun to read
+CHUNK_BYTES = 1 << 18  # the size of one read
 
 
 def daemon_reachable(settings: Settings) -> bool:
-    """Whether a daemon of this user or of root listens on the socket: a plain connect, some microseconds. Never raises.
+    """Whether a daemon of this user or of root listens on the socket. One connect, a few microseconds. Never raises.
 
-    Another user's is none: it would be sent graphs, frozen weights and variables.
+    Another user's daemon does not count: this process would send it graphs, frozen weights and environment variables.
     """
     try:
         connect(settings).close()
@@ -45,12 +45,12 @@ def daemon_reachable(settings: Settings) -> bool:
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether ``connect`` has met a daemon that is busy, not absent: its backlog is full."""
+    """Whether ``connect`` failed because the daemon is busy (its backlog is full) and not because it is absent."""
     return isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ETIMEDOUT)
 
 
 def listener(settings: Settings) -> kernel.Peer | None:
-    """Who listens on the daemon's socket, as the kernel says; None where nobody does."""
+    """The process that listens on the daemon's socket, as the kernel reports it. None if no process does."""
     try:
         with _connected(settings) as sock:
             return kernel.peer_of(sock)
@@ -59,8 +59,9 @@ def listener(settings: Settings) -> kernel.Peer | None:
 
 
 def connect(settings: Settings) -> socket.socket:
-    """A connection to a daemon of this user or of root. Raises ConfigError where no socket can have the path, and
-    OSError.
+    """Connect to a daemon of this user or of root.
+
+    Raises ConfigError if the path cannot be a socket's, and OSError.
     """
     sock = _connected(settings)
     try:
@@ -76,7 +77,7 @@ def _is_trusted(uid: int) -> bool:
     if uid in (os.geteuid(), 0):
         return True
     try:
-        # In a container with a user namespace the host's root has no number of its own.
+        # In a container with a user namespace, the host's root appears as the overflow user.
         with open("/proc/sys/kernel/overflowuid") as overflow, open("/proc/self/uid_map") as mapped:
             return uid == int(overflow.read()) and mapped.read().split() != ["0", "0", "4294967295"]
     except (OSError, ValueError):
@@ -96,13 +97,13 @@ def _connected(settings: Settings) -> socket.socket:
 
 
 def import_messages() -> None:
-    """Import what messages are made with, msgspec above all; no fork happens meanwhile."""
+    """Import wire and msgspec, which messages need. No fork happens during the import."""
     with forking.held():
         from precompiled import wire  # noqa: F401
 
 
 def _decode(frames: list[bytes]) -> wire.DaemonMessage:
-    """A reply; from a daemon of another version as the one form that all versions share."""
+    """Decode a reply. A reply of another version becomes the Rejected message that all versions share."""
     from precompiled import wire
 
     skewed = wire.Rejected(
@@ -111,7 +112,7 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
     if len(frames) < 2:
         return skewed
     try:
-        # The answers to status and stats may be long: the daemon is trusted, and its sizes are its own.
+        # Replies to status and stats may be long. The daemon is trusted, so their size has no limit.
         reply: wire.DaemonMessage = wire.decode(frames[1], wire.DaemonMessage, limit=len(frames[1]))
     except WireError:
         return skewed
@@ -119,32 +120,32 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
 
 
 class Link:
-    """One connection to one daemon. It is never mended: a lost one is replaced, so nothing old is sent by itself."""
+    """One connection to one daemon. A lost connection is replaced by a new one, which sends nothing of the old one."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises what ``connect`` raises."""
+        """Connect. Raises what ``connect`` raises."""
         self._socket = sockets.GuardedSocket(connect(settings))
         self._reader = zmtp.Reader(sys.maxsize)
-        self._unsent = deque([memoryview(zmtp.hello(b"DEALER"))])  # of one message at most
+        self._unsent = deque([memoryview(zmtp.hello(b"DEALER"))])  # the handshake, then one message at most
         self._broken = False
         self._since = time.monotonic()
-        self._heard = self._since  # when the daemon's last word came
-        self._asked: float | None = None  # when it was asked whether it is at work, and has not answered
+        self._heard = self._since  # when the daemon last sent something
+        self._asked: float | None = None  # when the client asked for a sign of life that has not come
         self._flush()
 
     @property
     def up(self) -> bool:
-        """Whether the daemon has introduced itself."""
+        """Whether the handshake is complete."""
         return self._reader.ready
 
     def wait(self, timeout_s: float, waker: sockets.Waker | None = None) -> None:
-        """Until the daemon has sent something or takes more, or the connection has ended, or ``waker`` is used."""
+        """Wait until the daemon sends or can take more, the connection ends, or ``waker`` is used."""
         wakers = [] if waker is None else [waker]
         sockets.wait([self._socket, *wakers], [self._socket] if self._unsent else [], timeout_s)
         self._flush()
 
     def send(self, message: wire.ClientMessage, blob: bytes | None = None) -> bool:
-        """Send a message, as fast as the daemon reads; false while an earlier one is on its way."""
+        """Send a message, as fast as the daemon reads. Returns false while an earlier message is unsent."""
         from precompiled import wire
 
         if not self.up or self._unsent or self._broken:
@@ -165,7 +166,7 @@ class Link:
             try:
                 taken = self._socket.send(part)
             except OSError:
-                self._broken = True  # what the daemon has sent before is read all the same
+                self._broken = True  # what the daemon sent before is still read
                 return
             if taken == 0:
                 return
@@ -195,14 +196,15 @@ class Link:
         return replies
 
     def silent_since(self, now: float) -> float | None:
-        """Since when the daemon has not answered, or None. For one who waits for it: after a long silence it is asked.
+        """Since when the daemon has failed to answer, or None. Called while a reply is due.
 
-        A daemon that hangs, or is stopped by a signal, keeps its connections.
+        After a long silence the client sends a status request, since a daemon that hangs or was stopped by a signal
+        keeps its connections.
         """
         if self._asked is None and now - self._heard > ASK_S:
             from precompiled import wire
 
-            self.send(wire.Status())  # while a message is on its way, the silence is answer enough
+            self.send(wire.Status())  # if a message is still unsent, the silence itself is the evidence
             self._asked = now
         return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None
 
@@ -210,7 +212,7 @@ class Link:
         return self._broken or (not self.up and now - self._since > HANDSHAKE_TIMEOUT_S)
 
     def close(self) -> None:
-        """Waits for a message on its way, for LINGER_S at most."""
+        """Close the connection, after sending the rest of an unsent message for LINGER_S at most."""
         until = time.monotonic() + LINGER_S
         while self.up and self._unsent and not self._broken and (left := until - time.monotonic()) > 0:
             sockets.wait([], [self._socket], left)
@@ -218,5 +220,5 @@ class Link:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close this process's descriptor, and send nothing: for a fork's child, whose parent keeps the connection."""
+        """Close this process's descriptor and send nothing, for a fork's child: the parent keeps the connection."""
         self._socket.close()

@@ -1,4 +1,4 @@
-"""From the store to a callable: verify, then load. The order matters: loading runs the artifact's code."""
+"""Loads an artifact from the store: verifies it first, since loading runs the artifact's code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from precompiled.core.errors import Bypass, CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
 
-# What unpickling, importing and executing raise for an artifact that is not what this torch takes.
+# Raised by unpickling, imports or execution if this torch cannot read the artifact.
 _ARTIFACTS_FAULT = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -33,13 +33,18 @@ def load(
     classes: Mapping[str, type] = MappingProxyType({}), frozen: Sequence[Any] = (), device: str = "cpu",
     groups: Sequence[str] = (), context: contextvars.Context | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
-    """Verify every file of ``artifact`` and load it. ``classes``: those of the program that it needs, by their digests.
-    ``frozen``: the graph's last inputs, where they are constants. ``device``: what the graph runs on.
-    ``groups``: the names of its process groups. ``context``: with the settings of its compile, which torch reads.
+    """Verify every file of ``artifact``, then load it.
 
-    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's: an artifact that
-    torch cannot load is corrupt, and goes into quarantine. Raises Bypass where it cannot be moved to these, and where
-    the GPU has no room for its code.
+    - ``modes``: the ambient modes of the capture
+    - ``classes``: the program's classes that the artifact needs, by digest
+    - ``frozen``: the graph's last inputs, if these are constants
+    - ``device``: the device that the graph runs on
+    - ``groups``: the names of the graph's process groups
+    - ``context``: the context variables of the compile, since torch reads settings from them
+
+    Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's. An artifact
+    that torch cannot load is corrupt and goes into quarantine. Raises Bypass if the artifact cannot be adapted to
+    this device or these groups, or if the GPU has no room for its code.
     """
     contents = store.read_files(artifact)
     from precompiled.torch_internals import gpu_room
@@ -67,7 +72,8 @@ def load(
             raise CorruptArtifact(message, code="artifact-unloadable") from error
         if gpu_room.is_full(error):
             raise Bypass(message, code="gpu-unavailable") from error
-        # A problem of this process (no memory, no descriptors, a GPU that a fork's child may not use): others can load.
+        # A problem of this process (memory, descriptors, a GPU that a fork's child cannot use): other processes can
+        # load the artifact, so it stays.
         raise StoreError(message, code="artifact-unloadable") from error
     store.touch(artifact)
     return function

@@ -1,4 +1,4 @@
-"""The files that the native code of an artifact is mapped from."""
+"""The files from which a process maps an artifact's native code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ log = logging.getLogger("precompiled")
 
 @contextmanager
 def files(artifact: Artifact, contents: Mapping[str, bytes]) -> Iterator[dict[str, tuple[Path, str]]]:
-    """Of each kernel its file, and that file's SHA-256; to be mapped within the block. ``contents``: what was verified.
+    """Map each kernel's name to its file and the file's SHA-256. The files must be mapped within the block.
 
-    On a file system that other hosts share, one of them may remove a file of an artifact at any time, and whoever has
-    it mapped would be ended by SIGBUS. There the code is mapped from a copy in memory.
+    ``contents``: the verified contents of the artifact's files. On a file system that other hosts share, one of them
+    may remove a file of an artifact at any time, and SIGBUS would end a process that has it mapped. There, the code
+    is mapped from a copy in memory.
     """
     kernels = artifact.manifest.kernels
     with ExitStack() as held:
@@ -29,7 +30,7 @@ def files(artifact: Artifact, contents: Mapping[str, bytes]) -> Iterator[dict[st
             for digest in paths:
                 try:
                     paths[digest] = held.enter_context(_in_memory(digest, contents[fmt.native(digest)]))
-                except OSError as error:  # no such call, or forbidden (vm.memfd_noexec)
+                except OSError as error:  # memfd_create is missing, or forbidden (vm.memfd_noexec)
                     log.info("native code is mapped from %s, which other hosts share: %s", artifact.root, error)
                     break
         yield {kernel: (paths[digest], digest) for kernel, digest in kernels.items()}
@@ -43,4 +44,4 @@ def _in_memory(name: str, content: bytes) -> Iterator[Path]:
             file.write(content)
         yield Path(f"/proc/self/fd/{fd}")
     finally:
-        os.close(fd)  # what is mapped stays mapped
+        os.close(fd)  # mappings of the file stay valid

@@ -1,8 +1,8 @@
-"""Graphs whose artifacts are awaited: one background thread, alive only while there are any.
+"""Awaits the artifacts of pending graphs in one background thread, which lives only while there are any.
 
-The daemon says when a graph is published (``on_reply``), which wakes this thread. Another host, or a process that
-compiles itself, publishes without a message to this process, so the thread also looks for each awaited name with stat.
-It loads the artifact, off the hot path, and flips one reference: the next call runs compiled.
+The daemon reports each published graph (``on_reply``), which wakes this thread. Another host, or a process that
+compiles in process, publishes without such a message, so the thread also checks each awaited name with stat. It loads
+the artifact off the hot path and replaces one reference: the next call runs compiled.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.pending")
 
-# Seconds between two looks at the store, unless the daemon says that a graph is published.
+# Seconds between two looks at the store, unless the daemon reports a published graph earlier.
 LOOK_S = 2.0
 LOOK_ALONE_S = 0.5  # while no daemon answers
-# Without a daemon for so long (it was stopped, or cannot be started any more) a graph is compiled in process: else it
-# would run eager for as long as the program does. A restart, also of a host's many clients, is over by then.
+# After this many seconds without a daemon (it was stopped, or cannot be started) a graph is compiled in process.
+# Otherwise it would stay eager until the program ends. A daemon's restart takes less, also on a host with many
+# clients.
 ALONE_S = 60.0
 
 
 class Session(Protocol):
-    """What this file needs of session.Session."""
+    """The part of session.Session that this file uses."""
 
     settings: Settings
     store: Store
@@ -70,40 +71,41 @@ class Session(Protocol):
 
 
 class NotNow(Exception):
-    """Not at this call: the graph runs eager, and the next call tries again."""
+    """A graph cannot be compiled at this call. The call runs eager, and the next call tries again."""
 
 
 @dataclass(eq=False)
 class Awaited:
-    """One graph that runs eager until its artifact is there."""
+    """A graph that runs eager until its artifact arrives."""
 
     calls: GraphCalls
     program: Program
-    hints: list[int]  # the sizes for which a variant is awaited
-    swap: Swap  # the graph's own, or one of a further variant
+    hints: list[int]  # the sizes that the awaited variant must serve
+    swap: Swap  # the graph's own, or a separate one for a further variant
     submit: Callable[[Awaited], None]
     dispatch: Dispatch
-    compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]  # gives the callable, and guards on its sizes
+    # returns the callable and the guards on its sizes
+    compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]
     id: str
     since: float = field(default_factory=time.monotonic)
     submitted: float = field(default_factory=time.time)  # seconds since the epoch, as in failure records
     done: threading.Event = field(default_factory=threading.Event)
     answered: bool = False  # the daemon said that the key is published
-    compiled_here: bool = False  # it was compiled in this process instead
-    compiling: threading.RLock = field(default_factory=threading.RLock)  # held meanwhile
-    waited_for: bool = False  # a call of the program waits for it
+    compiled_here: bool = False  # the graph was compiled in process instead
+    compiling: threading.RLock = field(default_factory=threading.RLock)  # held during that compile
+    waited_for: bool = False  # a call of the program waits for the artifact
     threads: int = 0  # OpenMP threads that its eager calls use on the CPU
-    waited_s: float = 0.0  # in waits of the program that are over
-    waits_since: float | None = None  # time.monotonic(): the program stands still for it
+    waited_s: float = 0.0  # the sum of the program's finished waits
+    waits_since: float | None = None  # time.monotonic() at the start of the wait under way
 
     def waited(self) -> float:
-        """For how long the program has stood still for it, in seconds."""
+        """The seconds for which the program has been blocked by this graph."""
         since = self.waits_since
         return self.waited_s + (time.monotonic() - since if since is not None else 0.0)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """The program stands still for it; of several threads that do, the first one counts."""
+        """Count the block as time for which the program waits. If several threads wait, only the first counts."""
         if self.waits_since is not None:
             yield
             return
@@ -134,10 +136,10 @@ class Pending:
         self._thread: threading.Thread | None = None
         self._hint = False
         self._closing = False
-        self._dormant: list[Awaited] = []  # awaited by a fork's parent, and not yet here
+        self._dormant: list[Awaited] = []  # the fork's parent awaits these; this process does not yet
 
     def add(self, awaited: Awaited) -> None:
-        """Await this graph's artifact from now on. Raises RuntimeError where no thread can be had."""
+        """Await this graph's artifact from now on. Raises RuntimeError if no thread can be started."""
         with self._changed:
             self._start()
             self._awaited[awaited.id] = awaited
@@ -145,7 +147,7 @@ class Pending:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until nothing is awaited; false after ``timeout_s`` seconds."""
+        """Wait until no graph is awaited. Returns false after ``timeout_s`` seconds."""
         for item in list(self._dormant):
             self._take_up(item)
         with contextlib.ExitStack() as stack, self._changed:
@@ -154,10 +156,13 @@ class Pending:
             return self._changed.wait_for(lambda: not self._awaited, timeout_s)
 
     def await_artifact(self, item: Awaited) -> None:
-        """For a call that must not run eager: wait until its artifact is loaded; where none comes, compile it now."""
+        """Wait until the artifact is loaded, for a call that must not run eager. If none comes, compile it now.
+
+        Raises NotServed if ``require`` is set and no artifact came.
+        """
         if not item.done.is_set():
             item.waited_for = True
-            with contextlib.suppress(Exception):  # then the job goes on, but not ahead of others
+            with contextlib.suppress(Exception):  # without a new submit the job goes on, only without priority
                 self._resubmit(item)
         self.stand_still(item)
         if item.swap.state is State.COMPILED:
@@ -168,10 +173,11 @@ class Pending:
             _compile_now(self._session, item)
 
     def stand_still(self, item: Awaited) -> None:
-        """For the program's thread: wait until the artifact is loaded, or none will come, for ``wait_s`` at most."""
+        """Block the program's thread until the artifact is loaded or has failed, for ``wait_s`` at most."""
         report = item.calls.report
         if not item.done.is_set():
-            self._session.note(item.calls.snapshot())  # a process that ends in its wait has the graph in its record
+            # so that the run record of a process that ends in this wait lists the graph
+            self._session.note(item.calls.snapshot())
         started = time.perf_counter()
         is_over = False
         try:
@@ -185,19 +191,19 @@ class Pending:
                 self._session.note(item.calls.snapshot())
 
     def abandon(self, item: Awaited) -> None:
-        """Stop awaiting a graph; neither the daemon nor the program is told."""
+        """Stop awaiting a graph, without a message to the daemon or the program."""
         with self._changed:
             self._awaited.pop(item.id, None)
             item.done.set()
             self._changed.notify_all()
 
     def drop(self, item: Awaited) -> None:
-        """Stop awaiting a graph, and send it to no other daemon."""
+        """Stop awaiting a graph, and do not submit it to a later daemon."""
         self.abandon(item)
-        self._session.connection.forget(item.id)  # only now: an item that is done gets no other id any more
+        self._session.connection.forget(item.id)  # after abandon: the id of an item that is done cannot change any more
 
     def close(self, timeout_s: float) -> None:
-        """End the thread; waits for a load under way, which must not go on while the interpreter is taken down."""
+        """End the thread, after a load under way: a load must not run while the interpreter shuts down."""
         with self._changed:
             self._closing = True
             thread = self._thread
@@ -208,12 +214,12 @@ class Pending:
         self._progress.ended(left, lambda: daemon_reachable(self._session.settings))
 
     def after_fork(self) -> None:
-        """A child awaits a graph when it first calls it, with its own thread and over its own connection.
+        """In the child: await a graph from its first call on, with a thread and connection of the child's own.
 
-        Not before: most children (data loaders) never call one, and must neither load nor start a thread for nothing.
+        Most children (data loaders) never call a graph: these must neither load artifacts nor start a thread.
         """
         awaited = [*self._awaited.values(), *self._dormant]
-        self._progress = Progress(wanted=False, waits=False)  # the parent says it
+        self._progress = Progress(wanted=False, waits=False)  # the parent shows the progress
         self._reset()
         self._dormant = awaited
         for item in awaited:
@@ -226,19 +232,19 @@ class Pending:
                 return
             self._dormant.remove(item)
         if item.program.device != "cpu":
-            # CUDA cannot be used in a child of a process that has used it: a load would only fail.
+            # CUDA cannot be used in the child of a process that has used it: the load would fail.
             item.done.set()
             return
-        # An id of its own: the daemon answers one client per id, and the parent waits for its answer.
+        # A new id: the daemon answers one client per id, and the parent waits for the answer to its own.
         item.id = uuid.uuid4().hex
         try:
             self.add(item)
             item.submit(item)
-        except Exception as error:  # noqa: BLE001 - we are in the user's call, which runs eager
+        except Exception as error:  # noqa: BLE001 - this is the user's call, which runs eager instead
             self._give_up(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
-        """Take the daemon's reply about a submit; called in the connection's thread."""
+        """Take the daemon's reply to a submit. Called in the connection's thread."""
         from precompiled import wire
 
         if isinstance(reply, wire.Rejected):
@@ -274,7 +280,8 @@ class Pending:
                 openmp_threads.beside_compile(max(item.threads for item in awaited))
                 for item in awaited:
                     self._guarded(item)
-                # After the look, since a failure record says why a worker failed. A refusal counts where there is none.
+                # After the look at the store: a failure record says why a worker failed, and is preferred to the
+                # refusal.
                 for id, code, text in refused:
                     self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
@@ -297,16 +304,17 @@ class Pending:
             for item in left:
                 try:
                     self._give_up(item, "swap-thread", f"the thread that awaits artifacts broke down: {error}")
-                except Exception:  # whoever waits for this one must not wait for ever
+                except Exception:  # the threads that wait for this graph must not hang
                     log.exception("graph %s stays eager", item.calls.report.name)
                     self.abandon(item)
         finally:
             with self._changed:
-                if self._thread in (None, threading.current_thread()):  # else the next thread has told its own number
+                # otherwise the next thread has already set its own number
+                if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 
     def _guarded(self, item: Awaited) -> None:
-        """Look for one graph's artifact. An error (an unreadable directory, a bug of ours) is of this graph alone."""
+        """Look for one graph's artifact. An error (an unreadable directory, a bug) fails this graph alone."""
         try:
             self._look(item)
         except Exception as error:
@@ -316,7 +324,7 @@ class Pending:
     def _look(self, item: Awaited) -> None:
         store = self._session.store
         try:
-            # Two stats; the store is read only where a name is there, or was.
+            # Two calls of stat. The store is read only if a name exists or was reported as published.
             with self._changed:
                 answered, item.answered = item.answered, False
             if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):
@@ -331,7 +339,8 @@ class Pending:
                             self._give_up_if_awaited(item.id, "weights-changed", said)
                         return
                 if answered and artifacts:
-                    # The variant that was published under this key is for other sizes: ours is still to be compiled.
+                    # The variant published under this key is for other sizes, so this graph's is still to be
+                    # compiled.
                     self._resubmit(item)
                     return
                 if answered:
@@ -340,8 +349,9 @@ class Pending:
                     return
             if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
                 failure = store.failure(item.key)
-                # An older record may be about other sizes; the worker is about to replace it. A second, since clocks of
-                # file systems are coarse: a record that is too old is looked at again when the daemon answers.
+                # An older record may be about other sizes, and the worker is about to replace it. The tolerance of
+                # one second is for the coarse clocks of file systems. A record that is too old is checked again when
+                # the daemon answers.
                 if failure is not None and failure.created >= item.submitted - 1.0:
                     self._give_up_if_awaited(item.id, failure.reason, failure.message)
         except StoreError as error:
@@ -349,23 +359,23 @@ class Pending:
             self._give_up_if_awaited(item.id, error.code, str(error))
 
     def _resubmit(self, item: Awaited) -> None:
-        """Submit again as a new job: the daemon takes a repeated id for the old one."""
+        """Submit again as a new job, under a new id: the daemon treats a repeated id as the old job."""
         with self._changed:
             if item.done.is_set():
-                return  # the swap thread has just done: nobody would ever take it from among the awaited again
+                return  # the swap thread has just finished it: an item added now would never be removed
             old = item.id
             self._awaited.pop(old, None)
             item.id, item.submitted = uuid.uuid4().hex, time.time()
             self._awaited[item.id] = item
         self._session.connection.forget(old)
         item.submit(item)
-        if item.done.is_set():  # meanwhile: whoever has done could not forget what was not submitted yet
+        if item.done.is_set():  # it finished meanwhile, and could not forget an id that was not yet submitted
             self._session.connection.forget(item.id)
 
     def _act(self, item: Awaited, artifact: Artifact) -> None:
         if item.swap.on(Event.PUBLISHED) is not Instruction.LOAD:
             return
-        # No fork in between: a child would have a graph that is loaded, and awaited for ever.
+        # A fork between load and finish would leave the child with a loaded graph that it awaits for ever.
         with forking.held():
             problem = self._load(item, artifact)
             if problem is None:
@@ -382,7 +392,7 @@ class Pending:
             self._session.tell_used()
 
     def _load(self, item: Awaited, artifact: Artifact) -> Exception | None:
-        """Load the artifact and have it serve the graph; returns the error where it cannot be used."""
+        """Load the artifact and make it serve the graph. Returns the error if it cannot be used."""
         session, report = self._session, item.calls.report
         started = time.perf_counter()
         try:
@@ -403,7 +413,7 @@ class Pending:
         return None
 
     def _load_failed(self, item: Awaited, code: str, message: str) -> None:
-        """Submit the graph again, but not for ever (swap.py)."""
+        """Submit the graph again, at most MAX_LOADS times (swap.py)."""
         log.warning("graph %s: %s", item.calls.report.name, message)
         if item.swap.on(Event.LOAD_FAILED) is Instruction.SUBMIT:
             self._session.ledger.count_reason("fallbacks", code)
@@ -418,16 +428,17 @@ class Pending:
             self._give_up(item, code, message)
 
     def _give_up(self, item: Awaited, code: str, message: str) -> None:
-        """There will be no artifact: the graph stays eager in this process, or its next call compiles it, as plain
-        torch.compile would have (core/reasons.py says which).
+        """Record that no artifact will come: the graph stays eager in this process, or its next call compiles it as
+        plain torch.compile would have. core/reasons.py says which, by ``code``.
         """
         report, warn = item.calls.report, self._session.warn_once
         report.reason, report.message = code, message
         if self._session.requires:
-            self._session.not_served(item.calls, code, message)  # whoever waits for it raises
+            self._session.not_served(item.calls, code, message)  # the call that waits for it raises
         elif (
             outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER
-            or (self._session.stays_eager and not item.program.no_stand_in)  # for a device that is not here
+            # `--target`: compiled code cannot run on this host
+            or (self._session.stays_eager and not item.program.no_stand_in)
         ):
             item.swap.on(Event.FAILED)
             self._session.ledger.count_reason("fallbacks", code)
@@ -435,7 +446,7 @@ class Pending:
             warn(code, f"a graph stays eager ({code}): {report.name}: {first}")
         elif item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
             self._session.ledger.count_reason("fallbacks", code)
-            if code != COMPILE_ERROR:  # whose end the compile itself shows
+            if code != COMPILE_ERROR:  # the compile in process shows this error itself
                 warn(code, f"a graph is compiled in process ({code}): {report.name}: {message}")
             _compile_later(self._session, item)
         self._finish(item)
@@ -449,13 +460,14 @@ def _compile_later(session: Session, item: Awaited) -> None:
     action = functools.partial(_compile_now, session, item)
     if item.swap is item.calls.swap:
         item.dispatch.before_next_call(action, in_captures=False)
-    else:  # sizes that do not come again are not compiled
+    else:  # only if these sizes come again
         item.dispatch.before_call_with(item.program.sizes(item.hints), action)
 
 
 def _compile_now(session: Session, item: Awaited) -> None:
     """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
-    # Of several threads one compiles. The others run eager meanwhile, but those whose call must not: they wait here.
+    # One of several threads compiles. The others run eager meanwhile; a thread whose call must not run eager waits
+    # for the lock.
     with item.compiling:
         if not item.compiled_here:
             _compile(session, item)
@@ -471,8 +483,8 @@ def _compile(session: Session, item: Awaited) -> None:
         _compile_later(session, item)
         return
     except BaseException:
-        # The next call compiles again, as with plain torch.compile: to keep the error would keep the frames of its
-        # traceback, and with them the program's tensors.
+        # The next call compiles again, as with plain torch.compile. A stored error would keep the frames of its
+        # traceback alive, and with them the program's tensors.
         item.compiled_here = False
         _compile_later(session, item)
         raise
@@ -480,5 +492,5 @@ def _compile(session: Session, item: Awaited) -> None:
     if compiled is not None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        if item.swap is item.calls.swap:  # not of further sizes, which say nothing of where the graph's code is from
+        if item.swap is item.calls.swap:  # a further variant does not decide where the graph's code comes from
             session.compiled_here(item.calls)

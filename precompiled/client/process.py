@@ -1,8 +1,8 @@
-"""What this process holds of ours: the one place for state that outlives a call.
+"""The state of this process that outlives a call, in one place.
 
-Each slot is filled by who makes what it holds, and read by who can do without: ``precompiled.report()`` asks a session
-that is there, and imports nothing where none was made. What a slot holds is said by a protocol, so this file knows
-none of the modules that fill it, and all of them may import it.
+Each slot is filled by the module that makes its object. Readers handle an empty slot: ``precompiled.report()`` uses
+the session if there is one, and otherwise imports nothing. A protocol describes what each slot holds, so this file
+imports none of the modules that fill it, and all of them may import this file.
 """
 
 from __future__ import annotations
@@ -22,49 +22,53 @@ class Session(Protocol):
     settings: Settings
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Until no graph is pending; false after ``timeout_s`` seconds."""
+        """Wait until no graph is pending. Returns false after ``timeout_s`` seconds."""
 
     def reports(self, start: int = 0) -> list[GraphReport]:
-        """One for each graph, in order; without the first ``start``."""
+        """The report of each graph, in order, from index ``start`` on."""
 
     def tell_counts(self) -> None:
         """Send this process's counts to the daemon, best effort."""
 
     def flush(self, timeout_s: float) -> bool | None:
-        """Until the daemon has taken all that was submitted; None where there is no daemon."""
+        """Wait until the daemon has accepted every submit. None if there is no daemon."""
 
 
 class Packages(Protocol):
     """packages/automatic.Automatic: the packages of this process."""
 
     reports: list[Any]  # FunctionReport
-    used: set[tuple[str, str]]  # entries that were used or recorded: function, file name
+    used: set[tuple[str, str]]  # entries that were used or recorded, as (function, file name)
 
     def name_graph(self, function: Callable[..., Any], report: GraphReport, program: Any, held: list[Any]) -> None:
-        """Say on what Dynamo gets for a graph which artifact it runs with, and which tensors it gives that itself."""
+        """Attach to ``function``, Dynamo's callable for a graph, the artifact that it runs with and the tensors
+        ``held`` that it supplies itself.
+        """
 
     def files(self) -> dict[str, str]:
-        """The program's own files: path -> digest of the text."""
+        """The program's own source files: path -> digest of the text."""
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Until what was recorded is published; false when the time was not enough."""
+        """Wait until all recorded packages are published. Returns false if the time ran out."""
 
     def switch_off(self) -> None:
-        """Give Dynamo its own methods back."""
+        """Restore Dynamo's own methods."""
 
 
 class Ahead(Protocol):
-    """client/ahead.Ahead: what the remote's helper brings for this process."""
+    """client/ahead.Ahead: what the remote's helper fetches for this process."""
 
     @property
     def under_way(self) -> bool:
-        """Whether something may still come."""
+        """Whether the helper may still fetch something."""
 
     def wait(self) -> bool:
-        """Whether something has come, within the time that this process may wait for it in all."""
+        """Whether something has arrived. Waits for it within the process's total time for such waits."""
 
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Say what this process has used: artifacts, those that were not there at first, and entries of packages."""
+        """Report what this process has used: artifacts, those among them that were missing at first, entries of
+        packages.
+        """
 
 
 class Recorder(Protocol):
@@ -74,18 +78,18 @@ class Recorder(Protocol):
         self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),
         dynamic: bool = False,
     ) -> None:  # fmt: skip
-        """A graph was captured."""
+        """Report a captured graph to the watcher."""
 
     def on_reply(self, reply: Any) -> None:
-        """What the daemon says of a submitted graph."""
+        """Take the daemon's reply to a submit."""
 
 
 class Process:
-    """``given``: settings given in Python (``enable(mode=...)``), which count like flags of a command line."""
+    """The slots. ``given``: settings given in Python (``enable(mode=...)``), with the rank of command-line flags."""
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
-        # When its import began and ended, in seconds since the epoch; 0 where that was not seen.
+        # When the import of torch began and ended, in seconds since the epoch. 0 if that was not observed.
         self.torch_imported = (0.0, 0.0)
         self.session: Session | None = None
         self.packages: Packages | None = None
@@ -93,7 +97,7 @@ class Process:
         self.ahead: Ahead | None = None
 
     def settings(self) -> Settings:
-        """The settings of this process, read anew. Raises ConfigError."""
+        """Read the settings of this process. Raises ConfigError."""
         from precompiled.core import config
 
         return config.load(self.given)

@@ -1,8 +1,9 @@
-"""Two quiet lines on the terminal of a first run: that it runs eager, and from when on it is compiled (or that it ended
-before).
+"""Prints two lines on the terminal of a first run: graphs compile in the background, and later that they are
+compiled.
 
-Said by the thread that awaits artifacts, so at no cost to the program; once each in a process, by rank 0 alone, only to
-a terminal or a notebook, and not with ``progress = false``. Raises nothing, and waits for no terminal.
+A third line replaces the second if the program ends first. The thread that awaits artifacts prints them, so the
+program is not delayed. Each line appears once per process, from rank 0 alone, only on a terminal or in a notebook,
+and not with ``progress = false``. Nothing raises or waits for a terminal.
 """
 
 from __future__ import annotations
@@ -23,35 +24,38 @@ from precompiled.core.words import counted, human_seconds, listed
 
 log = logging.getLogger("precompiled.client.progress")
 
-# Graphs come one after the other while Dynamo traces; what is compiled sooner is worth no line.
+# Seconds before the first line: graphs come one after the other while Dynamo traces, and a fast compile needs no
+# line.
 PATIENCE_S = 1.0
 
 
 class Item(Protocol):
-    """What this needs of pending.Awaited."""
+    """The part of pending.Awaited that this file uses."""
 
     calls: GraphCalls
     since: float
 
 
 class Progress:
-    """What is said, and was. Used by one thread at a time."""
+    """The state of the lines. Used by one thread at a time."""
 
     def __init__(self, *, wanted: bool, waits: bool) -> None:
-        """``wanted``: the setting. ``waits``: the program waits for each graph (mode "wait")."""
+        """``wanted``: the setting ``progress``. ``waits``: the program waits for each graph (mode "wait" or
+        ``require``).
+        """
         self._over = not wanted
         self._waits = waits
         self._graphs: list[GraphCalls] = []
-        self._since = 0.0  # time.monotonic(); 0: nothing was awaited yet
+        self._since = 0.0  # time.monotonic(); 0 before the first awaited graph
         self._said = False
 
     def look(self, awaited: Sequence[Item]) -> None:
-        """Say what is to be said; ``awaited``: the graphs that still are."""
+        """Print what is due. ``awaited``: the graphs that are still awaited."""
         if self._over:
             return
         try:
             self._look(awaited)
-        except Exception as error:  # noqa: BLE001 - a line for people is worth no swap
+        except Exception as error:  # noqa: BLE001 - a failed line must not prevent a swap
             self._over = True
             log.info("no progress is shown: %s", error)
 
@@ -72,7 +76,7 @@ class Progress:
             self._graphs, self._since = [], 0.0
 
     def ended(self, left: int, goes_on: Callable[[], bool]) -> None:
-        """The program ends while ``left`` graphs are not compiled. ``goes_on``: whether the daemon compiles them."""
+        """The program ends with ``left`` graphs not compiled. ``goes_on``: whether the daemon compiles them."""
         if self._over or not left:
             return
         self._over = True
@@ -97,7 +101,7 @@ class Progress:
         compiled = [calls for calls in self._graphs if calls.swap.state is State.COMPILED]
         if len(compiled) < len(self._graphs):
             return f"{len(compiled)} of {counted(len(self._graphs), 'graph')} compiled {after}; {self._unserved()}"
-        # Where all graphs are called equally often, a call of each is a step.
+        # If all graphs are called equally often, one call of each is a step.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
         if self._waits or len(flips) < len(compiled) or max(calls) - min(calls) > 1:
@@ -105,7 +109,7 @@ class Progress:
         return f"compiled from step {max(flips) + 1} on, {after}"
 
     def _unserved(self) -> str:
-        """What becomes of the others, and where the reasons are."""
+        """What becomes of the other graphs, and where their reasons are shown."""
         states = Counter(calls.swap.state for calls in self._graphs)
         parts = []
         if number := states[State.BYPASSED]:
@@ -117,7 +121,7 @@ class Progress:
 
 
 def _is_for_people() -> bool:
-    """Whether somebody reads stderr as it is written, and no other rank says the same."""
+    """Whether stderr is a terminal or a notebook, and this is rank 0, so that only one rank prints."""
     if place(os.environ).rank != 0:
         return False
     return _is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
@@ -128,7 +132,7 @@ def _is_notebook() -> bool:
 
 
 def _say(text: str) -> bool:
-    """False where it is not the moment to say it."""
+    """Print a line. Returns false if the terminal cannot take it now."""
     line = f"precompiled: {text}\n"
     stream: Any = sys.stderr
     if _is_notebook():
@@ -138,14 +142,14 @@ def _say(text: str) -> bool:
     fd = stream.fileno()
     if not _takes_lines(fd):
         return False
-    # Past Python's buffer, whose lock the program may want while a terminal is held (Ctrl-S).
+    # Not through Python's buffer: the program may need its lock while the terminal is paused (Ctrl-S).
     os.write(fd, line.encode())
     return True
 
 
 def _takes_lines(fd: int) -> bool:
-    """Not in the midst of a prompt that is being edited, nor where the program has the whole screen, nor where a write
-    would wait.
+    """Whether a terminal can take a line now: no prompt is being edited, no program uses the whole screen, and a
+    write would not block.
     """
     import termios
 

@@ -1,19 +1,19 @@
-"""Inside of a capture: notes which sources were read, and tells the watcher of each graph.
+"""Reports each graph of a watch's capture, and the sources that were read, to the watcher.
 
-Begun before the user's modules are imported, by the hook (a recorded run) or by entry.py. It tells one thing a
-datagram, as JSON, over a Unix socket in the daemon's runtime directory (every process of the capture has it from the
-environment)::
+The hook (for a recorded run) or entry.py begins it before the user's modules are imported. Each message is one
+datagram with JSON, sent to a Unix socket in the daemon's runtime directory, which every process of the capture has
+from the environment::
 
-    {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
-    {"event": "files", "files": {path: digest}}      sources as they were read; told with each graph and at the end
-    {"event": "written", "path"}                     a file that is opened to be written
-    {"event": "packages", "functions"}               whose packages it has written so far
-    {"event": "rejected", "id", "code", "message"}   by the daemon
-    {"event": "settled"}                             a run's first steps are captured, and all of it is submitted
-    {"event": "done", "ok", "error", ...}            an entry point's end
+        {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
+        {"event": "files", "files": {path: digest}}      sources that were read; sent with each graph and at the end
+        {"event": "written", "path"}                     a file that is opened for writing
+        {"event": "packages", "functions"}               functions whose packages were written so far
+        {"event": "rejected", "id", "code", "message"}   the daemon rejected a submit
+        {"event": "settled"}                             a run's first steps are captured, and everything is submitted
+        {"event": "done", "ok", "error", ...}            the end of an entry point
 
-A source's digest is taken from the very bytes that were compiled, and bytecode caches are not used for user modules:
-Python takes a cached module for the new source where both have the same size and were saved in the same second.
+A source's digest is taken from the bytes that were compiled. Bytecode caches are not used for user modules: Python
+accepts a cached module for a new source if both have the same size and were saved in the same second.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from precompiled import wire
     from precompiled.client.ledger import GraphReport
 
-DATAGRAM_BYTES = 32 << 10  # of paths in one datagram; the kernel takes 200 KiB by default
+DATAGRAM_BYTES = 32 << 10  # of paths per datagram; the kernel takes 200 KiB by default
 ERROR_CHARS = 8000
-ACCEPT_S = 60.0  # how long an end waits for the daemon to take everything
+ACCEPT_S = 60.0  # how long the end of a capture waits for the daemon to accept everything
 TELL_S = 5.0
 MAX_WRITTEN = 10_000
 MAX_FUNCTIONS = 200
 LOOK_S = 0.05
-# When a run without optimizer steps counts as captured: no new graph for this long, and for twice as long as the graphs
-# took to come.
+# A run without optimizer steps counts as captured after this many seconds without a new graph, or after twice the
+# time from the first to the last graph if that is longer.
 QUIET_S = 5.0
-# One whose steps take long is not waited for until it has done all of them.
+# A run with slow steps counts as captured after this many seconds without a new graph, if it has made a step.
 QUIET_BETWEEN_STEPS_S = 20.0
 KERNEL_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".metal")
 
 
 def begin() -> Recorder | None:
-    """Begin to record, once, if the environment says that this is a capture: this process's recorder."""
+    """Begin to record, once, if the environment says that this is a capture. Returns this process's recorder."""
     found = PROCESS.recorder
     described = os.environ.get(CAPTURE_VARIABLE)
     if found is None and described:
@@ -67,18 +67,18 @@ def begin() -> Recorder | None:
 
 
 class Recorder:
-    """Thread-safe. Nothing in here ever raises into the user's program for the watcher's sake."""
+    """Records the files and graphs of a capture. Thread-safe. Raises nothing into the user's program."""
 
     def __init__(self, token: str, steps: int, path: str) -> None:
         self._token, self._wanted_steps, self._path = token, steps, path
-        self._lock = threading.RLock()  # an audit hook may run anywhere
-        self._files: dict[str, str] = {}  # read, not told yet
+        self._lock = threading.RLock()  # an audit hook may run at any point
+        self._files: dict[str, str] = {}  # read, but not sent yet
         self._known: set[str] = set()
         self._written: set[str] = set()
         self._thread: threading.Thread | None = None
-        self._first = self._last = 0.0  # graphs, monotonic
+        self._first = self._last = 0.0  # of the first and the last graph, time.monotonic()
         self._steps = self._steps_in_all = 0
-        self._unanswered: set[str] = set()  # submits
+        self._unanswered: set[str] = set()  # ids of submits
 
     # ------------------------------------------------ sources
 
@@ -89,7 +89,7 @@ class Recorder:
 
         def stats(self: Any, path: Any) -> Any:
             if is_users(str(path)):
-                raise OSError("a watch reads the source")  # importlib's word for: there is no bytecode
+                raise OSError("a watch reads the source")  # tells importlib that there is no bytecode
             return path_stats(self, path)
 
         def data(self: Any, path: Any) -> bytes:
@@ -103,9 +103,11 @@ class Recorder:
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        """Kernel sources: torch.utils.cpp_extension reads them, and nothing that it loads names them.
+        """Note kernel sources, which torch.utils.cpp_extension reads and no loaded module names, and files that the
+        run writes.
 
-        And what the run writes: a log file that its command line names would call for a capture after each capture.
+        A log file on the run's command line would otherwise count as a source, and cause a capture after each
+        capture.
         """
         if event != "open" or not isinstance(args[0], str):
             return
@@ -114,7 +116,7 @@ class Recorder:
             path = os.path.abspath(path)
             if len(self._written) < MAX_WRITTEN and path not in self._written and is_users(path):
                 self._written.add(path)
-                self.tell("written", path=path)  # now, before anything is in it
+                self.tell("written", path=path)  # before the file has content
         elif path.endswith(KERNEL_SOURCES) and is_users(path):
             with self._lock:
                 self._files.setdefault(os.path.abspath(path), "")
@@ -127,7 +129,7 @@ class Recorder:
                 self._files[path] = digest
 
     def _note_others(self, files: Iterable[str]) -> None:
-        """What is not read by a loader of Python's: extension modules, libraries, inlined functions of packages."""
+        """Note files that Python's loaders do not read: extension modules, libraries, inlined functions of packages."""
         found = set(files)
         for module in list(sys.modules.values()):
             file = getattr(module, "__file__", None)
@@ -139,7 +141,7 @@ class Recorder:
             for path in map(os.path.abspath, found):
                 if path not in self._known and not is_ours(path) and not is_standard(path) and os.path.isfile(path):
                     self._known.add(path)
-                    self._files.setdefault(path, "")  # "": the watcher takes the digest
+                    self._files.setdefault(path, "")  # "": the watcher computes the digest
 
     # ------------------------------------------------ graphs
 
@@ -147,7 +149,7 @@ class Recorder:
         self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),
         dynamic: bool = False,
     ) -> None:  # fmt: skip
-        """A graph was captured; ``slots``: the variants that were there, ``dynamic``: it has symbolic sizes."""
+        """Report a captured graph. ``slots``: the variants in the store. ``dynamic``: whether it has symbolic sizes."""
         self._note_others(files)
         self.tell_files()
         reason = f"{report.reason}: {report.message}" if report.message else report.reason
@@ -167,8 +169,8 @@ class Recorder:
             self._thread.start()
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
-        """The daemon's, about a submitted graph."""
-        kind = type(reply).__name__  # an import of wire would be one of msgspec
+        """Take the daemon's reply to a submit."""
+        kind = type(reply).__name__  # an import of wire would import msgspec
         if kind in ("Accepted", "Rejected"):
             self._unanswered.discard(reply.id)  # type: ignore[union-attr]
         if kind == "Rejected":
@@ -195,7 +197,7 @@ class Recorder:
     # ------------------------------------------------ telling
 
     def flush(self) -> None:
-        """Until the daemon has everything, and the watcher knows what it came from."""
+        """Wait until the daemon has accepted everything, then send the watcher the files and packages."""
         packages = PROCESS.packages
         if packages is not None and packages.flush(ACCEPT_S):
             kept = [report.name for report in packages.reports if report.state == "recorded" and report.guards]
@@ -204,8 +206,9 @@ class Recorder:
         if taken is not None:  # without a daemon the watcher is about to end as well
             until = time.monotonic() + (TELL_S if taken else 0.0)
             while self._unanswered and time.monotonic() < until:
-                time.sleep(0.01)  # the connection knows of an answer before on_reply is told
-            for id in list(self._unanswered):  # a queue that was full all the time: nobody asks again after our end
+                time.sleep(0.01)  # the connection counts a reply shortly before it calls on_reply
+            # the queue was full all the time, and no submit is repeated after this process ends
+            for id in list(self._unanswered):
                 message = f"the daemon did not take it in {ACCEPT_S:g} s: save again later"
                 self.tell("rejected", id=id, code="not-accepted", message=message)
         self._note_others(())
@@ -231,5 +234,5 @@ class Recorder:
             sock.sendto(data, self._path)  # if the watcher is gone, its guard is about to end this process
 
     def after_fork(self) -> None:
-        self._lock = threading.RLock()  # an audit hook may run anywhere
+        self._lock = threading.RLock()  # an audit hook may run at any point
         self._thread = None

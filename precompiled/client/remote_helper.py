@@ -1,4 +1,6 @@
-"""Starts the helper (precompiled/remote/helper.py) where a remote or a farm is set and none runs; ahead.py calls it."""
+"""Starts the helper (precompiled/remote/helper.py) if a remote or a farm is set and no helper runs. Called by
+ahead.py.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,18 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def ensure(settings: Settings) -> None:
-    """Have a helper with these settings run, soon. Raises OSError where none can be started."""
+    """Start a helper with these settings unless one runs. Returns before it is ready. Raises OSError if the start
+    fails.
+    """
     wanted = arguments(settings)
     found = link.greeting(settings.cache_dir)
     if found is not None:
         if found.get("arguments") == wanted:
             return
-        link.ask(settings.cache_dir, {"do": "stop"}, wait_s=link.GREETING_S)  # of other settings
+        link.ask(settings.cache_dir, {"do": "stop"}, wait_s=link.GREETING_S)  # the helper that runs has other settings
     folder = link.folder(settings.cache_dir)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A worker that asks meanwhile waits for it.
+    # The file makes a worker wait for the helper that is starting.
     starting, whose = folder / link.STARTING, os.urandom(8).hex()
     starting.write_text(whose)
     with open(_log(folder), "ab") as output:
@@ -50,7 +54,8 @@ def ensure(settings: Settings) -> None:
 
     def reap() -> None:
         process.wait()
-        with suppress(OSError):  # nobody is to wait for one that could not start; the next one's is left
+        # no worker must wait for a helper that failed to start. The file of a later start stays
+        with suppress(OSError):
             if starting.read_text() == whose:
                 starting.unlink()
 
@@ -58,7 +63,7 @@ def ensure(settings: Settings) -> None:
 
 
 def _log(folder: Path) -> Path:
-    """Its log, begun anew when it is long."""
+    """The path of the helper's log, which is deleted first if it is long."""
     path = folder / LOG
     if path.exists() and path.stat().st_size > 1 << 20:
         path.unlink()

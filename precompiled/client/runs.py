@@ -1,7 +1,7 @@
-"""This process's part of its run: which one it is, and what becomes of its graphs (store/runs.py).
+"""Records this process's part of its run: its rank, and what becomes of its graphs (store/runs.py).
 
-Written to a file as it happens, and not told to the daemon, so that it is there where no daemon runs, and where a
-process ends without a word. Best effort: a program does not depend on it.
+Each event is written to a file at once and does not pass through the daemon. So the record exists without a daemon,
+and if the process is killed. Best effort: a program never depends on it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
 MAX_FILES = 500
 MAX_KEPT = 16  # programs
-UNTRACED = ("used", "skipped")  # states of functions (packages/automatic.FunctionReport) that a package served
-# Where whoever starts ranks says which one a process is, and of how many: torchrun, Slurm, Open MPI.
+UNTRACED = ("used", "skipped")  # states of a function (packages/automatic.FunctionReport) that a package served
+# The variables that hold a process's rank and the number of ranks: of torchrun, Slurm and Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
-# Of multiprocessing and joblib's loky, where they do not fork, and of execnet, which pytest-xdist starts workers with.
+# Parts of the command lines of worker processes: multiprocessing and joblib's loky without fork, and execnet, with
+# which pytest-xdist starts workers.
 _WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "backend.popen_loky",
             "exec(eval(sys.stdin.readline()))")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Place:
-    """``run``: one name for all processes that were started together."""
+    """A process's place in its run. ``run``: one name for all processes that were started together."""
 
     run: str
     rank: int
@@ -49,7 +50,7 @@ class Place:
 
 
 def place(variables: Mapping[str, str]) -> Place:
-    """Where this process is: by torch.distributed where that is initialised, else by the environment."""
+    """This process's place: from torch.distributed if it is initialised, else from the environment variables."""
     rank, ranks = next(
         ((int(variables[one]), int(variables[all])) for one, all in _RANKS
          if variables.get(one, "").isdecimal() and variables.get(all, "").isdecimal()),
@@ -58,7 +59,7 @@ def place(variables: Mapping[str, str]) -> Place:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank, ranks = distributed.get_rank(), distributed.get_world_size()
-    if (known := variables.get("TORCHELASTIC_RUN_ID", "none")) != "none":  # torchrun's own name where none is given
+    if (known := variables.get("TORCHELASTIC_RUN_ID", "none")) != "none":  # "none" is torchrun's default name
         name = f"torchrun-{known}"
     elif (job := variables.get("SLURM_JOB_ID")) is not None and ranks > 1:
         name = f"slurm-{job}.{variables.get('SLURM_STEP_ID', '0')}"
@@ -71,7 +72,7 @@ def place(variables: Mapping[str, str]) -> Place:
 
 
 def _program_pid() -> int:
-    """The process that the user started: of a worker of multiprocessing or pytest-xdist, the one that started it."""
+    """The pid of the process that the user started. For a worker of multiprocessing or pytest-xdist, its starter's."""
     pid = os.getpid()
     module = sys.modules.get("multiprocessing.process")
     parent = module.parent_process() if module is not None else None
@@ -80,11 +81,11 @@ def _program_pid() -> int:
     while _is_worker(pid):
         stat = kernel.stat_of(pid)
         pid = stat.parent if stat is not None else 0
-    return pid if runs.start_of(pid) else os.getpid()  # it has ended, or is out of sight
+    return pid if runs.start_of(pid) else os.getpid()  # the starter has ended or is not visible
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether a command line is one that a library starts workers with, and no user's."""
+    """Whether the process's command line is one with which a library starts workers."""
     return any(sign in word for word in _command(pid)[1:] for sign in _WORKERS)
 
 
@@ -96,7 +97,7 @@ def _command(pid: int) -> list[str]:
 
 
 class RunRecord:
-    """The file of this process. Thread-safe; raises nothing."""
+    """This process's file in the run's folder. Thread-safe; raises nothing."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -110,21 +111,25 @@ class RunRecord:
         self._forked = forked
 
     def after_fork(self) -> None:
-        """A child has a file of its own, from its first graph on: most have none (data loaders), and are no runs."""
+        """In the child: begin a file of its own with the child's first graph. Most children (data loaders) have no
+        graph and must not appear as runs.
+        """
         self._reset(forked=True)
 
     def note(self, report: GraphReport) -> None:
-        """What has become of a graph by now."""
+        """Write the present state of a graph."""
         told = {name: value for name, value in vars(report).items() if value}
         told["message"] = report.message[:MAX_MESSAGE]
         self._write({**told, "at": time.time()})
 
     def frame(self, name: str, span: Span) -> None:
-        """What Dynamo ("trace") or a package ("package") took for a frame."""
+        """Write the time that Dynamo ("trace") or a package ("package") took for a frame."""
         self._write({"frame": name[:MAX_MESSAGE], "span": span})
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """The program of a graph that was a miss, and is sent to nobody. ``program`` gives its bytes, where wanted."""
+        """Keep the program of a cache miss that is not submitted. ``program`` returns its bytes, and is called only
+        if they are kept.
+        """
         if self._broken or self._kept >= MAX_KEPT:
             return
         self._kept += 1
@@ -137,8 +142,10 @@ class RunRecord:
             log.info("the program of %s is not kept: %s", key[:12], error)
 
     def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
-        """The process ends; one that asked for compiles and had no graph is a run, too. ``functions``: the reports of
-        what packages were looked for (packages/automatic.py). ``files``: the program's own, path -> digest.
+        """Write the end of the process. A process that asked for compiles and had no graph is recorded as well.
+
+        ``functions``: reports of the functions for which packages were searched (packages/automatic.py). ``files``:
+        the program's own source files, path -> digest.
         """
         if self._file is None and self._forked:
             return
@@ -150,7 +157,7 @@ class RunRecord:
             if item.state not in UNTRACED
         ]  # fmt: skip
         if self._file is not None:
-            # Whatever was left out before, the end is told.
+            # Room for the end, even if earlier lines were left out.
             self._file.left = max(self._file.left, lines.MAX_BYTES // 2)
         told = dict(list(files.items())[:MAX_FILES])
         self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS], "files": told})
@@ -184,14 +191,16 @@ class RunRecord:
 
 
 def _program() -> str:
-    """How people call it: the script's name, or the module's where it was started by ``-m``; a notebook's."""
+    """The program's name as people call it: of the script, of the module after ``-m``, or of the notebook."""
     if "ipykernel" in sys.modules:
-        return os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))[:100] or "notebook"  # Jupyter says the file
+        # Jupyter sets the variable to the notebook's file
+        return os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))[:100] or "notebook"
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")[:100]
     name = sys.argv[0] if sys.argv and sys.argv[0] else "python"
-    if name == "-c" and (program := _program_pid()) != os.getpid():  # of pytest-xdist, which hides the script's name
+    # a worker of pytest-xdist, whose argv lacks the script's name
+    if name == "-c" and (program := _program_pid()) != os.getpid():
         words = _command(program)[1:]
         after = words[words.index("-m") + 1 :] if "-m" in words else words
         name = next((word for word in after if not word.startswith("-")), name)

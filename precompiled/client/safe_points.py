@@ -1,15 +1,15 @@
-"""When a graph goes over from eager to compiled: not while an eager run of it may have to run once more.
+"""Delays swaps while an eager run of a function may have to be repeated.
 
-A checkpoint outside of a compiled function (``torch.utils.checkpoint``, not reentrant) runs the function again in the
-backward, and takes what the second run saves for what the first one saved: the two must both be eager, or both
-compiled. So an eager run inside of such a checkpoint holds swaps back, for as long as the checkpoint keeps anything.
-What becomes ready meanwhile is swapped then.
+A non-reentrant ``torch.utils.checkpoint`` outside a compiled function runs the function again in the backward, and
+expects the second run to save the same tensors as the first. So both runs must be eager, or both compiled. An eager
+run inside such a checkpoint therefore holds swaps back until the checkpoint keeps nothing any more. Artifacts that
+are loaded meanwhile are swapped in then.
 
-Dynamo may have several graphs for one function, and asks the one first that it used last: the second run is not always
-the first one's graph. So a hold is about all graphs of a function, and remembers for which checkpoint it is: the second
-run of another checkpoint has a compiled first one.
+Dynamo may have several graphs for one function, and tries the one first that it used last: the second run may use
+another graph than the first. So a hold applies to all graphs of a function. It remembers its checkpoint, because the
+second run of another checkpoint may have a compiled first run.
 
-No torch, no I/O: ``dispatch.py`` holds them, and torch_internals/eager/enclosing_regions.py has the checkpoint's part.
+No torch, no I/O. ``dispatch.py`` uses this file; torch_internals/eager/enclosing_regions.py finds the checkpoints.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from types import CodeType
 
 
 class SafePoint:
-    """That of one function's graphs. Thread-safe. A *keeper* is what a checkpoint keeps for its second run."""
+    """The safe point of one function's graphs. Thread-safe. A *keeper* is an object that a checkpoint keeps until its
+    second run.
+    """
 
     def __init__(self) -> None:
-        # Reentrant: a garbage collection may end a hold in the middle of anything, also in here.
+        # Reentrant: a garbage collection may end a hold at any point, also inside these methods.
         self._lock = threading.RLock()
-        self._keepers: set[int] = set()  # by identity: each is removed when it is gone
+        self._keepers: set[int] = set()  # by id(): each is removed when its object is freed
         self._waiting: list[Callable[[], None]] = []
 
     def hold(self, keeper: object) -> bool:
-        """Hold swaps back until ``keeper`` is gone, or ``release``; whether it had not held them before."""
+        """Hold swaps back until ``keeper`` is freed or ``release`` is called. Returns false if it held them already."""
         with self._lock:
             if id(keeper) in self._keepers:
                 return False
@@ -39,11 +41,11 @@ class SafePoint:
             return True
 
     def release(self, keeper: object) -> None:
-        """End its hold; idempotent. The last one does what has waited for it, in this thread."""
+        """End the hold of ``keeper``; idempotent. The last release runs the waiting actions, in this thread."""
         self._gone(id(keeper))
 
     def is_held(self, keeper: object | None = None) -> bool:
-        """Whether ``keeper`` holds swaps back, or any does."""
+        """Whether ``keeper`` holds swaps back; without an argument, whether any keeper does."""
         with self._lock:
             return bool(self._keepers) if keeper is None else id(keeper) in self._keepers
 
@@ -54,10 +56,11 @@ class SafePoint:
                 self._waiting.pop(0)()
 
     def when_safe(self, action: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Do ``action`` now, or as soon as nothing holds it back; in that case do ``otherwise`` now.
+        """Run ``action`` now, or, while swaps are held back, run ``otherwise`` now and ``action`` at the last
+        release.
 
-        Both under the lock: otherwise a release in between could do ``action`` before ``otherwise``, whose message
-        would stay.
+        Both run under the lock. Otherwise a release in between could run ``action`` before ``otherwise``, and the
+        message that ``otherwise`` sets would stay.
         """
         with self._lock:
             if self._keepers:
@@ -67,18 +70,18 @@ class SafePoint:
                 action()
 
     def after_fork(self) -> None:
-        self._lock = threading.RLock()  # its owner may be a thread that does not exist here
+        self._lock = threading.RLock()  # its owner may be a thread that does not exist in the child
 
 
 class SafePoints:
-    """Those of a process, by function. Thread-safe."""
+    """The safe points of a process, by function. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: weakref.WeakKeyDictionary[CodeType, SafePoint] = weakref.WeakKeyDictionary()
 
     def of(self, code: CodeType | None) -> SafePoint:
-        """That of the graphs that Dynamo makes of ``code``; one of its own for a graph of unknown code."""
+        """Return the safe point of the graphs that Dynamo makes of ``code``, or a new one if the code is unknown."""
         if code is None:
             return SafePoint()
         with self._lock:

@@ -1,6 +1,7 @@
-"""A process's settings, store, connection to the daemon, and graphs. Made when Dynamo begins to trace.
+"""Holds the state of a client process: its settings, store, connection to the daemon, and graphs.
 
-A fork's child gets a session of its own, with the same graphs, and submits the pending ones itself.
+``current()`` makes the session when Dynamo begins to trace. The child of a fork keeps the parent's session and graphs
+with new locks and threads, and submits the pending graphs itself.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled")
 
-# At exit, for the last graphs and counts to be handed over: the graph of a client that ends right after its first call
-# must be compiled, too. Only waited for while a daemon runs and has not answered.
+# How long a process waits at its exit until the daemon has its last submits and counts: a graph must be compiled even
+# if its client ends right after the first call. The process waits only while a daemon runs and has not answered.
 FLUSH_S = 3.0
-# How long the first graph of a host waits for the daemon that it starts; capture and lookup go on meanwhile.
+# How long the first graph waits for the daemon that this process starts. Capture and lookup go on meanwhile.
 START_S = 10.0
 
 
@@ -63,49 +64,54 @@ class Session:
         self.connection = Connection(self.settings)
         self.pending = Pending(self)
         self.safe_points = SafePoints()
-        # Set where this process is a watch's capture (docs/guides/watch.md): graphs are captured, and not served.
+        # Set in a watch's capture (docs/guides/watch.md): the process captures graphs and is not served.
         self.recorder: Recorder | None = PROCESS.recorder
-        # Set below `--target`: what is compiled is for a GPU that is not here. Kernels do not run there, but operators
-        # do, so calls run eager for ever: values are as near to real ones as they can be (docs/decisions/0046).
+        # Set by `--target`: artifacts are for a GPU that this host lacks. Their kernels cannot run on this host, so
+        # all calls run eager, which gives values as close as possible to the target's (docs/decisions/0046).
         self.stays_eager = TARGET_VARIABLE in os.environ
         self._run = RunRecord(self.settings.cache_dir)
         self._starting: Starting | None = None
         self._without_daemon: DaemonError | None = None
         self._warned: set[str] = set()
         self._left = False
-        self._inherited = 0  # reports of functions that the parent had before a fork: they are in its run
+        # the number of function reports that the parent had before a fork: the parent's run contains them
+        self._inherited = 0
         self._lock = threading.Lock()
         self._begin_remote()
 
     @property
     def requires(self) -> bool:
-        """Whether no graph may be compiled in process, or run eager. It may in a watch's capture, and for a device that
-        is not here: neither runs what is compiled.
+        """Whether the setting ``require`` forbids graphs to run eager or to be compiled in process.
+
+        The setting has no effect in a watch's capture or with `--target`, since neither runs the compiled code.
         """
         return self.settings.require and self.recorder is None and not self.stays_eager
 
     def refuse(self, calls: GraphCalls, code: str, message: str) -> None:
-        """For a call that waited for an artifact in vain: raises NotServed where one is required, for the graph's own
-        reason or ``code``.
+        """Raise NotServed if ``require`` is set, with the graph's own reason if it has one, else with ``code``.
+
+        Called if a call waited for an artifact and got none.
         """
         if self.requires:
             report = calls.report
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
 
     def not_served(self, calls: GraphCalls, code: str, message: str) -> None:
-        """With ``require``: the graph is not run, and counts as that, once."""
+        """Record that ``require`` kept a graph from running. A graph is counted once."""
         if calls.report.source != "error":
             self.ledger.count_reason("not_served", code)
         calls.refused(code, message)
 
     def stays_eager_without_compiler(self, report: GraphReport, problem: str) -> None:
-        """Count and say that a graph runs eager because this host builds no kernels."""
+        """Count, and warn once, that a graph runs eager because this host cannot build kernels."""
         report.reason, report.message = NO_COMPILER, problem
         self.ledger.count_reason("fallbacks", NO_COMPILER)
         self.warn_once(NO_COMPILER, f"graphs stay eager ({NO_COMPILER}): {problem}. {NO_COMPILER_ACTION}")
 
     def refuse_sizes(self, calls: GraphCalls) -> None:
-        """The same for sizes for which no artifact was asked for. Counted, where they are compiled in process."""
+        """Raise NotServed, as ``refuse`` does, for sizes that were never submitted. Without ``require``, count a
+        fallback: the caller then compiles in process.
+        """
         if self.settings.mode == "lookup":
             code, said = "lookup-only", "the mode is lookup"
         elif (problem := self.daemon_problem()) is not None:
@@ -118,7 +124,7 @@ class Session:
     # ------------------------------------------------------------------ the daemon
 
     def begin_daemon(self) -> None:
-        """Start a daemon where none runs, and do not wait for it: the graph is captured and looked up meanwhile."""
+        """Start a daemon if none runs, without waiting for it. The graph is captured and looked up meanwhile."""
         if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
             return
         if self.connection.was_told_to_stop():
@@ -130,7 +136,7 @@ class Session:
                 self._starting = Starting(self.settings)
 
     def _begin_remote(self) -> None:
-        """Have the helper of a remote or a farm run, where the hook has not seen to it: before a worker asks it."""
+        """Start the helper of a remote or farm unless the hook has done so: workers need it for the first graph."""
         if not self.settings.has_helper:
             return
         from precompiled.client import ahead
@@ -145,13 +151,13 @@ class Session:
             found.on_problem(failed)
 
     def came_ahead(self) -> bool:
-        """Whether something has come from the remote that this process may have missed: wait for what is on its way,
-        for a bounded time (docs/decisions/0047).
+        """Wait for a bounded time for what the helper is fetching. Returns whether something may have arrived in the
+        store since this process last looked (docs/decisions/0047).
         """
         return PROCESS.ahead is not None and PROCESS.ahead.wait()
 
     def tell_used(self) -> None:
-        """Have what this process used listed for the next host, where there is a remote."""
+        """Send the helper the keys and packages that this process used, for the list in the remote."""
         if PROCESS.ahead is None or self.recorder is not None:
             return
         served = [report for report in self.reports() if runs.way(vars(report)) == "compiled"]
@@ -161,12 +167,12 @@ class Session:
         )  # fmt: skip
 
     def expect_graph(self) -> None:
-        """Dynamo begins to trace: where the store is empty, have daemon and worker start meanwhile (decision 0016)."""
+        """Start a daemon and a worker when Dynamo begins to trace and the store is empty (decision 0016)."""
         if self.settings.mode not in ("eager", "wait") or not self.store.is_empty():
             return
         self.begin_daemon()
         if self._starting is None and not daemon_reachable(self.settings):
-            return  # none runs, and none may be started
+            return  # no daemon runs, and this process may not start one
         from precompiled import wire
         from precompiled.graph import environment
 
@@ -174,24 +180,26 @@ class Session:
         try:
             interpreter, device = environment.worker_for(environment.likely_device(), without_gpu=without_gpu)
         except PrecompiledError:
-            return  # the graph will say it
+            return  # the capture of the graph reports the same error
         self.connection.expect(wire.Expect(interpreter, device))
 
     def daemon_problem(self) -> DaemonError | None:
-        """None when a daemon runs; else why none does. One is started once: a program must not try again for every
-        graph. But one that came later, or took long to start, serves the graphs that come then.
+        """Return None if a daemon runs, else the reason why none does.
+
+        A process starts a daemon at most once: a program must not retry for every graph. If a daemon appears later,
+        it serves the graphs that follow.
         """
         if daemon_reachable(self.settings):
             return None
         if self._without_daemon is not None:
             return self._without_daemon
         if self.connection.was_told_to_stop():
-            # For now: there may be another by the next graph.
+            # Not stored: another daemon may run by the next graph.
             return DaemonError("the daemon was stopped", "Run `precompiled doctor`")
         if self._starting is not None:
             outcome = self._starting.result(START_S)
             if outcome.runs:
-                return None  # if it has ended since, the connection starts another
+                return None  # if it has ended since, the connection starts another one
             problem = outcome.error()
         else:
             said = f"no daemon listens in {self.settings.runtime_dir}, and starting one is switched off"
@@ -206,24 +214,27 @@ class Session:
                 return
             self._warned.add(code)
         try:
-            # Of no line: who reads it has no use for one of ours, and most are said by a thread that has none of his.
+            # Without a source line: none of ours helps the user, and most warnings come from a thread without user
+            # frames.
             warnings.warn_explicit(f"precompiled: {text}", RuntimeWarning, "precompiled", 0)
-        except Warning:  # `-W error`: a warning of ours must not become the user's exception
+        except Warning:  # with `-W error` our warning must not become the user's exception
             log.warning("%s", text)
 
     def _left_out(self, reason: str) -> None:
-        """Something of a base store cannot be used: it is as if it were not there."""
+        """Count and report something in a base store that cannot be used. The lookup goes on without it."""
         self.ledger.count_reason("fallbacks", "base-unusable")
         log.info("%s", reason)
         self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")
 
     def loaded_from(self, artifact: Artifact) -> None:
-        """Count where an artifact came from."""
+        """Count an artifact that came from a base store."""
         if not self.store.is_own(artifact):
             self.ledger.count_reason("from_base", str(artifact.root))
 
     def stand_in_raised(self, calls: GraphCalls, error: Exception, served: bool) -> None:
-        """An eager run has raised: its call waits for compiled code, or compiled code has ``served`` the call."""
+        """Record that an eager run raised: its call waits for compiled code (``served`` is false), or compiled code
+        has served the call (``served`` is true).
+        """
         report, text = calls.report, (str(error).strip().splitlines() or [""])[0]
         report.message = f"its eager run raised {type(error).__name__}: {text}; its calls wait for compiled code"
         if served:
@@ -232,7 +243,9 @@ class Session:
         self.note(calls.snapshot())
 
     def compiled_here(self, calls: GraphCalls) -> None:
-        """Note that a graph was compiled in this process. Where a worker had failed at it, the failure was ours."""
+        """Record that a graph was compiled in this process. If a worker failed to compile it before, report that
+        failure as the worker's (``worker-only-error``).
+        """
         report = calls.report
         report.source = "inline"
         worker_only = report.reason == COMPILE_ERROR
@@ -247,10 +260,10 @@ class Session:
         self.warn_once(report.reason, said)
 
     def note(self, report: GraphReport) -> None:
-        """Keep, for people, what has become of a graph."""
+        """Write a graph's state to the run record, the log and torch's structured trace."""
         if self.recorder is None:
             self._run.note(report)
-        # By id, as the daemon's log has it.
+        # The id matches the daemon's log.
         log.info("graph %s %s: %s%s (lookup %.3f s, load %.3f s), key %s", report.id, report.name,
                  report.source or report.state, f" ({report.reason})" if report.reason else "", report.lookup_s,
                  report.load_s, report.key[:12] or "-")  # fmt: skip
@@ -258,12 +271,12 @@ class Session:
             structured_trace.graph(_way(report), vars(report))
 
     def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """Keep, for people, the program of a graph that was a miss, and is sent to nobody."""
+        """Keep the program of a cache miss that is not submitted, for ``precompiled explain``."""
         if self.recorder is None:
             self._run.keep(key, program)
 
     def note_frame(self, name: str, span: Span) -> None:
-        """Keep, for people, what a frame took Dynamo or a package."""
+        """Keep the time that Dynamo or a package took for a frame, in the run record."""
         if self.recorder is None:
             self._run.frame(name, span)
 
@@ -291,7 +304,7 @@ class Session:
     # ------------------------------------------------------------------ ends
 
     def after_fork(self) -> None:
-        """In the child: renew the locks and threads; the graphs stay."""
+        """In the child: make new locks and threads. The graphs stay."""
         self._lock = threading.Lock()
         self._starting = None
         self._left = False
@@ -304,7 +317,7 @@ class Session:
 
     def at_exit(self) -> None:
         if self._left:
-            return  # multiprocessing's finalizer has called this, and now atexit does
+            return  # multiprocessing's finalizer called this first, atexit calls it again
         self._left = True
         if self.settings.mode != "off" and self.recorder is None:
             packages = PROCESS.packages
@@ -319,7 +332,7 @@ class Session:
 
 
 def _way(report: GraphReport) -> str:
-    """How a graph runs, as torch's structured trace calls it."""
+    """How a graph runs, in the words of torch's structured trace."""
     found = runs.way(vars(report))
     if found == "compiled":
         return str(report.source)
@@ -346,7 +359,7 @@ def current() -> Session:
 
 
 def _configure_log(settings: Settings) -> None:
-    # Where ``log`` is not set, the program's own logging decides.
+    # Only if the setting ``log`` is set: otherwise the program configures logging.
     if settings.origins.get("log", "default") != "default" and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))
@@ -360,9 +373,10 @@ def _at_exit() -> None:
 
 
 def _at_exit_of_worker(_: object = None) -> None:
-    """For a forked child of multiprocessing, which ends with os._exit: it runs finalizers, but no atexit.
+    """Register the exit function in a forked child of multiprocessing: such a child ends with os._exit, which runs
+    multiprocessing's finalizers and skips atexit.
 
-    Without this the submits of a child that ends at once would be lost.
+    Without this, the submits of a child that ends at once would be lost.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
@@ -376,7 +390,7 @@ def _after_fork_in_child() -> None:
     if isinstance(session, Session):
         session.after_fork()
         util = sys.modules.get("multiprocessing.util")
-        if util is not None:  # a child of multiprocessing forgets inherited finalizers, and then calls this
+        if util is not None:  # a child of multiprocessing drops inherited finalizers, then runs these hooks
             util.register_after_fork(session, _at_exit_of_worker)
 
 

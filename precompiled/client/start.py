@@ -1,7 +1,7 @@
-"""Starts a daemon on demand, for clients and for `precompiled start`. Failure is an outcome, never an exception.
+"""Starts a daemon on demand, for clients and for `precompiled start`. A failure is an outcome, never an exception.
 
-The daemon detaches itself, says through a pipe how its start went, and belongs to nobody's process tree afterwards.
-Any number of processes may start one at the same time: the lock lets one win, the others hear "already-running".
+The daemon reports through a pipe how its start went, and detaches from this process's tree. Any number of processes
+may start one at the same time: a lock lets one succeed, and the others get "already-running".
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from precompiled.core.errors import DaemonError
 from precompiled.core.paths import NO_PLACE_ACTION
 
 DEFAULT_TIMEOUT_S = 20.0
-TAIL_BYTES = 4096  # of what a daemon that failed said
+TAIL_BYTES = 4096  # of a failed daemon's stderr kept
 
-# Directories are told anyway; the others a client alone uses.
+# Settings that are not passed as flags: the directories are always passed, and only clients use the others.
 _OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "remote", "remote_unsigned", "remote_put", "remote_timeout_s",
                 "remote_ahead_s", "farm",
                 "mode", "wait_s", "require", "progress", "autostart", "packages", "package_audit",
@@ -36,7 +36,7 @@ Kind = Literal["ready", "already-running", "timed-out", "failed"]
 
 @dataclass(frozen=True)
 class StartOutcome:
-    """How a start went. ``pid``: the daemon's, for "ready"; 0 otherwise. ``reason``: a sentence, where it failed."""
+    """How a start went. ``pid``: the daemon's if it is "ready", else 0. ``reason``: a sentence if the start failed."""
 
     kind: Kind
     reason: str = ""
@@ -50,12 +50,12 @@ class StartOutcome:
         return self.kind in ("ready", "already-running")
 
     def error(self) -> DaemonError:
-        """Why no daemon runs."""
+        """The reason why no daemon runs, as an error."""
         return DaemonError(self.reason, self.action, code=self.code)
 
 
 class Starting:
-    """A start under way, of a daemon for ``settings``: do something else, and ask for its result later."""
+    """The start of a daemon for ``settings``, in the background. The caller gets its result later."""
 
     def __init__(self, settings: Settings) -> None:
         self._outcome: StartOutcome | None = None
@@ -68,23 +68,23 @@ class Starting:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._finish(StartOutcome("failed", f"a daemon cannot be started: {error}"))
             return
-        # A thread, because somebody has to reap the process that the daemon detaches from, whether or not the result
-        # is ever asked for.
+        # A thread, because the process that the daemon detaches from must be reaped, even if no caller asks for the
+        # result.
         try:
             threading.Thread(target=self._follow, args=(settings, process, ready, errors), name="precompiled-start",
                              daemon=True).start()  # fmt: skip
-        except RuntimeError as error:  # the interpreter is shutting down, or no thread is to be had
+        except RuntimeError as error:  # the interpreter is shutting down, or no thread can be started
             ready.close()
             errors.close()
             process.wait()
             self._finish(StartOutcome("failed", f"a daemon was started, but cannot be followed: {error}"))
 
     def poll(self) -> StartOutcome | None:
-        """The outcome, or None while it is not known."""
+        """The outcome, or None while the start is under way."""
         return self._outcome
 
     def result(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
-        """Wait for at most ``timeout_s`` seconds."""
+        """Wait for the outcome, for at most ``timeout_s`` seconds."""
         self._done.wait(timeout_s)
         return self._outcome or StartOutcome("timed-out", f"no answer from the daemon within {timeout_s:g} s")
 
@@ -97,10 +97,10 @@ class Starting:
         errors: sockets.GuardedSocket,
     ) -> None:  # fmt: skip
         line, said = _read(ready, errors)
-        was_closed = ready.fileno() < 0  # by the program: the daemon's word is lost, the daemon is not
+        was_closed = ready.fileno() < 0  # by the program: the daemon's message is lost, but the daemon may run
         ready.close()
         errors.close()
-        process.wait()  # it has detached, or it has failed
+        process.wait()  # it has detached or failed
         if not line and was_closed and daemon_reachable(settings):
             self._finish(StartOutcome("already-running", "the program closed the daemon's descriptor"))
         else:
@@ -108,21 +108,21 @@ class Starting:
 
 
 def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> StartOutcome:
-    """Start a daemon for ``settings`` and wait until it serves, or for ``timeout_s`` seconds."""
+    """Start a daemon for ``settings``, and wait until it serves or for ``timeout_s`` seconds."""
     return Starting(settings).result(timeout_s)
 
 
 def arguments(settings: Settings) -> list[str]:
-    """What the daemon must be told: it reads the same files, but not this process's flags and directories."""
+    """The daemon's flags: it reads the same settings files, but not this process's flags and directories."""
     told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
         if name in _OF_A_CLIENT:
             continue
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
-        if name == "log":  # PRECOMPILED_LOG is a client's own
+        if name == "log":  # PRECOMPILED_LOG applies to the client alone
             counts = origin == "flag"
-        else:  # a default counts too where it was asked for: over a file
+        else:  # a default that was asked for explicitly also counts: it overrides a file
             counts = origin.startswith(("flag", "env")) or (origin == "default" and value != defaults[name])
         if counts:
             told += ["--" + name.replace("_", "-"), settings.text(name)]
@@ -130,7 +130,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.GuardedSocket, sockets.GuardedSocket]:
-    """The process, where it says how the start went, and its stderr."""
+    """Start the process. Returns it, the socket for its report, and its stderr."""
     if not sys.executable:
         raise ValueError("this interpreter does not know its own executable")
     ready, telling = socket.socketpair()
@@ -146,32 +146,34 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.Guarded
 
 
 def variables() -> dict[str, str]:
-    """The environment variables of a process of ours that a client starts: its own, credentials among them."""
+    """The environment variables for a process of precompiled's that a client starts: the client's own, with
+    credentials.
+    """
     found = {
         name: value
         for name, value in os.environ.items()
-        # It reads its settings from its arguments. Without PRECOMPILED_LOG it uses its own level; and what this client
-        # was told by systemd is not for it.
+        # The process reads its settings from its arguments. Without PRECOMPILED_LOG it uses its own log level.
+        # systemd's variables are meant for this client only.
         if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
     }
-    found["PRECOMPILED"] = "0"  # the hook has no business there
+    found["PRECOMPILED"] = "0"  # keeps the hook inactive in that process
     if source := _source_root():
         found["PYTHONPATH"] = os.pathsep.join(filter(None, [source, found.get("PYTHONPATH", "")]))
     return found
 
 
 def _source_root() -> str:
-    """Where this package lies, when it was imported from a folder that a fresh interpreter would not search."""
+    """The folder that contains this package, if a fresh interpreter would not search it, else ""."""
     root = Path(files.PACKAGE).resolve().parent
     packages = {Path(entry).resolve() for entry in sys.path if "site-packages" in entry or "dist-packages" in entry}
     return "" if root in packages or not (root / "precompiled" / "service").is_dir() else str(root)
 
 
 def _read(ready: sockets.GuardedSocket, errors: sockets.GuardedSocket) -> tuple[bytes, bytes]:
-    """The line from the daemon, or what it said on stderr before it ended without one."""
+    """Read until the daemon sends a line, or ends without one. Returns the line and its stderr."""
     said = {ready: b"", errors: b""}
     waiting = [ready, errors]
-    # The end without a line: it failed, and its last words follow until the end of its stderr.
+    # The end without a line means a failed start: its last words follow until the end of its stderr.
     while waiting and not said[ready].endswith(b"\n"):
         sockets.wait(waiting)
         for each in list(waiting):

@@ -1,4 +1,4 @@
-"""Submitting a graph, or a further variant of it, and awaiting its artifact."""
+"""Submits a graph, or a further variant of it, and compiles in process what the daemon does not."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.backend")
 
 
-# What a worker has found can be compiled within Dynamo alone: it has Dynamo trace anew, or add guards.
+# Failures of a worker after which only Dynamo can have the graph compiled: it has to trace again or add guards.
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
-# Why a graph waits for its artifact that could run eager: a program's ``no_stand_in``.
+# The ``no_stand_in`` (the reason why a program must not run eager) of programs under the setting ``require``.
 REQUIRED = "PRECOMPILED_REQUIRE=1 lets no graph run eager"
 
 
 def as_required(session: Session, program: capture.Program) -> capture.Program:
-    """The program; where artifacts are required, one that must not run eager."""
+    """Return the program, marked as one that must not run eager if the setting ``require`` is set."""
     if session.requires and not program.no_stand_in:
         return replace(program, no_stand_in=REQUIRED)
     return program
@@ -43,9 +43,11 @@ def as_required(session: Session, program: capture.Program) -> capture.Program:
 
 @dataclass(frozen=True)
 class Submitter:
-    """Submits one graph. ``about``: its source lines, for people (torch_internals/graph/source_lines.py). ``given``:
-    the graph as Dynamo gave it, where it can be compiled so once the trace has ended. ``traced``: the frame that it
-    was traced from, where Dynamo can trace that again.
+    """Submits one graph.
+
+    - ``about``: gives its source lines, for people (torch_internals/graph/source_lines.py)
+    - ``given``: the graph as Dynamo gave it, if it can be compiled in that form after the trace has ended
+    - ``traced``: the frame that it was traced from, if Dynamo can trace that frame again
     """
 
     session: Session
@@ -55,22 +57,26 @@ class Submitter:
     traced: retrace.Traced | None = None
 
     def request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
-        """For a call after the swap whose sizes no variant serves: it runs eager, and a variant is submitted."""
+        """Submit a variant for the sizes of a call after the swap that no variant serves. The call itself runs eager.
+
+        Raises NotServed if ``require`` is set and the submit fails.
+        """
         try:
             hints = program.hints_for(sizes)
             if hints is not None:
                 swap = Swap()
                 swap.on(Event.MISS)
                 self.submit_and_await(program, dispatch, hints, swap, uuid.uuid4().hex)
-        except Exception as error:  # we are in the user's call, which runs eager
+        except Exception as error:  # this is the user's call, which runs eager instead
             self.session.ledger.count_reason("fallbacks", "submit-failed")
             if self.session.requires:
                 raise NotServed(self.calls.report.name, "submit-failed", str(error) or type(error).__name__) from error
             log.warning("no variant for the sizes %s: %s", sizes, error)
 
     def without_a_job(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
-        """For a call that must not run eager, and for whose sizes no variant is submitted: it is compiled in process.
-        Raises NotServed where artifacts are required.
+        """Prepare to compile in process, for a call that must not run eager and whose sizes are not submitted.
+
+        Raises NotServed if ``require`` is set.
         """
         self.session.refuse_sizes(self.calls)
         hints = program.hints_for(sizes)
@@ -82,9 +88,9 @@ class Submitter:
     def submit_and_await(
         self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
     ) -> Awaited:
-        """Submit a graph, and have ``dispatch`` flipped when its artifact is there. Raises where that is impossible."""
+        """Submit a graph and await its artifact, which then serves ``dispatch``. Raises if the submit fails."""
         awaited = self._awaited(program, dispatch, hints, swap, id)
-        # Added before it is submitted: an answer must find the graph that it is for.
+        # Added before the submit, so that the daemon's reply finds it.
         self.session.pending.add(awaited)
         try:
             awaited.submit(awaited)
@@ -94,7 +100,7 @@ class Submitter:
         return awaited
 
     def _awaited(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
-        """What a call of ``dispatch`` that must not run eager waits for from now on."""
+        """Make the item for which a call of ``dispatch`` waits if it must not run eager."""
         awaited = Awaited(
             calls=self.calls,
             program=program,
@@ -112,9 +118,11 @@ class Submitter:
         return awaited
 
     def _compile_inline(self, program: capture.Program, hints: list[int], swap: Swap) -> tuple[Compiled, str] | None:
-        """``compile_inline``; but what only Dynamo can have compiled it traces anew at its next call, and compiles as
-        plain torch.compile does. (Not for further sizes: what serves the others would be lost.) Raises NotNow where a
-        run of it may be repeated, which must be as this one.
+        """Compile in process, or make Dynamo retrace the frame if only Dynamo can have the graph compiled.
+
+        A retrace happens at the next call, as with plain torch.compile. It is not used for further sizes, since the
+        code that serves the other sizes would be lost. Returns None if the graph stays eager or is retraced. Raises
+        NotNow while an eager run may be repeated, since the second run must be eager as well.
         """
         report, traced = self.calls.report, self.traced
         if traced is not None and swap is self.calls.swap:
@@ -128,8 +136,8 @@ class Submitter:
         try:
             return compile_inline(program, hints, self.given)
         except Exception as error:
-            # Plain torch.compile raises this at its first call. A program that ran eager until now would die in
-            # service.
+            # Plain torch.compile raises this at its first call. This program has run eager for a while, so raising
+            # now would stop a running service.
             if program.no_stand_in or not (problem := toolchain.problem(error, program.device)):
                 raise
             log.info("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
@@ -139,7 +147,8 @@ class Submitter:
     def submit(
         self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False
     ) -> None:
-        """Hand the program to the connection's thread, which calls ``on_reply`` with the daemon's replies.
+        """Pass the program to the connection's thread, which calls ``on_reply`` with the daemon's replies.
+
         ``waiting``: a call of the user's program waits for the artifact.
         """
         from precompiled import wire
@@ -160,16 +169,17 @@ class Submitter:
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
-            graph = program.to_job("", hints)  # without the source lines for people, it may be small enough
+            graph = program.to_job("", hints)  # without the source lines, which are for people, it may be small enough
         session.connection.submit(message, graph, on_reply)
 
 
 def compile_inline(
     program: capture.Program, hints: list[int], given: compile_after_trace.Given | None = None
 ) -> tuple[Compiled, str] | None:
-    """Compile in this process: the callable, and the guards on its sizes; None where the graph stays eager.
+    """Compile in this process. Returns the callable and the guards on its sizes, or None if the graph stays eager.
 
-    Raises what plain torch.compile would have raised, and no error that may be ours (docs/decisions/0018).
+    Raises the errors that plain torch.compile would raise, and none that may be precompiled's own
+    (docs/decisions/0018).
     """
     from precompiled.torch_internals import gpu_room
     from precompiled.torch_internals.worker import compile_graph as compiling
@@ -182,12 +192,13 @@ def compile_inline(
     try:
         return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
-        # As in the worker: compiled code would serve some calls only.
+        # As in the worker: the compiled code would serve only some of the calls.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:
         if gpu_room.is_full(error) and not program.no_stand_in:
-            # By now the program's steps have taken the memory. Plain torch.compile would have come before them.
+            # The program's own steps have filled the memory by now. Plain torch.compile would have compiled before
+            # them.
             log.warning("a graph stays eager, the GPU has no room for its code: %s", error)
             return None
         if given is None:
@@ -196,18 +207,21 @@ def compile_inline(
         captured = error
     compiled, raised = _compile_as_given(program, hints, given, captured)
     if raised is not None:
-        raise raised  # outside of the handlers, so that no error of ours is its context
+        raise raised  # outside the handlers, so that the captured program's error is not its context
     return None if compiled is None else (compiled, "")
 
 
 def _compile_as_given(
     program: capture.Program, hints: list[int], given: compile_after_trace.Given, captured: Exception
 ) -> tuple[Compiled | None, Exception | None]:
-    """Where the captured program fails: a callable for all calls; or the error that the user is to see; or neither."""
+    """Compile the graph as Dynamo gave it, after its captured program failed with ``captured``.
+
+    Returns a callable for all calls, or the error to raise to the user, or neither.
+    """
     try:
         compiled = compile_after_trace.apart(given.compile, program.device)(capture.parse(program.to_bytes(hints)))
     except Exception as error:
-        # The two compiles share nothing but the graph: an error of both is torch's.
+        # The two compiles share only the graph: if both raise the same type, the error is torch's.
         if type(error) is type(captured):
             return None, compile_after_trace.raised_by_dynamo(given.name, error)
         log.warning("compiling in process failed in two ways, the graph stays eager: %r", error, exc_info=captured)

@@ -1,7 +1,7 @@
-"""The life of one graph in one process: a pure state machine.
+"""The states of one graph in one process: a pure state machine, without I/O, clock or torch.
 
-Events in, instructions out; no I/O, no clock, no torch. ``pending.py`` carries the instructions out; most events come
-from where all that follows is done anyway, and give none.
+``Swap.on`` takes an event and returns an instruction, which ``pending.py`` carries out. Most events return None,
+since the code that reports them has already done the work.
 
 ::
 
@@ -28,11 +28,11 @@ from precompiled.core.errors import PrecompiledError
 class State(str, Enum):
     """The public states of a graph (``GraphReport.state``)."""
 
-    EAGER = "eager"  # captured, nothing decided yet
-    PENDING = "pending"  # runs eager, its artifact is awaited
+    EAGER = "eager"  # captured, not looked up yet
+    PENDING = "pending"  # runs eager, awaits its artifact
     COMPILED = "compiled"
-    FAILED = "failed"  # runs eager for good in this process; with `require`: its calls raise NotServed
-    BYPASSED = "bypassed"  # compiled in process, as without us
+    FAILED = "failed"  # stays eager in this process; with ``require`` its calls raise NotServed
+    BYPASSED = "bypassed"  # compiled in process, as without precompiled
 
 
 class Event(str, Enum):
@@ -42,8 +42,8 @@ class Event(str, Enum):
     PUBLISHED = "published"  # the artifact is in the store
     LOADED = "loaded"
     LOAD_FAILED = "load-failed"
-    FAILED = "failed"  # there will be no artifact, and nothing is compiled in process
-    REFUSED = "refused"  # the daemon will not compile it
+    FAILED = "failed"  # no artifact will come, and nothing is compiled in process
+    REFUSED = "refused"  # the daemon refuses to compile it
 
 
 class Instruction(str, Enum):
@@ -52,7 +52,7 @@ class Instruction(str, Enum):
     COMPILE_INLINE_LATER = "compile-inline-later"  # at the next call
 
 
-# An artifact that could not be loaded is compiled anew, but not for ever: then none is awaited any more.
+# A graph whose artifact cannot be loaded is submitted again until this many loads have failed.
 MAX_LOADS = 3
 
 _TABLE: dict[tuple[State, Event], tuple[State, Instruction | None]] = {
@@ -72,14 +72,14 @@ _FINAL = frozenset({State.COMPILED, State.FAILED, State.BYPASSED})
 
 @dataclass
 class Swap:
-    """One graph. ``story`` lists what happened, for errors and ``show``."""
+    """The state of one graph. ``story`` lists its events, for errors and ``precompiled show``."""
 
     state: State = State.EAGER
     loads_failed: int = 0
     story: list[str] = field(default_factory=list)
 
     def on(self, event: Event) -> Instruction | None:
-        """Take an event; what is to be done now, if anything. A graph that is done takes none: they come too late."""
+        """Take an event and return what to do next, or None. A graph in a final state ignores late events."""
         self.story.append(f"{self.state.value} + {event.value}")
         if self.state in _FINAL:
             return None
