@@ -1,12 +1,13 @@
 """precompiled: a per-host daemon that compiles torch.compile's graphs once, in the background, for every process.
 
-PYTEST_DONT_REWRITE: pytest would rewrite the assertions of all modules of a distribution with a plugin.
+PYTEST_DONT_REWRITE: pytest would otherwise rewrite the assertions of all modules of a distribution with a plugin.
 
-``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on; ``torch.compile`` is used as always.
+``enable()`` or the hook (`precompiled run`, `precompiled enable`) switches it on. Programs use ``torch.compile`` as
+before.
 """
 
-# Nothing is imported here, not even typing: with the hook on, this file runs at the start of every Python process of
-# the host, and `import typing` alone would double that start (tests/test_bootstrap.py).
+# Nothing is imported, not even typing: with the hook on, every Python process of the host runs this file at its
+# start, and `import typing` alone would double the time of that (tests/test_bootstrap.py).
 from precompiled.version import VERSION as __version__
 
 TYPE_CHECKING = False
@@ -22,9 +23,9 @@ __all__ = ["__version__", "disable", "enable", "entry_point", "load_package", "p
 
 
 def enable(mode: "str | None" = None) -> bool:
-    """Route torch.compile in this process to precompiled; true when it is on (not with PRECOMPILED=0).
+    """Route torch.compile in this process to precompiled. Returns whether it is on: PRECOMPILED=0 keeps it off.
 
-    ``mode``: "eager" (default), "wait", "lookup" or "off"; raises ConfigError for another.
+    ``mode``: "eager" (default), "wait", "lookup" or "off". Raises ConfigError for any other value.
     """
     from precompiled import hook
 
@@ -34,7 +35,7 @@ def enable(mode: "str | None" = None) -> bool:
 
 
 def disable() -> None:
-    """Give torch.compile back its own backend in this process; what is compiled already goes on being used."""
+    """Restore torch.compile's own backend in this process. Compiled graphs stay in use."""
     from precompiled import hook
 
     hook.disable()
@@ -42,7 +43,7 @@ def disable() -> None:
 
 
 def wait(timeout: "float | None" = None) -> bool:
-    """Block until no graph of this process is pending; false when some still are after ``timeout`` seconds."""
+    """Block until no graph of this process is pending. Returns false if some still are after ``timeout`` seconds."""
     from precompiled.client.process import PROCESS
 
     return True if PROCESS.session is None else PROCESS.session.wait(timeout)
@@ -56,17 +57,20 @@ def report() -> "list[GraphReport]":
 
 
 def package_report() -> "list[FunctionReport]":
-    """What became of each frame with tensors that Dynamo met, in order, with packages on; with guards that failed."""
+    """One report for each frame with tensors that Dynamo met while packages were on, in order, with the failed
+    guards.
+    """
     from precompiled.client.process import PROCESS
 
     return [] if PROCESS.packages is None else list(PROCESS.packages.reports)
 
 
 def save_package(compiled: "object", path: "str") -> None:
-    """Write what ``compiled`` (what torch.compile gave) was compiled to into one file, for another host of this kind.
+    """Write the package of ``compiled``, a callable that torch.compile returned, to one file, for a host of the same
+    kind.
 
-    Guards, bytecode and artifacts of what was called so far, with the hook and packages on. The file is
-    code: a process that loads it runs it. Raises PackageError.
+    The file contains guards, bytecode and artifacts of all calls so far, which must have had the hook and packages
+    on. It is code: loading it runs it. Raises PackageError.
     """
     from precompiled.packages import portable
 
@@ -74,12 +78,13 @@ def save_package(compiled: "object", path: "str") -> None:
 
 
 def load_package(compiled: "object", path: "str", *, check_source: bool = True) -> int:
-    """Use a file of ``save_package`` for ``compiled``: its calls need no tracing; gives the number of its entries.
+    """Load a file of ``save_package`` into ``compiled``, so that its calls need no trace. Returns the number of
+    entries.
 
-    The file is code, and is run: load only what you trust as you trust a program. Every digest in it is verified
-    before anything is decoded. Raises PackageError that names the difference when it is for another function, source,
-    torch, Python, CPU or GPU; ``check_source=False`` overrides the check of sources alone, which for classes is that of
-    their values, too.
+    The file is code and is run: load only files that you trust as you trust a program. Every digest in it is verified
+    before anything is decoded. Raises PackageError, which names the difference, if the file is for another function,
+    source, torch, Python, CPU or GPU. ``check_source=False`` skips only the comparison of sources (for a class, also
+    of its attribute values).
     """
     from precompiled.packages import portable
 
@@ -93,11 +98,17 @@ def entry_point(
     fake: bool = True,
     compile: bool = True,
 ) -> "Callable[..., Any]":
-    """Mark a factory for `precompiled watch pkg.module`, as ``@entry_point`` or ``@entry_point(files=["model.yaml"])``.
+    """Mark a factory for `precompiled watch pkg.module`, as ``@entry_point`` or
+    ``@entry_point(files=["model.yaml"])``.
 
-    The factory takes nothing. It returns, or yields one after the other, pairs of a callable and its example inputs
-    (docs/guides/watch.md). ``files``: what else it depends on, relative to its own file's folder. ``fake=False``: needs
-    real tensors. ``compile=False``: the callable calls ``torch.compile`` itself. Nothing changes for other callers.
+    The factory takes no arguments. It returns, or yields one by one, pairs of a callable and its example inputs
+    (docs/guides/watch.md).
+
+    - ``files``: further files that it depends on, relative to the folder of its own file
+    - ``fake=False``: the factory needs real tensors
+    - ``compile=False``: the callable calls ``torch.compile`` itself
+
+    The mark changes nothing for other callers of the factory.
     """
 
     def mark(factory: "Callable[..., Any]") -> "Callable[..., Any]":
@@ -109,14 +120,16 @@ def entry_point(
 
 
 def load_ipython_extension(shell: "Any") -> None:
-    """`%load_ext precompiled`, in IPython: the hook, a line below each cell that had graphs, and `%precompiled`."""
+    """`%load_ext precompiled` in IPython: the hook, a line below each cell with graphs, and the command
+    `%precompiled`.
+    """
     from precompiled import notebook
 
     notebook.load(shell)
 
 
 def unload_ipython_extension(shell: "Any") -> None:
-    """`%unload_ext precompiled`: without the line and the command; the hook stays on."""
+    """`%unload_ext precompiled`: removes the line and the command. The hook stays on."""
     from precompiled import notebook
 
     notebook.unload(shell)
@@ -126,4 +139,4 @@ def _forget_settings() -> None:
     from precompiled.client.process import PROCESS
 
     if PROCESS.session is not None:
-        PROCESS.session.settings = PROCESS.settings()  # for the next graph; those known so far stay
+        PROCESS.session.settings = PROCESS.settings()  # applies from the next graph on

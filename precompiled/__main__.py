@@ -1,4 +1,4 @@
-"""`python -m precompiled`: the same as the `precompiled` command, of exactly this interpreter."""
+"""`python -m precompiled`: the `precompiled` command, with exactly this interpreter."""
 
 from precompiled.cli import main
 

@@ -1,8 +1,7 @@
-"""The Dynamo backend: capture, key, lookup; load a hit, submit a miss and run eager until its artifact appears.
+"""The Dynamo backend: captures a graph and looks it up; loads it on a hit; on a miss, submits it and runs it eager.
 
-``backend="precompiled"`` comes here through torch's entry point, plain ``torch.compile`` through the hook
-(torch_internals/client/inductor_route.py). If anything goes wrong on our side, ``in_process`` runs: plain
-torch.compile.
+``backend="precompiled"`` gets here through torch's entry point, plain ``torch.compile`` through the hook
+(torch_internals/client/inductor_route.py). If precompiled fails, ``in_process`` runs, which is plain torch.compile.
 """
 
 from __future__ import annotations
@@ -58,7 +57,9 @@ log = logging.getLogger("precompiled.backend")
 def precompiled(
     module: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: Any = None
 ) -> Compiled:
-    """``torch.compile(..., backend="precompiled")``, with torch.compile's own ``mode=`` and ``options=``."""
+    """The backend of ``torch.compile(..., backend="precompiled")``, with torch.compile's own ``mode=`` and
+    ``options=``.
+    """
     settled = inductor_backend.options_of(mode, options)
     return compile_or_swap(
         module, settled, lambda: inductor_backend.compile_in_process(module, example_inputs, settled)
@@ -68,12 +69,11 @@ def precompiled(
 def compile_or_swap(
     module: torch.fx.GraphModule, options: Mapping[str, Any], in_process: Callable[[], Compiled]
 ) -> Compiled:
-    """What Dynamo calls for ``module``: compiled on a hit, swappable on a miss.
+    """Serve the graph ``module`` to Dynamo: return compiled code on a hit, a callable that will be swapped on a miss.
 
-    Raises only what ``in_process`` raises, or what has Dynamo trace again as that does (fixed_floats.trace_again).
-
-    ``options``: Inductor's configuration on top of the process's own. With PRECOMPILED_REQUIRE=1 it raises NotServed
-    where it would have left the graph to ``in_process``, or to an eager run (docs/decisions/0045).
+    ``options``: Inductor's configuration on top of the process's own. Raises what ``in_process`` raises, or the
+    exception that makes Dynamo retrace (fixed_floats.trace_again). With PRECOMPILED_REQUIRE=1, raises NotServed if it
+    would otherwise leave the graph to ``in_process`` or to an eager run (docs/decisions/0045).
     """
     begun = _begun(module)
     if begun is None:
@@ -81,7 +81,7 @@ def compile_or_swap(
     session, calls = begun
     kept = direct_inductor_calls.result_is_kept()
     if session.recorder is not None and not kept:
-        # A watch's capture wants to know what a run would look up, and runs nothing compiled.
+        # A watch's capture records what a run would look up, and runs no compiled code.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
     elif session.stays_eager and not kept:
         in_process = functools.partial(stand_in.StandIn, module)
@@ -98,7 +98,7 @@ def compile_or_swap(
             return found.serve() if session.recorder is None else found.record(session.recorder)
 
     def counted() -> Compiled:
-        if kept:  # of a result that it keeps, torch asks for attributes, which a callable of ours would not have
+        if kept:  # torch reads attributes of a result that it keeps, and a callable of this file lacks them
             return in_process()
         if captured and captured[0].may_run_eager:
             return counting(calls, _compiled_or_eager(session, calls, module, in_process))
@@ -116,11 +116,11 @@ def compile_ahead(
     *,
     written_down: bool,
 ) -> Any:
-    """For a program that compiles ``module`` by itself, ahead of its calls, and runs nothing of it eager (vLLM).
+    """Serve a program that compiles ``module`` itself, ahead of its calls, and runs none of it eager (vLLM).
 
-    ``prepared``: gives the graph and the options, or raises Bypass. A miss waits for its artifact, in each mode.
-    Returns ``served`` of a callable, which torch can write down (standalone.Kept) where it is to be ``written_down``,
-    or what ``in_process`` gives; raises as ``compile_or_swap`` does.
+    ``prepared`` returns the graph and the options, or raises Bypass. A miss waits for its artifact, in each mode.
+    ``written_down``: torch must be able to write the result down (standalone_compile.Kept). Returns
+    ``served(callable)``, or the result of ``in_process``. Raises as ``compile_or_swap`` does.
     """
     begun = _begun(module)
     if begun is None:
@@ -146,13 +146,13 @@ def compile_ahead(
 
 
 def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
-    """The session, and a graph that is new in it; None where we are off."""
+    """Return the session and a new graph in it, or None if precompiled is off."""
     if switched_off(os.environ):
         return None
     try:
         session = sessions.current()
         calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph_name(module)))
-    except Exception as error:  # a setting that cannot be used, for instance
+    except Exception as error:  # for example, a setting that cannot be used
         if config.required_by_environment():
             raise NotServed(graph_name(module), code_of(error, "internal-error"), str(error)) from error
         log.warning("torch.compile compiles in process: %s", error)
@@ -164,7 +164,8 @@ def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
 
 
 def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_process: Callable[[], Any]) -> Any:
-    """What ``serve`` gives, or ``in_process`` where it cannot serve the graph: told, and counted."""
+    """Return the result of ``serve``, or of ``in_process`` if the graph cannot be served. Logs and counts the reason.
+    """
     cause: Exception
     try:
         served = serve()
@@ -174,7 +175,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
         session.ledger.forget(calls)
         fixed_floats.trace_again(floats)
     except Bypass as reason:
-        if not session.requires:  # to be refused is no bypass
+        if not session.requires:  # with ``require`` the graph is refused, which is not a bypass
             session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.report.name, reason.code, reason)
         cause = reason
@@ -185,7 +186,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
         cause = error
         code = code_of(error, "internal-error")
         message = str(error) or type(error).__name__
-        # People get one warning per code and process; the log gets every case, with its traceback.
+        # Users get one warning per code and process. The log gets every case with its traceback.
         if not session.requires:
             session.ledger.count_reason("fallbacks", code)
             session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
@@ -194,13 +195,13 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
         session.not_served(calls, code, message)
         session.note(calls.snapshot())
         raise NotServed(calls.report.name, code, message) from cause
-    # Outside of the handlers: what torch raises here is the user's, with no error of ours as its context.
+    # Outside the handlers: an exception of torch's is the user's, and must not have the error above as its context.
     calls.bypassed(code, message)
     started = time.perf_counter()
     try:
         compiled = in_process()
     except Exception:
-        session.note(calls.snapshot())  # or `explain --run` says that the run had no graph
+        session.note(calls.snapshot())  # otherwise `explain --run` would report that the run had no graph
         raise
     if calls.swap.state is State.FAILED:
         session.note(calls.snapshot())
@@ -213,10 +214,10 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_pr
 def _compiled_or_eager(
     session: Session, calls: GraphCalls, module: torch.fx.GraphModule, in_process: Callable[[], Compiled]
 ) -> Compiled:
-    """What ``in_process`` gives; the graph itself where this host builds no kernels.
+    """Return the result of ``in_process``, or an eager callable if this host cannot build kernels.
 
-    Plain torch.compile raises then, at a program's first call. Here other graphs of the program run already, from the
-    store or eager, and the program would die in service.
+    Plain torch.compile raises in that case, at a program's first call. In this process other graphs of the program
+    may already run, from the store or eager, so an exception would stop a running service.
     """
     copy = compile_after_trace.copied(module)
     try:
@@ -231,7 +232,7 @@ def _compiled_or_eager(
 
 
 def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
-    """Report a compile for which the program calls Inductor itself; returns what is to be called after the compile."""
+    """Report a compile for which the program calls Inductor directly. Returns a function to call after the compile."""
     session = sessions.current()
     if session.settings.mode == "off":
         return lambda: None
@@ -252,13 +253,13 @@ def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModul
 
 @dataclass
 class _Graph:
-    """One graph that Dynamo has handed over, until it has a callable."""
+    """One graph from Dynamo, until it has a callable."""
 
     session: Session
     graph: graph_lowering.Plain
     options: Mapping[str, Any]
     calls: GraphCalls
-    may_run_eager: bool = field(default=False, init=False)  # known once it is captured
+    may_run_eager: bool = field(default=False, init=False)  # set once the graph is captured
 
     @cached_property
     def safe_point(self) -> SafePoint:
@@ -287,7 +288,7 @@ class _Graph:
             try:
                 return self._hit(program, artifact)
             except (StoreError, FileNotFoundError) as error:
-                # The artifact is quarantined or evicted by now; the graph is compiled anew.
+                # The artifact has been quarantined or evicted, so the graph is compiled again.
                 self.session.ledger.count_reason("fallbacks", code_of(error, "artifact-evicted"))
                 log.warning("graph %s: %s", report.name, error)
 
@@ -306,13 +307,13 @@ class _Graph:
         return self._miss(program)
 
     def _keep(self, program: capture.Program) -> None:
-        """A miss that is not sent: what it was is kept with the run, so that `explain` can say why."""
+        """Keep the program of a miss that is not submitted, in the run record, so that `explain` can name the cause."""
         self.session.keep(
             self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
         )
 
     def record(self, recorder: Recorder) -> Compiled:
-        """For a watch: tell the recorder what ``serve`` would find, submit what it would miss; the graph runs eager."""
+        """Report to a watch's recorder what ``serve`` would find, and submit what is missing. The graph runs eager."""
         program, artifacts, failure = self._look_up()
         report = self.calls.report
         state = "reused" if any([self._serves(program, artifact) for artifact in artifacts]) else "compiling"
@@ -320,7 +321,7 @@ class _Graph:
             report.reason, report.message, state = failure.reason, failure.message, "failed"
         slots = [artifact.slot for artifact in artifacts]
         files = trace_origin.files(self.graph.as_given)
-        # Told before it is submitted: the watcher, when it ends this process, can cancel the submit.
+        # Before the submit, so that the watcher can cancel the submit when it ends this process.
         recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
         if state == "compiling":
             self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
@@ -342,7 +343,7 @@ class _Graph:
         return program, artifacts, failure
 
     def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
-        """Whether a variant's guards hold for this graph; if so, Dynamo guards on them from now on."""
+        """Whether a variant's guards hold for this graph. If they do, Dynamo guards on them from now on."""
         guards = artifact.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
             return False
@@ -358,7 +359,7 @@ class _Graph:
         self.session.ledger.count(hits=1, saved_s=saved_s)
         self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
-            # A checkpoint may ask this graph to run again what another graph of the function ran eager.
+            # A checkpoint may repeat, with this graph, a run that another graph of the function made eager.
             dispatch = self._dispatch(program)
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)
@@ -370,7 +371,7 @@ class _Graph:
                     groups=program.groups, context=program.context)  # fmt: skip
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
-        """What to raise for a failure record. After a compile error the user is to see what torch does in this process
+        """The exception for a failure record. After a compile error the user must see what torch does in this process
         (docs/decisions/0018).
         """
         if failure.reason != COMPILE_ERROR:
@@ -411,7 +412,7 @@ class _Graph:
         if waits or self.session.settings.mode == "wait":
             self.session.pending.stand_still(awaited)
             if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
-                # Raised while Dynamo is at the frame, so that Dynamo raises torch's errors as its own.
+                # Raised while Dynamo compiles the frame, so that Dynamo raises torch's errors as its own.
                 raise Refused(self.calls.report.message, code=self.calls.report.reason)
         if waits:
             self.calls.report.message = f"waited for its artifact: {program.no_stand_in}"
@@ -421,16 +422,15 @@ class _Graph:
                     said = f"no artifact was there within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
                     raise Bypass(said, code="not-in-time")
                 raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
-            # As after a hit: Dynamo traces anew for sizes that the artifact does not serve, and they are awaited there.
+            # As after a hit: Dynamo guards on the artifact's sizes, and retraces for other sizes, which then wait as
+            # well.
             for artifact in self.session.store.lookup(self.calls.report.key):
                 if self._serves(program, artifact):
                     break
         return self._named(dispatch.call, program)
 
     def _named(self, function: Compiled, program: capture.Program) -> Compiled:
-        """``function`` for the arguments that Dynamo passes, marked with the graph that it runs where packages are
-        recorded.
-        """
+        """Adapt ``function`` to the arguments that Dynamo passes. If packages are recorded, mark it with its graph."""
         function = self.graph.taking_all(function)
         if PROCESS.packages is not None and self.graph.flatten is None:
             PROCESS.packages.name_graph(function, self.calls.report, program, self.graph.held)
@@ -442,9 +442,10 @@ _AHEAD = "the program compiles it ahead of its calls, and runs none of them eage
 
 @dataclass
 class _Ahead(_Graph):
-    """A graph that is compiled ahead of its calls: for all of its sizes at once, since no call can wait for others.
+    """A graph that is compiled ahead of its calls, for all of its sizes at once, since no call can wait for a
+    variant.
 
-    ``written_down``: what it comes to is torch's own artifact, which the program may keep.
+    ``written_down``: the result is torch's own artifact, which the program may keep.
     """
 
     written_down: bool
@@ -465,19 +466,19 @@ class _Ahead(_Graph):
         return replace(program, no_stand_in=_AHEAD), artifacts, failure
 
     def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
-        # Nobody asks for guards at a call: what a compile has added to those of the capture would be passed over.
+        # No guards are checked at calls, so the compile must have added none to those of the capture.
         return tell_nothing_new(artifact.manifest.guards, json.loads(program.sections["inputs"]))
 
     def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
         return self._kept(super()._hit(program, artifact), program, artifact)
 
     def _miss(self, program: capture.Program) -> Compiled:
-        super()._miss(program)  # until it is there
+        super()._miss(program)  # waits until the artifact is loaded
         for artifact in self.session.store.lookup(self.calls.report.key):
             if self._serves(program, artifact):
                 function = self._named(counting(self.calls, self._load(program, artifact)), program)
                 return self._kept(function, program, artifact)
-        self.calls.swap = Swap()  # what was loaded is not used
+        self.calls.swap = Swap()  # the loaded artifact is not used
         raise Bypass("what is compiled ahead of its calls holds for some of their sizes only", code="size-guards")
 
     def _dispatch(self, program: capture.Program) -> Dispatch:

@@ -1,6 +1,6 @@
-"""In a worker: from a job to an artifact in the store, or to a failure record with the reason.
+"""Runs a job in a worker: compiles its graph and publishes an artifact, or a failure record with the reason.
 
-A worker does many jobs, one at a time; the state that a job sets is restored after it.
+A worker runs many jobs, one at a time. State that a job sets is restored after it.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 4000
 
-_ready = 0.0  # when this worker had imported what it needs, in seconds since the epoch
+_ready = 0.0  # when this worker had imported all that it needs, in seconds since the epoch
 _records: dict[Path, JobRecord] = {}  # by store
 
 
 def warm_up() -> None:
-    """Import what every compile needs, so that the first job does not pay for it."""
+    """Import what every compile needs, so that the first job does not wait for the imports."""
     global _ready  # noqa: PLW0603
     activate.in_a_worker()  # before torch
     import precompiled.torch_internals.worker.compile_graph  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals.client import garbage_collection
 
-    # Imported modules stay; objects of a compile stay until its end, and are collected there. A collection in between
-    # finds next to nothing (docs/decisions/0014).
+    # Imported modules stay. Objects of a compile live until its end and are collected then. A collection in between
+    # frees almost nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*garbage_collection.SELDOM)
     _ready = time.time()
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """Compile and publish one job. Failures of the graph are published and returned, never raised.
+    """Compile and publish one job. A failure of the graph is published and returned, never raised.
 
-    What was done when is kept for people (store/jobs.py).
+    The job's phases are recorded with their times, for people (store/jobs.py).
     """
     root = Path(job.store)
     if root not in _records:
@@ -89,7 +89,7 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     try:
         store.prepare()
         if is_there(store, job):
-            # Published between the client's lookup and its submit, or by another daemon on the same store.
+            # Published after the client's lookup, or by another daemon that uses the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         for _variant in range(fmt.MAX_VARIANTS):
             record.phase("remote")
@@ -106,19 +106,19 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
         message = str(error)
         if not isinstance(error, PrecompiledError):
-            traceback.print_exc()  # to the worker's log as well: the record goes with its store
+            traceback.print_exc()  # to the worker's log as well, since the record may be deleted with its store
             message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         ttl_s = HOST_TTL_S if _is_of_the_host(error) else math.inf
         return _publish_failure(store, job, started, code_of(error, "compile-error"), message, ttl_s)
     finally:
         if "torch" in sys.modules:
-            sys.modules["torch"].compiler.reset()  # what a failed compile left behind as well
+            sys.modules["torch"].compiler.reset()  # also removes what a failed compile left behind
 
 
 def _among_hosts(
     store: Store, job: wire.Job, data: bytes, started: float, among_hosts: link.Turn, record: JobRecord
 ) -> wire.Finished:
-    """Compile and publish what no other host has compiled; where one is at it, have the job run again later."""
+    """Compile and publish a graph that no other host has compiled. If one compiles it now, park the job."""
     if among_hosts.again_s and job.may_park:
         return wire.Finished(job.id, job.key, "parked", 0.0, again_s=among_hosts.again_s)
     folder = scratch.directory(store.root) / "turns"
@@ -126,13 +126,13 @@ def _among_hosts(
     try:
         with turns.turn(folder, places.family(job.graph)) as turn:
             if turn is not None and turn.waited and is_there(store, job):
-                # Another worker compiled it for a rank elsewhere in the meshes.
+                # Another worker compiled it, for a rank at another place in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
             payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None, record)
             record.phase("publish")
             publishing = time.monotonic()
             artifact = store.publish(payload)
-            # Before the turn ends: who waits for it looks once, then compiles.
+            # Before the turn ends: a worker that waits for the turn looks once, then compiles.
             further = {key: _publish_for(store, payload, key, program) for key, program in others.items()}
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
@@ -140,7 +140,7 @@ def _among_hosts(
             raise problem from error
         of_the_place = isinstance(error, StoreError) or _is_of_the_host(error) or code_of(error, "") in OF_THE_PLACE
         if not of_the_place and not _is_made_up(job) and not job.tune:
-            among_hosts.failed()  # at the graph, where the next host would fail too
+            among_hosts.failed()  # the graph itself fails, so the next host would fail too
         raise
     among_hosts.published(artifact.slot)
     for key, slot in further.items():
@@ -152,8 +152,9 @@ def _among_hosts(
 
 
 def is_there(store: Store, job: wire.Job) -> bool:
-    """Whether the store has an artifact for the sizes of this job, where it is to be tuned a tuned one. Raises
-    StoreError where all slots are taken.
+    """Whether the store has an artifact for the sizes of this job. For a job with ``tune``, only a tuned one counts.
+
+    Raises StoreError if all slots are taken.
     """
     every = store.lookup(job.key)
     artifacts = [item for item in every if not (job.tune and item.manifest.tier == fmt.UNTIMED)]
@@ -165,22 +166,24 @@ def is_there(store: Store, job: wire.Job) -> bool:
 
     found = capture.is_served(capture.parse(job.graph), (artifact.manifest.guards for artifact in artifacts))
     if not found and sum(map(store.is_own, every)) >= fmt.MAX_VARIANTS:
-        raise full(job.key)  # before the compile, which could not be published
+        raise full(job.key)  # now, since the result of a compile could not be published
     return found
 
 
 def say(reason: str) -> None:
-    sys.stderr.write(f"precompiled worker: {reason}\n")  # to the worker's log
+    sys.stderr.write(f"precompiled worker: {reason}\n")  # goes to the worker's log
 
 
 def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> int | None:
-    """What was compiled, for another place in its meshes too; its slot, or None where it cannot be published."""
+    """Publish the artifact under ``key`` too, for another place in its meshes. Returns its slot, or None if that
+    fails.
+    """
     from precompiled.graph.key import components
 
     manifest = replace(payload.manifest, key=key, components=components(program))
     try:
         return store.publish(fmt.Payload(manifest, {**payload.files, fmt.PROGRAM: fmt.pack_program(program)})).slot
-    except StoreError:  # its own job compiles it
+    except StoreError:  # the key's own job will compile it
         traceback.print_exc()  # to the worker's log
         return None
 
@@ -188,13 +191,14 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 def _compile(
     job: wire.Job, data: bytes, started: float, told: Callable[[], None], record: JobRecord
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
-    """The artifact, and the keys and programs that it is for as well. ``data``: of weights that are frozen. ``told``:
-    of ``compile_graph``.
+    """Compile a job. Returns the artifact, and the further keys and programs that it serves.
+
+    ``data``: the frozen weights. ``told``: passed on to ``compile_graph``.
     """
     record.phase("decode")
     from precompiled.torch_internals.worker import cpp_builds, vector_units
 
-    # Not the user's own Inductor cache: a worker must not grow or trust it.
+    # Not the user's own Inductor cache: a worker must neither fill nor trust it.
     cpp_builds.use(scratch.directory(Path(job.store)))
     vector_units.settled_unless(_is_of_the_host)
     with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
@@ -204,7 +208,7 @@ def _compile(
 def _compile_program(
     job: wire.Job, data: bytes, started: float, told: Callable[[], None], record: JobRecord
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
-    """``_compile``, with torch set up for the job's store."""
+    """Compile a job, with torch set up for the job's store."""
     import torch
 
     from precompiled.graph import capture, environment, key, weights
@@ -214,7 +218,7 @@ def _compile_program(
     from precompiled.torch_internals.worker.compile_graph import compile_graph
 
     if job.device != "cpu":
-        gpu_memory.refuse_exclusive()  # before anything can make a context
+        gpu_memory.refuse_exclusive()  # before anything can create a CUDA context
     program = capture.parse(job.graph)
     uses_cpu = "cpu" in program["environment"]
     here = environment.facts("cuda:0" if job.device != "cpu" else "cpu", uses_cpu=uses_cpu, of_a_worker=True)
@@ -224,7 +228,7 @@ def _compile_program(
         with environment.unchanged():
             custom_ops.load(capture.modules(program))
             module = graph_codec.decode(graph)
-    except (Exception, SystemExit) as error:  # a custom op's module raises anything when it is imported
+    except (Exception, SystemExit) as error:  # a custom op's module may raise anything when it is imported
         raise CompileFailed(
             f"the graph does not decode: {type(error).__name__}: {error}", code="undecodable-graph"
         ) from error
@@ -238,7 +242,7 @@ def _compile_program(
     ):
         result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told, record)
     if result.native.files and not uses_cpu:
-        # For this CPU, by this compiler, and the key has neither: hosts that have others would find it.
+        # The code is for this CPU and this compiler, but the key contains neither: a host with others would find it.
         raise CompileFailed("the graph has kernels for the CPU, which nothing of it shows", code="hidden-cpu-kernels")
     manifest = fmt.Manifest(
         key=job.key,
@@ -271,10 +275,10 @@ def _compile_program(
     return fmt.Payload(manifest, files), others
 
 
-# What has come from the host, and not from the graph, passes: memory is free again, or the disk. But a compile that
-# fills it each time must not be tried by each process.
+# How long a failure that the host caused (no memory, a full disk) is kept, in seconds. It is kept at all because a
+# compile may cause it each time, and then each process would try it again.
 HOST_TTL_S = 60.0
-# How errors of the host read; "died with" is what CalledProcessError says of a signal.
+# Messages of errors that the host causes. "died with" is CalledProcessError's text for a signal.
 _OF_THE_HOST = re.compile(
     r"died with |Killed signal terminated|signal terminated program|No space left on device|[Cc]annot allocate memory"
     r"|out of memory allocating|virtual memory exhausted|Resource temporarily unavailable"
@@ -282,11 +286,11 @@ _OF_THE_HOST = re.compile(
 
 
 def _is_of_the_host(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, comes from the host (its memory, its disk, a signal) and not from the graph."""
+    """Whether the host caused an error or its cause (memory, disk, a signal), and not the graph."""
     while error is not None:
         if isinstance(error, (OSError, MemoryError)):
             return True
-        # torch/_inductor/exc.py keeps what g++ printed, and not how it ended.
+        # torch/_inductor/exc.py keeps g++'s output, but not its exit status.
         if isinstance(error, (subprocess.CalledProcessError, RuntimeError)) and _OF_THE_HOST.search(
             f"{error} {getattr(error, 'output', '')}"
         ):
@@ -296,14 +300,14 @@ def _is_of_the_host(error: BaseException | None) -> bool:
 
 
 def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:
-    """Raise CompileFailed unless the worker's environment is the program's: the key names what compiles."""
+    """Raise CompileFailed unless the worker's environment is the program's: the key names the environment."""
     differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
     if differing:
         shown = "; ".join(f"{name}: client {wanted.get(name)!r}, worker {here.get(name)!r}" for name in differing)
         raise CompileFailed(f"the worker's environment is not the client's ({shown})", code="environment-differs")
 
 
-# To add up the sizes of 10,000 artifacts takes a second: not after every publish.
+# Seconds between evictions: adding up the sizes of 10,000 artifacts takes one second.
 EVICT_INTERVAL_S = 60.0
 _last_eviction: dict[Path, float] = {}
 
@@ -314,17 +318,19 @@ def _evict(store: Store, job: wire.Job) -> None:
         _last_eviction[store.root] = now
         try:
             store.evict(job.cache_max_bytes, job.cache_max_inodes)
-        except Exception:  # noqa: BLE001 - what is published is published; `precompiled gc` shows what is wrong
+        except Exception:  # noqa: BLE001 - the artifact is published all the same; `precompiled gc` shows the error
             traceback.print_exc()  # to the worker's log
 
 
 def _publish_failure(
     store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
 ) -> wire.Finished:
-    """``ttl_s``: for how long the graph is not compiled again, at most."""
-    # Of the host, of the device, or of what an earlier compile did to this process's part of it: no word about this
-    # graph. And one whose GPU is made up may do worse than another beside the real one. What was to be tuned is served
-    # as it is.
+    """Publish a failure record. ``ttl_s``: the most seconds for which the graph is not compiled again."""
+    # No record is published in these cases:
+    # - the host, the device or an earlier compile in this process caused the failure, so it says nothing about the
+    #   graph
+    # - the GPU is made up: a real one might compile the graph
+    # - the job is to tune an artifact, which stays in use as it is
     if code in (DEVICE_LOST, GPU_UNAVAILABLE, NO_COMPILER) or _is_made_up(job) or job.tune:
         return _failed(job, started, code, message)
     seconds = time.monotonic() - started
@@ -336,7 +342,7 @@ def _publish_failure(
                         program=program)
         )  # fmt: skip
     except StoreError as error:
-        # The message of what failed may be a traceback, which is for the log.
+        # The message may hold a traceback, which belongs in the log.
         sys.stderr.write(f"the failure of {job.key[:12]} ({code}) is not recorded: {message}\n")
         said = message.partition("\n")[0][:200]
         return _failed(job, started, error.code, f"{error}; what was to be recorded is {code}: {said}")
@@ -348,7 +354,7 @@ def _is_made_up(job: wire.Job) -> bool:
 
 
 def _of_the_gpu(job: wire.Job, error: Exception) -> CompileFailed | None:
-    """What to say instead of an error that comes from the state of this process's GPU."""
+    """Return the error to report if the state of this process's GPU caused ``error``."""
     if job.device == "cpu" or code_of(error, "") in OF_THE_PLACE:
         return None
     from precompiled.torch_internals.worker import gpu_memory
@@ -357,7 +363,7 @@ def _of_the_gpu(job: wire.Job, error: Exception) -> CompileFailed | None:
 
 
 def _of_the_toolchain(job: wire.Job, error: Exception) -> CompileFailed | None:
-    """What to say instead of an error that comes from the compilers of this host."""
+    """Return the error to report if the compilers of this host caused ``error``."""
     if isinstance(error, PrecompiledError):
         return None
     from precompiled.torch_internals.inductor import toolchain
@@ -365,7 +371,7 @@ def _of_the_toolchain(job: wire.Job, error: Exception) -> CompileFailed | None:
     problem = toolchain.problem(error, job.device)
     if not problem:
         return None
-    traceback.print_exc()  # to the worker's log: the client gets the cause alone
+    traceback.print_exc()  # goes to the worker's log; the client gets the cause alone
     return CompileFailed(problem, code="no-compiler")
 
 

@@ -1,6 +1,7 @@
-"""In a courier: offer a job to the user's farm, by the helper of his store (remote/helper.py); compile nothing.
+"""Runs a job in a courier: offers it to the user's farm, through the helper of the store (remote/helper.py).
 
-A process of its own, since no worker has a slot free then, and a worker that compiles does not listen.
+A courier is a process of its own, since all worker slots are taken then, and a worker that compiles reads no
+messages. It compiles nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from precompiled.graph.job import split
 from precompiled.remote import link
 from precompiled.store.artifacts import Store
 
-KEEP_S = 30.0  # before it is offered again, where there is no helper, or a store that cannot be read
-OF_RANKS_S = 3600.0  # the same for what one compile makes for several ranks (store/turns.py)
+KEEP_S = 30.0  # before the next offer if there is no helper, or the store cannot be read
+OF_RANKS_S = 3600.0  # the same for a compile that serves several ranks (store/turns.py)
 
 
 def warm_up() -> None:
-    """Nothing: torch is imported where an artifact has guards only."""
+    """Does nothing: torch is imported only if an artifact has guards."""
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """"exists" where it was published meanwhile, "parked" where the farm has it, else "kept"."""
+    """Offer the job. The outcome is "exists" if it was published meanwhile, "parked" if the farm took it, else
+    "kept".
+    """
     if places.family(split(job.graph)[0]):
         return wire.Finished(job.id, job.key, "kept", 0.0, message="for several ranks at once", again_s=OF_RANKS_S)
     store = Store(Path(job.store), [Path(path) for path in job.base], compiler.say)
@@ -34,7 +37,7 @@ def run_job(job: wire.Job) -> wire.Finished:
             answer = link.offer(store.root, job.key, lambda: wire.encode(job))
             if "found" not in answer:
                 break
-    except StoreError as error:  # a worker says so to the client
+    except StoreError as error:  # a worker reports this error to the client
         return wire.Finished(job.id, job.key, "kept", 0.0, message=str(error)[:1000], again_s=KEEP_S)
     if "again_s" in answer:
         return wire.Finished(job.id, job.key, "parked", 0.0, again_s=float(answer["again_s"]))

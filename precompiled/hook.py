@@ -1,6 +1,7 @@
-"""Switches the routing of torch.compile on and off in this process: `precompiled.enable()` and `precompiled.disable()`.
+"""Switches the hook on and off in this process: `precompiled.enable()` and `precompiled.disable()`.
 
-`bootstrap` waits for torch (`precompiled run`, the .pth, or `enable()` before torch), and `routing` does it.
+`bootstrap` waits for torch (after `precompiled run`, the .pth file, or an `enable()` before torch), and `routing`
+then routes torch.compile.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from precompiled.version import switched_off
 def enable(mode: str | None = None) -> bool:
     """Route torch.compile in this process to precompiled, now or when torch is imported.
 
-    `mode` ("eager", "wait", "lookup", "off") counts over the environment and the configuration files. Returns
-    whether the hook is on: not with PRECOMPILED=0, which disables everything, nor with the mode "off". Unlike the
-    hook at start-up this was asked for, so it raises what goes wrong (ConfigError for a bad mode or setting).
+    `mode` ("eager", "wait", "lookup", "off") overrides the environment and the configuration files. Returns whether
+    the hook is on: it stays off with PRECOMPILED=0, which disables everything, and with the mode "off". Unlike the
+    hook at start-up it raises errors, since the program asked for it: ConfigError for a bad mode or setting,
+    PrecompiledError if routing fails.
     """
     if mode is not None:
-        config.load({**PROCESS.given, "mode": mode})  # refuses a bad mode before anything has changed
+        config.load({**PROCESS.given, "mode": mode})  # raises for a bad mode before anything has changed
         PROCESS.given["mode"] = mode
     if switched_off(os.environ):
         return False
@@ -41,13 +43,13 @@ def enable(mode: str | None = None) -> bool:
 
 
 def disable() -> None:
-    """Give torch.compile back its own backend in this process. What is compiled already goes on being used."""
+    """Restore torch.compile's own backend in this process. Compiled graphs stay in use."""
     PROCESS.given.pop("mode", None)
     _unroute()
 
 
 def state() -> str:
-    """`off`, `waiting` (for torch to be imported), `on`, or `failed` (see `bootstrap.problem`)."""
+    """The hook's state: `off`, `waiting` (for torch's import), `on`, or `failed` (see `bootstrap.problem`)."""
     found = bootstrap.state()
     if found == "fired":
         return "on" if routing.is_routed() else "off"

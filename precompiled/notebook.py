@@ -1,9 +1,11 @@
-"""In a notebook, or IPython: `%load_ext precompiled` switches the hook on, says below a cell what became of its graphs,
-and has `%precompiled` for the report and for every command.
+"""IPython and notebooks: `%load_ext precompiled` switches the hook on, and prints a line below each cell with graphs.
 
-`%precompiled` is the report of this process; `%precompiled explain` what became of its run, and why; `%precompiled
-COMMAND ...` is what the command line says. Cells have packages as files have: their source is the program
-(packages/main_program.py), so a notebook that is run again traces nothing.
+- `%precompiled` shows the report of this process.
+- `%precompiled explain` shows what became of its run, and why.
+- `%precompiled COMMAND ...` runs any command of the command line.
+
+Cells have packages as files do: their source is the program (packages/main_program.py). So a notebook that is run
+again traces nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _EXTENSION = "precompiled"
 
 
 def load(shell: Any) -> None:
-    """``shell``: IPython's. Idempotent."""
-    PROCESS.given.setdefault("progress", "0")  # the line below the cell says it
+    """Load the extension into IPython's ``shell``. Idempotent."""
+    PROCESS.given.setdefault("progress", "0")  # the line below the cell replaces the progress lines
     if not hook.enable():
         click.echo("precompiled is off: PRECOMPILED=0 (or off, false, no), or PRECOMPILED_MODE=off, is set")
         return
@@ -43,7 +45,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """The hook stays on: `precompiled.disable()` takes it back."""
+    """Unload the extension. The hook stays on until `precompiled.disable()`."""
     lines = shell.__dict__.pop("_precompiled_lines", None)
     if lines is not None:
         shell.events.unregister("post_run_cell", lines.after_cell)
@@ -51,13 +53,13 @@ def unload(shell: Any) -> None:
 
 
 class Lines:
-    """The lines below cells: one for each cell in which graphs were met."""
+    """The lines below cells: one for each cell in which Dynamo made graphs."""
 
     def __init__(self, *, updates: bool) -> None:
-        """``updates``: a line that was shown can be shown anew, in its place."""
+        """``updates``: whether a printed line can be replaced in its place."""
         self._updates = updates
         self._seen = len(_reports())
-        self._open: dict[Any, list[str]] = {}  # display -> ids of its graphs, of which some are pending
+        self._open: dict[Any, list[str]] = {}  # display -> ids of its graphs, some of which are pending
         self._awaits = threading.Lock()
 
     def after_cell(self, _result: Any = None) -> None:
@@ -73,7 +75,7 @@ class Lines:
             threading.Thread(target=self._follow, name="precompiled-notebook", daemon=True).start()
 
     def _follow(self) -> None:
-        """Show the lines anew once nothing is pending."""
+        """Replace the lines once no graph is pending."""
         with self._awaits:
             if PROCESS.session is not None and self._open:
                 PROCESS.session.wait(None)
@@ -92,7 +94,9 @@ def _text(graphs: list[GraphReport]) -> dict[str, str]:
 
 
 def said(graphs: list[GraphReport]) -> str:
-    """``3 graphs: 2 found in the store (1 not traced), 1 compiles in the background (eager until then)``."""
+    """Summarise graphs, for example: ``3 graphs: 2 found in the store (1 not traced), 1 compiles in the background
+    (eager until then)``.
+    """
     ways = Counter(graph.source if graph.state == "compiled" else graph.state for graph in graphs)
     found, pending = ways["hit"] + ways["package"], ways["pending"]
     parts = []
@@ -110,7 +114,7 @@ def said(graphs: list[GraphReport]) -> str:
 
 
 def magic(line: str) -> None:
-    """`%precompiled`: this process's graphs; `%precompiled explain`: why; `%precompiled COMMAND ...`: any command."""
+    """The magic: `%precompiled` shows this process's graphs, `explain` their causes; other words run a command."""
     words = shlex.split(line)
     if not words:
         click.echo(report())
@@ -125,7 +129,7 @@ def magic(line: str) -> None:
 
 
 def report() -> str:
-    """The graphs of this process, and the functions that Dynamo has traced, with the reasons."""
+    """This process's graphs, and the functions that Dynamo traced, with the reasons."""
     graphs = _reports()
     lines = [said(graphs) if graphs else "no graph yet: nothing that torch.compile gave was called"]
     for graph in graphs:

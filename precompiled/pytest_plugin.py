@@ -1,7 +1,8 @@
-"""`pytest --precompiled=wait|require|off`: tests whose graphs the daemon compiles, with a report at the end.
+"""The pytest plugin: `pytest --precompiled=wait|require|off` has the daemon compile the tests' graphs, and reports.
 
-pytest imports this file wherever precompiled is installed: it imports nothing of ours, and no torch, until the option
-is given. Under xdist each worker sums up its own graphs, and the controller adds these up.
+pytest imports this file wherever precompiled is installed. So it imports no other module of precompiled, and no
+torch, until the option is given. Under xdist each worker counts its own graphs, and the controller adds the counts
+up.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _switch(wanted: str) -> str:
-    """Do what the option says, here and in the Python processes that tests start; what is so from now on."""
+    """Apply the option to this process and to Python processes that tests start. Returns the state, for the header."""
     import os
 
     from precompiled import hook
@@ -62,15 +63,16 @@ def _switch(wanted: str) -> str:
 
 @dataclass
 class Totals:
-    """Of one process, or of several. Plain values only: it travels from xdist's workers."""
+    """The counts of one process or of several. Plain values only, since xdist's workers send them."""
 
-    ways: dict[str, int] = field(default_factory=dict)  # how graphs came to run: "hit", "swap", ..., or their state
+    # How graphs came to run ("hit", "swap", ...), or their state -> number.
+    ways: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     saved_s: float = 0.0
     waited_s: float = 0.0
-    # Test, graph, what became of it, code, sentence: of graphs that the daemon's artifacts do not serve.
+    # One row per graph that no artifact of the daemon served: test, graph, what became of it, code, sentence.
     not_served: list[list[str]] = field(default_factory=list)
-    lost: int = 0  # workers of xdist's that ended without a word
+    lost: int = 0  # xdist workers that ended without a result
 
     def add(self, other: Totals) -> None:
         self.ways = dict(Counter(self.ways) + Counter(other.ways))
@@ -96,13 +98,13 @@ _WAYS = {"bypassed": "compiled in process", "pending": "still pending", "failed"
 
 
 class Reporter:
-    """Says in which test a graph was captured, and at the end what became of all."""
+    """Records in which test each graph was captured, and reports on all graphs at the end."""
 
     def __init__(self, config: pytest.Config, wanted: str, state: str) -> None:
         self._config = config
         self._wanted = wanted
         self._state = state
-        self._tests: dict[str, str] = {}  # of graphs' ids
+        self._tests: dict[str, str] = {}  # id of a graph -> test
         self._session: Any = None
         self._seen = 0
         self._of_workers: Totals | None = None
@@ -119,7 +121,7 @@ class Reporter:
                 self._tests[report.id] = item.nodeid
 
     def _reports(self) -> list[GraphReport]:
-        """Those that are new since the last look."""
+        """The reports that are new since the last call."""
         from precompiled.client.process import PROCESS
 
         if PROCESS.session is not self._session:
@@ -163,7 +165,7 @@ class Reporter:
 
 
 def said(totals: Totals) -> list[str]:
-    """The report, line by line."""
+    """The lines of the report."""
     from precompiled.core.words import counted, human_seconds
 
     number = sum(totals.ways.values())

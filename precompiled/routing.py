@@ -1,7 +1,7 @@
-"""Puts torch.compile on its way to us in this process, once torch is there, and takes it back.
+"""Routes torch.compile to precompiled in this process, once torch is imported, and restores it.
 
-Below `bootstrap`, which calls ``route`` in the midst of somebody's ``import torch``; `hook` (``precompiled.enable``) is
-above both. Nothing of torch's is imported with this file: a process whose mode is "off" pays for none of it.
+`bootstrap` calls ``route`` during the program's ``import torch``; `hook` (``precompiled.enable``) uses this file too.
+The file imports nothing of torch's, so a process whose mode is "off" does not pay for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from precompiled.core.errors import ConfigError, NotServed, code_of
 
 log = logging.getLogger("precompiled.route")
 
-# What takes back what was routed, in the order in which it was put there.
+# The functions that undo the routing, in the order in which it was set up.
 _undo: list[Callable[[], None]] = []
 
 
@@ -26,7 +26,9 @@ def is_routed() -> bool:
 
 
 def on_torch_imported() -> None:
-    """Called by `bootstrap`, which keeps what this raises: we are inside of somebody's ``import torch``."""
+    """Route, on behalf of `bootstrap`, which records what this raises, since it runs inside the program's ``import
+    torch``.
+    """
     try:
         route()
     except Exception as error:
@@ -34,14 +36,15 @@ def on_torch_imported() -> None:
             _refuse_all(error)
         if not isinstance(error, ConfigError):
             raise
-        # The user's own setting: staying silent would leave him to wonder why it has no effect.
+        # The setting is the user's own. Without the warning it would have no effect and no explanation.
         warnings.warn(f"precompiled is off in this process: {error}", RuntimeWarning, stacklevel=2)
         raise
 
 
 def route() -> None:
-    """Route from now on, unless the mode is "off"; idempotent. Raises ConfigError, and PrecompiledError on a torch that
-    is not supported.
+    """Route torch.compile unless the mode is "off"; idempotent.
+
+    Raises ConfigError, and PrecompiledError if this torch is not supported.
     """
     settings = PROCESS.settings()
     if settings.mode == "off":
@@ -58,7 +61,8 @@ def route() -> None:
         from precompiled import packages
         from precompiled.core.files import process_start
 
-        process_start()  # kept, so that a fork of this process says when its modules were loaded, not when it forked
+        # Cached, so that a fork of this process reports when its modules were loaded, and not when it forked.
+        process_start()
         packages.install()
         _undo_by(packages.remove)
 
@@ -69,12 +73,14 @@ def _undo_by(remove: Callable[[], None]) -> None:
 
 
 def unroute() -> None:
-    """Give torch.compile back its own backend; idempotent. In reverse: both replace the same method of torch's."""
+    """Restore torch.compile's own backend; idempotent. In reverse order, since both parts replace the same method of
+    torch's.
+    """
     while _undo:
         _undo.pop()()
 
 
-# Imported on the first graph: switching on must cost nothing in programs that never compile.
+# Imported for the first graph, so that a program that never compiles pays nothing.
 
 
 def _serve(module: Any, options: Any, in_process: Callable[[], Any]) -> Any:
@@ -83,7 +89,7 @@ def _serve(module: Any, options: Any, in_process: Callable[[], Any]) -> Any:
         from precompiled.torch_internals.client import garbage_collection
 
         garbage_collection.install()
-    except Exception as error:  # a private name that this torch lacks
+    except Exception as error:  # for example, this torch lacks a private name
         if config.required_by_environment():
             raise _not_served(module, error) from error
         log.warning("torch.compile compiles in process: %s: %s", type(error).__name__, error)
@@ -92,7 +98,7 @@ def _serve(module: Any, options: Any, in_process: Callable[[], Any]) -> Any:
 
 
 def _refuse_all(error: Exception) -> None:
-    """``require``, where nothing can be routed: each compile raises (docs/decisions/0045)."""
+    """Make each compile raise: ``require`` is set, and routing failed (docs/decisions/0045)."""
     from precompiled.torch_internals.client import inductor_route as routes
 
     def refuse(module: Any) -> None:

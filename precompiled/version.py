@@ -1,5 +1,7 @@
-"""What the start of every Python process needs, importable without importing anything else: the version of this
-distribution, and whether the environment switches it off."""
+"""The version of this distribution, and whether the environment switches it off.
+
+Every Python process with the hook imports this file at its start, so it imports nothing.
+"""
 
 VERSION = "0.1.0"
 
@@ -9,10 +11,11 @@ if TYPE_CHECKING:
 
 SWITCH = "PRECOMPILED"
 OFF = ("0", "00", "false", "no", "off")
-ON = ("1", "true", "yes", "on")  # as is every other value; `precompiled doctor` warns of those
+ON = ("1", "true", "yes", "on")  # every other value means on, too; `precompiled doctor` warns of those
 
 
 def switched_off(variables: "Mapping[str, str]") -> bool:
     """Whether these environment variables switch everything off. sitecustomize.py, which must run in Pythons of any
-    version, says the same in its own words."""
+    version, repeats this test.
+    """
     return variables.get(SWITCH, "").strip().lower() in OFF

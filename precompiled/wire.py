@@ -1,4 +1,4 @@
-"""Every message of the protocol, in one file.
+"""The messages of the protocol between clients, daemon, workers and watcher.
 
 Client and daemon (ZeroMQ DEALER to ROUTER over ``ipc://``), each way, two or three frames::
 
@@ -6,13 +6,13 @@ Client and daemon (ZeroMQ DEALER to ROUTER over ``ipc://``), each way, two or th
     message     msgpack map with a "type"           one of ClientMessage or DaemonMessage below
     blob        opaque bytes                        only after Submit: the encoded graph, never decoded by the daemon
 
-Daemon and worker (a Unix stream socket inherited by the worker), each way: a 4-byte big-endian length, then a
-msgpack map with a "type", one of PoolMessage or WorkerMessage below. Daemon and watcher do the same, with ToWatcher
-and FromWatcher.
+Daemon and worker (a Unix stream socket that the worker inherits), each way: a 4-byte big-endian length, then a
+msgpack map with a "type", one of PoolMessage or WorkerMessage below. Daemon and watcher use the same form, with
+ToWatcher and FromWatcher.
 
-A peer with another protocol version is answered with ``Rejected(code="protocol-version")``, whose form is frozen.
-Sizes are capped before anything is allocated: ``MAX_MESSAGE_BYTES`` for messages, the daemon's ``max_graph_bytes``
-for blobs.
+A peer with another protocol version gets ``Rejected(code="protocol-version")``, whose form is frozen. Sizes are
+checked before anything is allocated: against ``MAX_MESSAGE_BYTES`` for messages, against the daemon's
+``max_graph_bytes`` for blobs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LENGTH_BYTES = 4
 
 
 class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower, forbid_unknown_fields=False):
-    """Base of all messages: unknown fields are ignored, so that a minor version may add some."""
+    """Base of all messages. Unknown fields are ignored, so that a minor version may add some."""
 
 
 class Interpreter(msgspec.Struct, frozen=True):
@@ -40,13 +40,13 @@ class Interpreter(msgspec.Struct, frozen=True):
     executable: str  # sys.executable of the client
     prefix: str  # sys.prefix of the client (its virtual environment)
     python: str  # "3.11.7"
-    torch: str  # torch.__version__, with its build's local part
+    torch: str  # torch.__version__, including the local part of its build
     triton: str  # triton.__version__, or "" without triton
     variables: dict[str, str]  # the environment variables that a compile depends on, and no others
-    # The version in that interpreter: after an upgrade in place, workers from before it serve no further jobs.
+    # The version of precompiled in that interpreter. After an upgrade in place, older workers get no further jobs.
     precompiled: str = VERSION
-    # Modules of custom ops that a worker imports, with digests of their sources, and ops that it defines as the program
-    # does (lib::name). A worker with others is not reused.
+    # Modules of custom ops that a worker imports, with digests of their sources, and ops (lib::name) that it defines
+    # as the program does. A worker with others is not reused.
     modules: dict[str, str] = {}
 
 
@@ -54,100 +54,103 @@ class Interpreter(msgspec.Struct, frozen=True):
 
 
 class Submit(_Message, frozen=True):
-    """Compile this graph unless it is compiled, queued or running; the blob frame carries the graph."""
+    """Compile this graph unless it is compiled, queued or running. The blob frame carries the graph."""
 
-    id: str  # one id from the client to the artifact, status and the logs show it
+    id: str  # names the submit in the artifact, in status and in the logs
     key: str
-    store: str  # absolute path of the client's store; a worker of the client's uid publishes there
+    store: str  # absolute path of the client's store; a worker with the client's uid publishes there
     environment: Interpreter
     device: str  # "cpu", or "cuda:<GPU UUID>"
-    name: str = ""  # what people call the graph, e.g. "GPT2Model.forward [0/0]"
-    waiting: bool = False  # a client waits for it: it goes before background jobs
-    base: list[str] = []  # absolute paths of the client's base stores: what one of them has is not compiled
-    farm: bool = False  # while no worker has room for it, it may be offered to the client's farm (docs/guides/farm.md)
-    tune: bool = False  # an artifact that was made without measuring (docs/guides/targets.md) does not count as one
+    name: str = ""  # the graph's name for people, e.g. "GPT2Model.forward [0/0]"
+    waiting: bool = False  # a client waits for it, so it goes before background jobs
+    base: list[str] = []  # absolute paths of the client's base stores: a graph that one of them has is not compiled
+    farm: bool = False  # may be offered to the client's farm while no worker is free (docs/guides/farm.md)
+    tune: bool = False  # ignore an artifact that was made without measurements (docs/guides/targets.md)
 
 
 class Tally(_Message, frozen=True):
-    """What a client counted since its last Tally (hits happen without the daemon). Best effort, no reply."""
+    """What a client counted since its last Tally, since hits happen without the daemon. Best effort, no reply."""
 
     pid: int
     hits: int = 0
     misses: int = 0
     swapped: int = 0
-    saved_s: float = 0.0  # compile seconds of hits and swaps in which this client did not wait for them
-    untraced: int = 0  # frames that a package spared Dynamo's trace
+    saved_s: float = 0.0  # compile seconds of hits and swaps, less the seconds for which this client waited
+    untraced: int = 0  # frames that a package served, so that Dynamo did not trace them
     traced: int = 0  # frames that Dynamo traced while packages were on
-    not_kept: dict[str, int] = {}  # frames that no package can hold
-    from_base: dict[str, int] = {}  # graphs whose artifact was loaded from a base store, by its path
+    not_kept: dict[str, int] = {}  # frames that no package can hold, by reason code
+    from_base: dict[str, int] = {}  # graphs whose artifact was loaded from a base store, by that store's path
     fallbacks: dict[str, int] = {}
     bypassed: dict[str, int] = {}
-    not_served: dict[str, int] = {}  # graphs that ``require`` let raise
+    not_served: dict[str, int] = {}  # graphs whose call raised because of ``require``
 
 
 class Expect(_Message, frozen=True):
-    """A graph is being traced, and the store has nothing: a worker may start meanwhile. Best effort, no reply."""
+    """A graph is being traced, and the store is empty, so a worker may start meanwhile. Best effort, no reply."""
 
     environment: Interpreter
-    device: str  # as in Submit; a guess of the client
+    device: str  # as in Submit; the client guesses it
 
 
 class Status(_Message, frozen=True):
-    """Ask for StatusReply."""
+    """Request a StatusReply."""
 
 
 class Stats(_Message, frozen=True):
-    """Ask for StatsReply."""
+    """Request a StatsReply."""
 
 
 class Stop(_Message, frozen=True):
-    """Finish nothing more, stop the workers, exit. Only the daemon's own uid and root may ask."""
+    """Stop the workers and exit, without finishing jobs. Allowed for the daemon's own uid and root."""
 
 
 class Registration(msgspec.Struct, frozen=True):
     """What a watch captures again after an edit (docs/guides/watch.md). Its code runs as the user who registers it."""
 
     kind: Literal["entry", "run"]
-    command: list[str]  # ["pkg.module:factory"] or ["pkg.module"]; of a run: its argv
-    executable: str  # the interpreter that entry points are called in
+    command: list[str]  # of an entry point: ["pkg.module:factory"] or ["pkg.module"]; of a run: its argv
+    executable: str  # the interpreter that calls entry points
     directory: str  # working directory
-    store: str  # where the runs of this user look their artifacts up
-    variables: dict[str, str]  # all environment variables: the command is the user's own
-    files: list[str] = []  # absolute paths of further files that it depends on: configuration
+    store: str  # the store in which this user's runs look up artifacts
+    variables: dict[str, str]  # all environment variables, since the command is the user's own
+    files: list[str] = []  # absolute paths of further files that it depends on, such as configuration
     time_limit_s: float = 600.0  # of one capture
-    memory_limit_bytes: int = 0  # resident, of a capture's process tree; 0: half of the memory
-    steps: int = 3  # a run is ended after so many optimizer steps without a new graph
+    # Limit of the resident memory of a capture's process tree; 0: half of the host's memory.
+    memory_limit_bytes: int = 0
+    steps: int = 3  # a run is ended after this many optimizer steps without a new graph
 
 
 class Watch(_Message, frozen=True):
-    """Register a watch, or replace the one with the same id; answered with Watching, or Rejected."""
+    """Register a watch, or replace the one with the same id. The reply is Watching or Rejected."""
 
     registration: Registration
 
 
 class Unwatch(_Message, frozen=True):
-    """Remove these watches; answered with Watching, which has those that were known."""
+    """Remove these watches. The reply is Watching, with the watches that existed."""
 
     ids: list[str]
 
 
 class Watches(_Message, frozen=True):
-    """Ask for WatchesReply."""
+    """Request a WatchesReply."""
 
 
-# Beginnings of keys: each is compared with each job. Checked before the list is decoded, which takes a peer's share of
-# the daemon's time.
+# Prefixes of keys. Limited, since each is compared with each job. The limit is checked before the list is decoded,
+# which uses up a peer's share of the daemon's time.
 _Beginnings = Annotated[list[Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=256)]
 
 
 class GiveUp(_Message, frozen=True):
-    """Give up the asking user's jobs of the keys that begin so, whoever asked for them; answered with Changed."""
+    """Cancel the requesting user's jobs whose keys have these prefixes, including other clients' jobs. Reply:
+    Changed.
+    """
 
     keys: _Beginnings
 
 
 class Retry(_Message, frozen=True):
-    """Take what begins so out of quarantine: the next submit is compiled again; answered with Changed."""
+    """Remove keys with these prefixes from quarantine, so that the next submit compiles them. The reply is Changed."""
 
     keys: _Beginnings
 
@@ -164,11 +167,11 @@ class Accepted(_Message, frozen=True):
     id: str
     key: str
     state: Literal["queued", "running", "deduplicated", "published"]
-    position: int = 0  # jobs before it in the queue
+    position: int = 0  # jobs ahead of it in the queue
 
 
 class Busy(_Message, frozen=True):
-    """The queue (or this uid's part of it) is full: submit again after ``retry_after_s`` seconds."""
+    """The queue, or this uid's part of it, is full. Submit again after ``retry_after_s`` seconds."""
 
     id: str
     key: str
@@ -176,12 +179,13 @@ class Busy(_Message, frozen=True):
 
 
 class Rejected(_Message, frozen=True):
-    """The request cannot be served; the form of this message is frozen for all protocol versions.
+    """The request cannot be served. The form of this message is frozen for all protocol versions.
 
-    At once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device", "key-quarantined",
-    "worker-cannot-start", "stopping". Later, as the end of an accepted job: "compile-failed", "device-lost",
-    "gpu-unavailable", "made-up-device", "store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants",
-    "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping". What each means: docs/reference/protocol.md.
+    Sent at once: "protocol-version", "bad-message", "too-large", "not-permitted", "no-such-device",
+    "key-quarantined", "worker-cannot-start", "stopping". Sent later, as the end of an accepted job: "compile-failed",
+    "device-lost", "gpu-unavailable", "made-up-device", "store-unwritable", "store-unreadable", "store-untrusted",
+    "too-many-variants", "key-quarantined", "worker-cannot-start", "job-cancelled", "stopping".
+    docs/reference/protocol.md explains each.
     """
 
     code: str
@@ -201,11 +205,13 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     jobs_done: int
     uid: int = 0
     job: str = ""  # key of the running job
-    job_s: float = 0.0  # seconds it has been running
+    job_s: float = 0.0  # seconds for which it has been running
 
 
 class WatchedGraph(msgspec.Struct, frozen=True):
-    """``state``: "reused" (the artifact was there), "compiling", "ready", "failed", "bypassed"."""
+    """A graph of a watch. ``state``: "reused" (the store had its artifact), "compiling", "ready", "failed",
+    "bypassed".
+    """
 
     name: str
     key: str
@@ -214,10 +220,10 @@ class WatchedGraph(msgspec.Struct, frozen=True):
 
 
 class WatchStatus(msgspec.Struct, frozen=True):
-    """Field names are public: `precompiled watch --json`. Times of day in seconds since the epoch.
+    """One watch. Field names are public: `precompiled watch --json`. Times of day are in seconds since the epoch.
 
-    ``state``: "waiting" (for the edits to end), "capturing", "compiling", "ready", or "failed" (``error`` says why;
-    what was compiled before stays).
+    ``state``: "waiting" (for the edits to end), "capturing", "compiling", "ready", or "failed". If it failed,
+    ``error`` says why, and the artifacts of earlier captures stay.
     """
 
     id: str
@@ -226,7 +232,7 @@ class WatchStatus(msgspec.Struct, frozen=True):
     directory: str
     state: str
     error: str = ""
-    note: str = ""  # what is worth knowing of a capture that went well
+    note: str = ""  # a remark on a successful capture
     edited: str = ""  # the file of the last edit
     edited_at: float = 0.0
     captured: int = 0
@@ -236,16 +242,16 @@ class WatchStatus(msgspec.Struct, frozen=True):
     failed: int = 0
     bypassed: int = 0
     graphs: list[WatchedGraph] = []
-    files: int = 0  # how many it depends on
+    files: int = 0  # the number of files that it depends on
     captures: int = 0  # since the daemon started
-    capture_s: float = 0.0  # of the last one
+    capture_s: float = 0.0  # of the last capture
     ready_s: float = 0.0  # from the last save to ready
-    fake: bool = False  # captured without the memory of its tensors
-    packages: int = 0  # functions whose packages the last good capture has written: their next call is not traced
+    fake: bool = False  # captured with fake tensors, which use no memory
+    packages: int = 0  # functions whose packages the last successful capture wrote: their next call is not traced
 
 
 class StatusReply(_Message, frozen=True):
-    """Field names are public: `precompiled status --json`."""
+    """The daemon's state. Field names are public: `precompiled status --json`."""
 
     running: bool
     pid: int
@@ -256,12 +262,12 @@ class StatusReply(_Message, frozen=True):
     queue_depth: int
     workers: list[WorkerStatus]
     rss_bytes: int = 0
-    degraded: list[str] = []  # sentences: what does not work as it should, and what to do
+    degraded: list[str] = []  # sentences: what does not work, and what to do
     watches: list[WatchStatus] = []
 
 
 class StatsReply(_Message, frozen=True):
-    """Field names are public: `precompiled stats --json`. Counted since the daemon started, for the asking uid."""
+    """Counts since the daemon started, for the requesting uid. Field names are public: `precompiled stats --json`."""
 
     hits: int = 0
     misses: int = 0
@@ -290,19 +296,19 @@ class Stopping(_Message, frozen=True):
 
 
 class Changed(_Message, frozen=True):
-    """The keys of which a job was given up (answer to GiveUp), or a quarantine ended (to Retry)."""
+    """The keys of which a job was cancelled (reply to GiveUp) or a quarantine ended (reply to Retry)."""
 
     keys: list[str]
 
 
 class Watching(_Message, frozen=True):
-    """The watches that are registered now (answer to Watch), or were (to Unwatch)."""
+    """The watches that are registered now (reply to Watch) or were removed (reply to Unwatch)."""
 
     ids: list[str]
 
 
 class WatchesReply(_Message, frozen=True):
-    """The asking user's watches."""
+    """The watches of the requesting user."""
 
     watches: list[WatchStatus]
     degraded: list[str] = []
@@ -315,14 +321,14 @@ DaemonMessage = Accepted | Busy | Rejected | StatusReply | StatsReply | Stopping
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What a courier's job has more than a worker's."""
+    """The fields of a courier's job that a worker's job lacks."""
 
-    interpreter: Interpreter  # that a worker of the farm must be like
+    interpreter: Interpreter  # a worker of the farm must match it
     time_limit_s: float  # of the compile
 
 
 class Job(_Message, frozen=True):
-    """Compile ``graph``, publish it under ``key`` in ``store``; to a courier: offer it to the farm."""
+    """Compile ``graph`` and publish it under ``key`` in ``store``. A courier instead offers it to the farm."""
 
     id: str
     key: str
@@ -333,17 +339,18 @@ class Job(_Message, frozen=True):
     failure_ttl_s: float
     name: str = ""
     attempt: int = 1
-    cache_max_bytes: int = 20 << 30  # the worker evicts: in a system daemon it alone may touch the user's store
+    # The worker evicts: under a system daemon, only the worker may access the user's store.
+    cache_max_bytes: int = 20 << 30
     cache_max_inodes: int = 200_000
     base: list[str] = []  # as in Submit
-    queued_s: float = 0.0  # since its first submit
-    may_park: bool = False  # the daemon knows the outcome "parked"
-    offer: Offer | None = None  # for a courier
+    queued_s: float = 0.0  # seconds since its first submit
+    may_park: bool = False  # whether the daemon accepts the outcome "parked"
+    offer: Offer | None = None  # set for a courier
     tune: bool = False  # as in Submit
 
 
 class Exit(_Message, frozen=True):
-    """Finish and leave; closing the socket means the same, at once."""
+    """Finish and exit. Closing the socket means to exit at once."""
 
 
 PoolMessage = Job | Exit
@@ -353,7 +360,7 @@ PoolMessage = Job | Exit
 
 
 class Ready(_Message, frozen=True):
-    """Torch is imported and warm; jobs may come."""
+    """Torch is imported and warmed up; the worker accepts jobs."""
 
     pid: int
     python: str
@@ -363,9 +370,11 @@ class Ready(_Message, frozen=True):
 
 
 class Finished(_Message, frozen=True):
-    """The job's outcome. "failed" has been published too, as a failure record, unless the store or the GPU failed.
-    "parked": another host compiles it, or the farm does; to be run again after ``again_s`` seconds. "kept": a courier's
-    word that the farm does not take it; no courier is to offer it before ``again_s`` seconds have passed.
+    """The outcome of a job.
+
+    - "failed": also published as a failure record, unless the store or the GPU caused it
+    - "parked": another host or the farm compiles it; run it again after ``again_s`` seconds
+    - "kept": the farm does not take the courier's job; no courier may offer it for ``again_s`` seconds
     """
 
     id: str
@@ -385,14 +394,14 @@ WorkerMessage = Ready | Finished
 
 
 class Ask(_Message, frozen=True):
-    """A peer's request; the answer carries its number."""
+    """A request to the watcher. The answer carries its number."""
 
     number: int
     request: Watch | Unwatch
 
 
 class JobEnded(_Message, frozen=True):
-    """A job that these submits asked for has ended: "published", "failed", "quarantined" or "dropped"."""
+    """The job of these submits has ended: "published", "failed", "quarantined" or "dropped"."""
 
     ids: list[str]
     state: str
@@ -408,13 +417,15 @@ class Answer(_Message, frozen=True):
 
 
 class Cancel(_Message, frozen=True):
-    """The watches want these submits no more. A job is given up, queued or running, when all of its submits are."""
+    """The watches no longer need these submits. A job, queued or running, is cancelled when none of its submits is
+    left.
+    """
 
     ids: list[str]
 
 
 class Watched(_Message, frozen=True):
-    """How the watches are now; sent after every change."""
+    """The present state of all watches. Sent after every change."""
 
     watches: list[WatchStatus]
     degraded: list[str] = []
@@ -424,9 +435,9 @@ FromWatcher = Answer | Cancel | Watched
 
 _encoder = msgspec.msgpack.Encoder()
 _sorting_encoder = msgspec.msgpack.Encoder(order="deterministic")
-# Made here, not by the first message: msgspec fills in a type's fields when it first needs them, step by step, and a
-# fork in the midst of that leaves the child with half of them; its first message would be a segmentation fault there.
-# An import is whole before the child can use it (core/forking.py).
+# Made at import: msgspec completes a type's fields step by step when it first uses them. A fork in between would
+# leave the child with incomplete fields, and its first message would end in a segmentation fault. An import is
+# complete before a child can use the module (core/forking.py).
 _decoders: dict[object, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (ClientMessage, DaemonMessage, PoolMessage, WorkerMessage, ToWatcher, FromWatcher)
@@ -450,11 +461,11 @@ def decode(data: bytes, kind: type[_M] | object, limit: int = MAX_MESSAGE_BYTES)
 
 
 def interpreter_bytes(interpreter: Interpreter) -> bytes:
-    """Equal for equal interpreters, whatever the order of their dicts."""
+    """Encode an interpreter so that equal interpreters have equal bytes, whatever the order of their dicts."""
     return _sorting_encoder.encode(interpreter)
 
 
 def frame(message: _Message) -> bytes:
-    """One length-prefixed message of the daemon-worker stream."""
+    """Encode one length-prefixed message for the stream between daemon and worker or watcher."""
     data = _encoder.encode(message)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data

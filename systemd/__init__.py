@@ -1,1 +1,1 @@
-"""The unit files, as package data: ``precompiled doctor`` and the install target find them here."""
+"""The systemd unit files, as package data for ``precompiled doctor`` and the installer."""

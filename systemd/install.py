@@ -7,8 +7,8 @@
     python -m precompiled.systemd.install --print       write the unit to standard output and install nothing
     python -m precompiled.systemd.install --uninstall   stop, disable and remove it
 
-The unit files lie beside this module as package data, with ``@PYTHON@`` where the interpreter goes. They are installed
-by this and not by pip, because pip may not write there and a unit must name one interpreter of perhaps many.
+The unit files are package data beside this module, with ``@PYTHON@`` in place of the interpreter. pip cannot install
+them, because it may not write to these directories, and because a unit must name one interpreter of several.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLACEHOLDER = "@PYTHON@"
 
 
 def quote(path: str) -> str:
-    """``path`` as one word of an ``ExecStart=`` line; raises ConfigError for what no unit file can hold.
+    """Quote ``path`` as one word of an ``ExecStart=`` line. Raises ConfigError if a unit file cannot hold it.
 
     systemd expands ``%`` everywhere and reads backslashes inside quotes, so an unquoted ``/opt/100%/bin/python``
     would name another program.
@@ -47,15 +47,15 @@ def quote(path: str) -> str:
 
 
 def render(kind: str, python: str) -> str:
-    """The text of the "system" or the "user" unit, for this interpreter."""
+    """The text of the "system" or the "user" unit, for the interpreter ``python``."""
     template = resources.files("precompiled.systemd").joinpath(TEMPLATES[kind]).read_text(encoding="utf-8")
     head, *body = template.split("[Unit]", 1)
-    # The comment that opens the file names the placeholder too; that one is for people.
+    # The comment at the start of the file, which people read, gets the path without quotes.
     return head.replace(PLACEHOLDER, python) + "[Unit]" + body[0].replace(PLACEHOLDER, quote(python))
 
 
 def unit_directory(kind: str) -> Path:
-    """Where an administrator's (or a user's) own units lie; packages of a distribution have other places."""
+    """The directory for an administrator's or a user's own units. Packages of a distribution use other directories."""
     if kind == "system":
         return Path("/etc/systemd/system")
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
@@ -63,7 +63,7 @@ def unit_directory(kind: str) -> Path:
 
 
 def _ancestry(path: str) -> Iterator[str]:
-    """Every name and every directory that decides what ``path`` is, symbolic links included."""
+    """Yield every name and directory that decides which file ``path`` is, including those of symbolic links."""
     pending = [path]
     seen: set[str] = set()
     while pending:
@@ -77,31 +77,33 @@ def _ancestry(path: str) -> Iterator[str]:
 
 
 def writable_by_others(paths: Iterable[str], owner: int = 0) -> list[str]:
-    """Which of these, or of the directories above them, somebody other than ``owner`` and root may change."""
+    """Return those of these paths, or of the directories above them, that users other than ``owner`` and root may
+    change.
+    """
     found = []
     for name in sorted({ancestor for path in paths for ancestor in _ancestry(path)}):
         try:
             status = os.lstat(name)
         except OSError:
-            continue  # not there: nothing is imported from it, and its parent is looked at too
+            continue  # absent, so nothing is imported from it; its parent is checked as well
         others = 0 if stat.S_ISLNK(status.st_mode) else status.st_mode & 0o022
         if others & 0o020 and status.st_gid == 0:
-            others &= ~0o020  # root's own group
+            others &= ~0o020  # group root
         if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
-            others = 0  # as in /tmp: others may add names, but not replace ours
+            others = 0  # a sticky directory such as /tmp: other users may add names, but not replace existing ones
         if others or status.st_uid not in (0, owner):
             found.append(name)
     return found
 
 
 def code_of_this_interpreter() -> list[str]:
-    """What the daemon will execute: the interpreter, its library and the directories that packages come from."""
+    """The paths from which the daemon executes code: the interpreter, its library, and the directories of packages."""
     names = {sys.executable, os.path.dirname(os.path.dirname(__file__)), *sysconfig.get_paths().values()}
     return [name for name in names if os.path.exists(name)]
 
 
 def check_interpreter(kind: str, python: str) -> None:
-    """Raise ConfigError where the unit could not start, or where root would execute what others may change."""
+    """Raise ConfigError if the unit could not start, or if root would execute code that other users may change."""
     isolated = ["-I"] if kind == "system" else []
     tried = subprocess.run(
         [python, *isolated, "-c", "import precompiled.service"], capture_output=True, text=True, check=False, cwd="/"
@@ -123,7 +125,7 @@ def check_interpreter(kind: str, python: str) -> None:
 
 
 def _systemctl(kind: str, *arguments: str) -> None:
-    """Run systemctl for its effect; a manager that cannot be reached is no error: the unit is read when it starts."""
+    """Run systemctl. If its manager cannot be reached, print a message only: systemd reads the unit when it starts."""
     command = ["systemctl", *(["--user"] if kind == "user" else []), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -135,7 +137,7 @@ def _systemctl(kind: str, *arguments: str) -> None:
 
 
 def install(kind: str, directory: Path, python: str) -> Path:
-    """Write the unit; a reader of the directory sees the old one or the new one, whole."""
+    """Write the unit atomically: a reader of the directory sees the whole old unit or the whole new one."""
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / UNIT_NAME
     with durable.replacing(target, 0o644, sync=False) as file:

@@ -1,4 +1,4 @@
-"""A folder for PYTHONPATH: `precompiled run` puts it first, so Python finds `sitecustomize.py` here at start-up.
+"""A folder for PYTHONPATH: `precompiled run` puts it first, so that Python runs its `sitecustomize.py` at start-up.
 
-It holds nothing else, so that nothing else becomes importable in the processes it reaches.
+The folder holds nothing else, so that no other module becomes importable in these processes.
 """

@@ -1,8 +1,8 @@
-"""Python imports this at start-up, as it is first on PYTHONPATH: switches the hook on, then runs the sitecustomize
-that it hides.
+"""Python imports this file at start-up, since its folder is first on PYTHONPATH. It switches the hook on, then runs
+the sitecustomize that it hides.
 
-It reaches every Python below `precompiled run`, also interpreters of other versions and environments that lack
-precompiled. There it does nothing and says nothing, which is why it is plain statements in old syntax.
+It runs in every Python below `precompiled run`, including other versions, and environments without precompiled. In
+those it silently does nothing, so it consists of plain statements in old syntax.
 """
 
 import os
@@ -13,21 +13,21 @@ if os.environ.get("PRECOMPILED", "").strip().lower() not in ("0", "00", "false",
         import precompiled.bootstrap
 
         precompiled.bootstrap.install()
-    except Exception as error:  # noqa: BLE001 - no failure of ours may stop an interpreter, or even be seen in it
+    except Exception as error:  # noqa: BLE001 - no failure of precompiled's may stop an interpreter or show in it
         if os.environ.get("PRECOMPILED_LOG", "").lower() == "debug":
             sys.stderr.write("precompiled: the hook is off in " + sys.executable + ": " + repr(error) + "\n")
 
-# From here on sys.path is what it would be without us; children find us through PYTHONPATH again.
+# Restore sys.path to its normal value. Child processes find this folder through PYTHONPATH again.
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [_entry for _entry in sys.path if os.path.abspath(_entry) != _here]
 
-# Chain-load: with our folder and our module gone, the import below finds what Python would have found without us.
-# Its errors pass through, so `site` reports them as its own; the module lock that our import holds is reentrant.
+# Without this folder and this module, the import below finds the sitecustomize that Python would have found. Its
+# errors pass through, so `site` reports them as its own. The module lock that this import holds is reentrant.
 _self = sys.modules.pop(__name__, None)
 try:
     __import__("sitecustomize")
 except ImportError as _error:
     if getattr(_error, "name", None) != "sitecustomize":
         raise
-    if _self is not None:  # there is no other: the import system expects to find us when we return
+    if _self is not None:  # there is no other one: the import system expects this module in sys.modules when it returns
         sys.modules[__name__] = _self
