@@ -1,19 +1,19 @@
-"""With ``packages/dynamo``, the only place that uses private names of torch; one file for each concern.
+"""Code that uses private names of torch, one file per concern. Only ``packages/dynamo`` uses such names as well.
 
 Each file lists the private names that it uses and the versions on which they were checked. If a name is missing or
 behaves differently, the graph is bypassed with a reason. Nothing here may make a user's program fail.
 
-- ``graph``: a graph as plain data and back, in client and worker
+- ``graph``: a graph as plain data, encoded in the client and decoded in the worker
 - ``user_code``: the user's own code that a compile depends on
 - ``ranks``: process groups, meshes and DTensors
 - ``inductor``: parts of Inductor that client and worker share
-- ``eager``: the eager run of a graph until its artifact exists
-- ``client``, ``worker``: what only one of them does
+- ``eager``: the eager run of a graph until its artifact is ready
+- ``client``, ``worker``: code that only one of the two runs
 """
 
 from __future__ import annotations
 
-# The ends of the supported range.
+# The oldest and the newest supported version of torch.
 OLDEST = (2, 11)
 NEWEST = (2, 15)
 

@@ -25,7 +25,7 @@ from torch._inductor.codecache import get_path
 
 
 def keep_here(code: Any) -> None:
-    """Redirect the results of a loaded ``CompiledFxGraph``, in place."""
+    """Redirect the autotuning results of a loaded ``CompiledFxGraph``'s kernels, in place."""
     bundle = code._triton_bundle
     if bundle is None or not bundle.static_autotuners:
         return

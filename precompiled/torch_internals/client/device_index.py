@@ -54,7 +54,7 @@ def move(bundle: Any, codes: list[Any], index: int) -> None:
 
 def _move_code(code: Any, index: int) -> None:
     if any(constant.is_cuda for constant in (code.constants or {}).values()):
-        raise Bypass(f"the artifact holds a constant on {HOME}", code="device-index")  # no graph seen so far has one
+        raise Bypass(f"the artifact holds a constant on {HOME}", code="device-index")  # no known graph has one
     before = _kernels(code.source_code)
     code.source_code = moved_text(code.source_code, index)
     keys = {

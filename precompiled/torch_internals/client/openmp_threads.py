@@ -10,7 +10,7 @@ of 300,000 (``gomp_throttled_spin_count_var``), LLVM's and Intel's do not spin (
 runs one empty parallel region with a team that raises the number of threads above that of the cores. The team then
 sleeps until no graph is being compiled. No environment variable and no thread of the program is changed.
 
-The library leads to the OpenMP runtime that torch's kernels call. If the library is missing, or the runtime is of
+libtorch_cpu.so leads to the OpenMP runtime that torch's kernels call. If this library is missing, or the runtime is of
 another kind, threads wait as usual.
 
 Private names: torch/lib/libtorch_cpu.so. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -95,7 +95,7 @@ def beside_compile(threads: int) -> None:
 
     The number is torch.get_num_threads(), which each thread may set for itself.
     """
-    global _wanted  # noqa: PLW0603 - of the process, like the OpenMP runtime
+    global _wanted  # noqa: PLW0603 - process-wide, like the OpenMP runtime
     with _lock:
         _wanted = threads
         _set(threads)
@@ -106,7 +106,7 @@ def _set(threads: int) -> None:
     if threads and _team is None:
         try:
             _team = _begin(threads)
-        except Exception as error:  # noqa: BLE001 - no OpenMP, or no more threads: steps only take longer
+        except Exception as error:  # noqa: BLE001 - without OpenMP or further threads, steps only take longer
             log.debug("OpenMP's threads are left as they are: %s", error)
     elif not threads and _team is not None:
         _team.end()

@@ -42,14 +42,14 @@ _asked: weakref.WeakKeyDictionary[CodeType, Bypass | None] = weakref.WeakKeyDict
 class Traced:
     """A frame that Dynamo traces, and the compile id of this trace. ``limit``: of the frame's entries."""
 
-    # Weak, because a code object keeps Dynamo's entries alive, and these the graph's callable.
+    # A weak reference: a code object keeps Dynamo's entries alive, and an entry keeps the graph's callable alive.
     code: weakref.ref[CodeType]
     compile_id: Any
     limit: int
 
     @staticmethod
     def is_safe() -> bool:
-        """Whether nothing around this call may repeat it and expect the same run (enclosing_regions.py)."""
+        """Whether no enclosing region may run this call again (enclosing_regions.py)."""
         return not (
             enclosing_regions.in_a_checkpoint()
             or enclosing_regions.in_a_backward()

@@ -39,7 +39,7 @@ def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.G
     given = iter(inputs)
     for node in module.graph.nodes:
         copies[node] = made = graph.node_copy(node, copies.__getitem__)
-        made.meta.pop("example_value", None)  # has the sizes of Dynamo's trace
+        made.meta.pop("example_value", None)  # it has the sizes of Dynamo's trace
         if node.op == "placeholder":
             made.meta["example_value"] = next(given)
     copy = torch.fx.GraphModule(module, graph)

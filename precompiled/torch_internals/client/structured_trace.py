@@ -65,5 +65,5 @@ def _artifact(name: str, document: dict[str, Any], compile_id: Any) -> None:
                 "artifact", metadata_fn=lambda: {"name": name, "encoding": "json"}, payload_fn=lambda: document,
                 expect_trace_id=False,
             )  # fmt: skip
-    except Exception as error:  # noqa: BLE001 - a trace line for people must not cost a graph
+    except Exception as error:  # noqa: BLE001 - a failed trace record must not fail the graph
         log.info("torch's trace is not told of %s: %s", name, error)

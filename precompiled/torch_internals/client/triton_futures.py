@@ -18,7 +18,7 @@ from typing import Any
 
 from torch._inductor.async_compile import CompiledTritonKernels
 
-_current = threading.local()  # attribute table: the table of the current load
+_current = threading.local()  # its attribute ``table`` is the table of the current load
 _install_lock = threading.Lock()
 
 

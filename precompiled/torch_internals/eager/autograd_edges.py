@@ -128,7 +128,7 @@ class _Assign(torch.autograd.Function):
 
 
 def records() -> bool:
-    """Whether autograd records the operations that run now, and nothing records autograd itself."""
+    """Whether autograd records the current operations, and neither torch.func nor compiled autograd captures them."""
     return (
         torch.is_grad_enabled()
         and torch._C._functorch.peek_interpreter_stack() is None
@@ -311,8 +311,8 @@ def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
     """Whether the operator that made the tensor keeps it for its backward although compiled code does not.
 
     Examples are relu, where compiled code keeps only the zeros' positions, and amax, where it keeps the positions of
-    the maximum. The caller may change such a tensor in place. A tensor that compiled code keeps as well (of exp) must
-    not be changed.
+    the maximum. The caller may change such a tensor in place. A tensor that compiled code keeps as well (the
+    result of exp) must not be changed.
     """
     return tensor.grad_fn is not None and tensor.grad_fn.name() in _KEEP_THEIR_RESULT
 

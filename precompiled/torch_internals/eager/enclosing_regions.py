@@ -90,8 +90,8 @@ def in_a_function() -> bool:
     return False
 
 
-# Frames are matched by the forwards' code, because C code calls them in 2.15. Codes are matched by id, because
-# comparing code objects compares all of their contents.
+# Frames are recognized by the code of ``forward``, because in 2.15 its caller is C code, which has no frame. Code
+# objects are compared by id, because == compares all of their contents.
 _known: tuple[str, dict[int, CodeType]] = ("", {})
 
 

@@ -3,8 +3,8 @@
 A backend's ``example_inputs`` contain real tensors for parameters. The fake tensors of the placeholders
 (``node.meta["example_value"]``) have the same metadata, so no weight is read or sent.
 
-Dynamo writes the metadata in torch/_dynamo/output_graph.py. A DelayedError is what torch/_subclasses/meta_utils.py
-gives a non-leaf tensor as its history.
+Dynamo writes the metadata in torch/_dynamo/output_graph.py. torch/_subclasses/meta_utils.py gives a non-leaf fake
+tensor a DelayedError as its history.
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
 torch.Tensor.{_dynamo_static_input_type, _is_param}, torch.UntypedStorage._cdata,

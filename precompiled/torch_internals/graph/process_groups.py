@@ -8,8 +8,8 @@ Code that reads its rank from such a group would be specialized to one rank, but
 
 - Under the settings that are known to read the rank (compiler_config.ask_for_ranks), the key contains the rank's
   position in each group, and the stand-in returns that position.
-- Any other code that reads the rank, or requests the group of all ranks, fails the compile with that reason. The graph
-  is then compiled in process.
+- Any other code that reads the rank, or requests the group of all ranks, fails the compile with the reason
+  ``rank-dependent``. The graph is then compiled in process.
 
 Private names: torch._C._distributed_c10d.{ProcessGroup, _register_process_group, _unregister_process_group},
 torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group, get_rank},

@@ -80,7 +80,7 @@ def refuse_method(name: str, replaced: dict[str, Any]) -> None:
         _refuse_reached(found, replaced, f"Tensor.{name}")
 
 
-# ---------------------------------------------------------------------- which functions are torch's own
+# ---------------------------------------------------------------------- torch's own functions
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _is_called(name: str, itself: str) -> bool:
     return itself.replace("_", "").endswith(name.replace("_", "")) or _ALIASES.get(name) == itself
 
 
-# ---------------------------------------------------------------------- what a graph reaches
+# ---------------------------------------------------------------------- functions that a graph reaches
 
 
 def _refuse_reached(function: types.FunctionType, replaced: dict[str, Any], shown: str) -> None:

@@ -4,8 +4,9 @@ A symbol is named by the position of its first use (``s0``, ``s1``, ...) and des
 size that the client had when it traced, is not part of the key: one artifact serves all sizes that its guards accept.
 The guards that AOTAutograd and Inductor add during the compile are stored with the artifact.
 
-Guards name the graph's *size inputs* by their position: ``t0``, ``t1``, ... Every integer input is a size input. An
-integer that Dynamo has specialized to one value remains a SymInt, so it is a size input too.
+Guards name the graph's *size inputs* by their position: ``t0``, ``t1``, ... Every integer input without unbacked
+symbols is a size input. An integer that Dynamo has specialized to one value remains a SymInt, so it is a size input
+too.
 
 An *unbacked* symbol (``mark_unbacked``) has no hint and no guards, and its inputs are not size inputs. The compiled
 code is valid for all its values, or asserts its conditions at run time (runtime_assertions.py). Its expression is

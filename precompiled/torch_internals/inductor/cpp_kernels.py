@@ -49,8 +49,8 @@ from precompiled.core.errors import CorruptArtifact
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-# Attribute handler: gets the kernels of this thread, or torch does if there is none. Attribute alone: start no
-# processes.
+# Attributes, per thread. ``handler`` gets the thread's kernels; without a handler, torch builds them. ``alone``: start
+# no processes.
 _current = threading.local()
 _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait

@@ -4,7 +4,8 @@ Plain torch.compile builds the backward at its first call, in the calling thread
 
 - A backward without CUDA graphs, whose forward has them, notifies their manager when it runs
   (torch/_inductor/output_code.py, maybe_handle_backward_generation). Torch gets the manager when it builds the
-  backward, and asserts that it exists. But the forward's first call creates it. So this file gets it at the call.
+  backward, and asserts that it exists. But the forward's first call creates it. So this file gets the manager when the
+  backward is called.
 - The managers are thread-local. The thread that imports torch._inductor.cudagraph_trees gets a container for them, and
   autograd's threads take over the container of the thread that calls them. On 2.11, a call in any other thread raises
   an AssertionError. So the thread that traces a graph, and will call it, imports the module.

@@ -6,9 +6,9 @@ OutputCode to AOTAutograd's bundle: ``Frozen``, with the code, the remaining arg
 constant.
 
 Each constant is the same as in plain torch.compile (docs/decisions/0025). If a constant is a weight or a view of one,
-the loading process uses its own weight, so in-place changes of the weight are visible or not as without precompiled.
-Folded values are stored in the artifact. A constant that oneDNN has packed into its own format is not stored: it is
-packed again from its inputs.
+the loading process uses its own weight, so an in-place change of the weight has the same effect as in plain
+torch.compile. Folded values are stored in the artifact. A constant that oneDNN has packed into its own format is not
+stored: it is packed again from its inputs.
 
 Private names: torch._inductor.compile_fx.fw_compiler_freezing, torch._inductor.freezing.freeze,
 torch._inductor.constant_folding.ConstantFolder.{add_node_replacement, fetch_args_kwargs_from_env},

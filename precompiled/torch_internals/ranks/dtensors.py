@@ -67,7 +67,7 @@ def _unknown(value: Any) -> Bypass:
 
 
 def encode_context(value: Any, position: int) -> dict[str, Any]:
-    """The context of a DTensor. Its sizes are those of the tensor, so they are left out. Raises Bypass."""
+    """The context of a DTensor, without its sizes, which the tensor has. Raises Bypass for an unknown form."""
     attributes, context = value.__tensor_flatten__()
     if attributes != ["_local_tensor", "device_mesh"] or len(context) != 4:
         raise Bypass(f"input {position} is a DTensor that torch describes in another way", code="unsupported-input")

@@ -4,8 +4,9 @@ DTensor reads a rank's place from the mesh to cut out a shard, to mask rows of o
 have equal sizes, the result rarely depends on the place: with tensor parallelism, a block of a model compiles to the
 same code on each rank. In a worker, the stand-in of a mesh stores its place in an object that records reads. Nothing
 else in the worker leads to the rank, so without a recorded read the result is valid for every place. Torch's
-computation of a shard's size reads the place, but often returns the same for all places. So it is called for every
-place, and counts as a read only if the results differ.
+computation of a shard's size reads the place, but often returns the same for all places. So this file calls it for
+every place. If the sizes differ, the call counts as a read. If only the offsets differ, a later read of the offset
+counts.
 
 The place must not be a tuple, because C++ code would read a tuple without being recorded.
 

@@ -44,7 +44,7 @@ _DISPATCH_KEYS = (
 )  # fmt: skip
 
 
-# Kernels that only compiled code calls, in the client.
+# Dispatch keys of kernels that only compiled code calls, in the client.
 _ONLY_RUN = ("CPU", "CUDA")
 
 

@@ -25,7 +25,8 @@ import torch.library
 from precompiled.core.files import is_really_torchs
 from precompiled.torch_internals.user_code import dispatcher_registrations
 
-# Kernels that only run. Compiled code calls them in this process, so they need no refusal.
+# Dispatch keys whose kernels run but are never traced. Compiled code calls these kernels in this process, so a graph
+# that uses them need not be refused.
 _ONLY_RUN = frozenset({"CPU", "CUDA", "XPU", "MPS", "HPU", "MTIA", "XLA", "PrivateUse1"})
 
 _known: tuple[list[int], dict[str, str]] | None = None
@@ -35,8 +36,8 @@ def found(namespaces: Collection[str]) -> dict[str, str]:
     """Operator (aten::silu) -> the place and key of a traced kernel that the program has registered for it."""
     global _known  # noqa: PLW0603
     libraries = list(_libraries())
-    # The sizes detect changes: a registration grows its Library, and a destroyed Library's names leave torch's set of
-    # all.
+    # The sizes detect changes: a registration grows its Library, and a destroyed Library removes its names from torch's
+    # set.
     sizes = [len(torch.library._impls), *map(len, libraries)]
     if _known is None or _known[0] != sizes:
         overrides: dict[str, str] = {}

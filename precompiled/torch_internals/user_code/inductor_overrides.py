@@ -5,8 +5,8 @@ Programs add them by ``torch._inductor.decomposition.register_decomposition``, `
 own tables.
 
 A function is torch's own if its file is, and the files of all functions that it wraps or holds. Two changes show only
-by comparison with the first look at a table: a removed entry, and a lowering that became a call of eager code
-(``make_fallback``). Such changes before the first look are not detected (docs/reference/limits.md). Torch adds entries
+by comparison with the first check of a table: a removed entry, and a lowering that became a call of eager code
+(``make_fallback``). Such changes before the first check are not detected (docs/reference/limits.md). Torch adds entries
 to its tables but removes none.
 
 The functions that make_fallback registers have the attribute "_is_fallback_handler" (torch/_inductor/lowering.py).
@@ -35,7 +35,7 @@ _Table = dict[Any, Callable[..., Any]]
 
 
 class _Look:
-    """One table at the last look. ``first``: operator at the first look -> whether its lowering called eager code."""
+    """One table at the last check. ``first``: operator at the first check -> whether its lowering called eager code."""
 
     def __init__(self, first: dict[Any, bool]) -> None:
         self.first = first

@@ -49,7 +49,7 @@ def describe(function: Any) -> str:
 
 @cache
 def made(told: str) -> Any:
-    """Create the kernel of a unit in a worker. Raises ValueError if it would differ, or whatever an import raises."""
+    """Create the kernel of a unit in a worker. Raises ValueError if it differs, or whatever an import raises."""
     unit = json.loads(told)
     import triton
 

@@ -49,7 +49,7 @@ _READING = frozenset({
     "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF",
 })  # fmt: skip
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-# Without globals(), eval(), __import__(), open() and similar functions, whose results differ in a worker.
+# The list excludes globals(), eval(), __import__(), open() and similar functions, whose results differ in a worker.
 _BUILTINS = frozenset({
     "abs", "all", "any", "bool", "bytes", "callable", "complex", "dict", "divmod", "enumerate", "filter", "float",
     "frozenset", "getattr", "hasattr", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min",
@@ -122,7 +122,7 @@ class Source:
             namespace, _, op = value._opoverload._schema.name.partition("::")
             self._texts[name] = f"{name} = lambda *given, **named: {OURS}torch.ops.{namespace}.{op}(*given, **named)"
         elif type(value) is FunctionType and value.__globals__ is self._globals:
-            if self._names.setdefault(id(value), name) != name:  # another name would create a second function there
+            if self._names.setdefault(id(value), name) != name:  # a second name would be a second function
                 self._refuse(f"{value.__qualname__} has two names, {name} and {self._names[id(value)]}")
             self._texts[name] = ""  # set before the recursion: a function may call itself, or its caller
             self._texts[name] = self._definition(name, value)

@@ -133,7 +133,7 @@ def _by_name(changes: int) -> dict[str, str]:
     return found
 
 
-# ---------------------------------------------------------------- what the loader has done
+# ---------------------------------------------------------------- state of the dynamic loader
 
 
 class _Object(ctypes.Structure):
@@ -174,7 +174,7 @@ def _objects(*, first: bool = False) -> Iterator[tuple[bytes, int]]:
     return iter(found)
 
 
-# ---------------------------------------------------------------- what a file says
+# ---------------------------------------------------------------- contents of a library's file
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class _Look:
         return name, definition._schema, [self._function(function, 0) for function in functions], repr(types_)
 
     def _function(self, function: Any, depth: int) -> Any:
-        """Which function of the sources this is, and what its closure holds. For other callables, what they hold."""
+        """A function's place in the sources, its defaults, closure and attributes. For other callables, their parts."""
         kind = type(function)
         if depth > MAX_DEPTH:
             return kind.__qualname__

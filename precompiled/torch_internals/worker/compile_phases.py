@@ -38,7 +38,7 @@ class Progress(Protocol):
         """The compile enters this phase."""
 
     def kernels(self, built: int, of: int) -> None:
-        """``built`` of the ``of`` kernels that the compile currently waits for are built."""
+        """The compile waits for ``of`` kernels, of which ``built`` are ready."""
 
 
 class Untold:
@@ -90,7 +90,7 @@ def noted(progress: Progress) -> Iterator[None]:
 def _measured(progress: Progress) -> Iterator[None]:
     logger: Any = getattr(torch._dynamo.utils, "ChromiumEventLogger", None)
     start, end = getattr(logger, "log_event_start", None), getattr(logger, "log_event_end", None)
-    if start is None or end is None:  # a compile must not fail for the sake of its progress
+    if start is None or end is None:  # without these methods the compile runs unmeasured
         yield
         return
 

@@ -2,10 +2,9 @@
 
 A process that finds a file of Inductor's C++ builds (kernels, objects, the precompiled header, test programs for vector
 units) treats it as complete, because torch only checks that it exists (codecache.py: _worker_compile_cpp;
-cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If it is killed in
-between, every later worker uses the incomplete file: a graph's kernels cannot be loaded, or with an incomplete header
-no kernel can be built, until the store is cleared. So the compiler writes to a temporary name, and a rename
-follows.
+cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If it is killed in between,
+every later worker uses the incomplete file: a graph's kernels cannot be loaded, or with an incomplete header no kernel
+can be built, until the store is cleared. So the compiler writes to a temporary name, and a rename follows.
 
 Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
 header in torch's directory for temporary files, and no other user can have put it there, the worker copies it. That
@@ -43,7 +42,7 @@ _TORCHS_HEADERS = Path(codecache._HEADER_DIR)  # shared by all programs of the u
 
 _original: Callable[[str, str], None] = cpp_builder.run_compile_cmd
 _original_header: Any = codecache._precompile_header
-_last = threading.local()  # attribute error: the error of this thread's last build
+_last = threading.local()  # its attribute ``error`` is the error of the thread's last build
 _damaged: set[Path] = set()  # those of torch's headers that a compiler could not read
 
 

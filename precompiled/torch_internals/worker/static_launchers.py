@@ -70,7 +70,7 @@ def _cut(original: Callable[..., str]) -> Callable[..., str]:
 
 
 class _Launchers:
-    """The launchers stored for the artifact, by the kernel that each copies."""
+    """The launchers stored for the artifact, by the kernel of which each is a copy."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Any, Any]] = {}  # by id; the reference to the kernel keeps its id from being reused
