@@ -224,7 +224,11 @@ def _operations(before: dict[str, Any], after: dict[str, Any], place: tuple[int,
 def _edited(
     before: dict[str, Any], after: dict[str, Any], then: listing.Place | None, now: listing.Place | None
 ) -> bool:
-    """Whether a line of a file has another text now, or a cell has another name: a cell's file is named by its text."""
+    """Whether the program was edited.
+
+    True if a line of a file has another text now, or if a notebook's cell has another file name, which is made from the
+    cell's text.
+    """
     if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
         return then.function == now.function
     texts = [{(place.file, place.line): place.code for operation in listing.operations(program)

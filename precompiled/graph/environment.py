@@ -37,7 +37,7 @@ _VARIABLE_PREFIXES = (
     "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "CUBLAS", "NVIDIA_", "OMP_", "MKL_", "KMP_",
     "ATEN_",
 )  # fmt: skip
-# Variables with such a prefix that do not change compiled code, or that the pool sets itself.
+# Exceptions: variables with one of these prefixes that do not change compiled code, or that the pool sets itself.
 _NOT_FOR_WORKERS = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",

@@ -15,7 +15,7 @@ _PTH = (
 
 
 def variables(python: str, devices: str, state: Path) -> dict[str, str]:
-    """The variables that a process of ``python`` needs to have ``devices`` (kinds, "h100,a100"), beside its other ones.
+    """The environment variables with which a process of ``python`` has ``devices`` (kinds, "h100,a100").
 
     Writes a .pth file into that environment's site-packages, which does nothing in other processes, and builds the
     device if needed. ``state`` is a folder that these processes share (docs/explanation/made-up-cuda.md).

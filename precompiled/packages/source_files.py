@@ -68,7 +68,7 @@ class SourceFiles:
         self._digest: str | None = None  # of the whole program, at the last check
         self._functions: dict[str, executed.Module] = {}
         self._met: set[str] = set()  # qualified names of functions that were traced or served
-        self._asked = False  # whether ``program`` was called since ``leave_out``
+        self._asked = False  # whether ``program`` was called since the last ``leave_out``
 
     def program(self) -> Program:
         """The program as it is now.

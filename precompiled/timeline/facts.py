@@ -14,7 +14,7 @@ from precompiled.store.jobs import Job, Worker
 from precompiled.store.requests import Request, requests
 from precompiled.store.runs import Process
 
-# What the times in GraphReport and wire.Finished are called.
+# Names of the times in GraphReport and wire.Finished.
 LOOKUP, SUBMIT, WAIT, LOAD, IN_PROCESS = "lookup", "submit", "wait", "load", "compile in process"
 
 

@@ -39,7 +39,7 @@ _CALLED = {"model_config": ("using_transformers_backend",)}
 # Counters that passes update and that no code reads.
 _COUNTED = ("enabled_custom_ops", "disabled_custom_ops")
 
-# The real passes, by ours; and, during a compile, what the pass before AOTAutograd leaves for the one after it.
+# vLLM's own pass for each Pass; and, during a compile, what the pass before AOTAutograd leaves for the one after it.
 _made: weakref.WeakKeyDictionary[Pass, Any] = weakref.WeakKeyDictionary()
 _donated: list[set[int]] = []
 
@@ -69,7 +69,7 @@ class Pass(GraphPass):
         self, kind: type, config: dict[str, Any], compile_range: list[int], priorities: dict[str, list[str]],
         modules: list[ModuleType],
     ) -> None:  # fmt: skip
-        """``priorities`` are those of implementations, by operator. ``modules`` register the implementations.
+        """``priorities`` orders the implementations of each operator. ``modules`` register the implementations.
 
         A worker imports ``modules`` first: they load vLLM's library, which fails if one of its operators is already
         defined.

@@ -152,7 +152,7 @@ def _of(here: Any, before: Any) -> Difference:
         inner = _of(here[index], before[index])
         return Difference(f"the {part} of {name}: {inner.what}".rstrip(), inner.here, inner.before)
     left, right = here[index], before[index]
-    if index > 0 and type(left) is int and type(right) is int:  # Descriptions.number
+    if index > 0 and type(left) is int and type(right) is int:  # numbers from Descriptions.number
         return Difference("it is another of the objects that the call has")
     if isinstance(left, list) and isinstance(right, list):
         return _of(left, right)

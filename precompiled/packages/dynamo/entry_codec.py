@@ -81,7 +81,7 @@ class _Pickler(pickle.Pickler):
                 at = match.end()
             return [*pieces, (False, value[at:])]
         if type(value) is types.MethodType and is_a(value.__self__, type) and value.__name__ == _MAKE:
-            kind: Any = value.__self__  # of a namedtuple; the bytecode makes the frame's result by it
+            kind: Any = value.__self__  # a namedtuple, whose _make builds the frame's result
             if object_at(kind.__module__, kind.__qualname__) is not kind:
                 raise NotPortable(f"no name leads to {kind.__module__}.{kind.__qualname__}")
             return kind.__module__, kind.__qualname__

@@ -154,7 +154,7 @@ def _has_functions(kind: type) -> bool:
 
 
 def _functions_of(kind: type) -> Iterator[str]:
-    """Names of functions, properties and descriptors that the program's classes among a class's bases define."""
+    """Names of functions, properties and descriptors in those bases of a class that the program defines."""
     for base in type.mro(kind) if kind is not type else ():
         if not _is_dynamos(_MODULE_OF(base)):
             for name, member in looks.namespace_of(base).items():
@@ -308,7 +308,7 @@ if sys.version_info >= (3, 12):
     def _monitor() -> int | None:
         """Make a tool of sys.monitoring report calls, if a tool id is free. Other programs' tools are left alone."""
         monitoring = sys.monitoring
-        for tool in (4, 3):  # the ids that no kind of tool has by convention
+        for tool in (4, 3):  # ids that are not reserved for a kind of tool
             if monitoring.get_tool(tool) is None:
                 monitoring.use_tool_id(tool, "precompiled")
                 monitoring.register_callback(tool, monitoring.events.PY_START, _started)

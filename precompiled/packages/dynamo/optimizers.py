@@ -208,7 +208,7 @@ def _restore(state: Any, before: dict[Any, dict[Any, Any]]) -> None:
 def holding(
     function: Callable[..., Any], sources: Iterable[Any], optimizers: Iterable[Prepared], value_of: Callable[[Any], Any]
 ) -> Callable[..., Any]:
-    """A graph's callable, which adds the tensors that Dynamo's module holds after its arguments.
+    """Wrap a graph's callable: each call appends the tensors that Dynamo's module holds to the arguments.
 
     The tensors are released together with the optimizer, as Dynamo does (``create_finalizer``). Otherwise the
     optimizer's state would stay alive.

@@ -298,7 +298,8 @@ def _subscripted(original: Callable[..., Any], now: Callable[[], TraceLog | None
 def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """Note results that may change between processes.
 
-    ``is_xxx_available()`` in a forward finds a package that is installed later; the interpreter's limits may change.
+    For example, ``is_xxx_available()`` in a forward changes when the user installs the package, and the interpreter's
+    limits may change.
     """
 
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:

@@ -270,7 +270,7 @@ def _in_order(name: str) -> list[Any]:
 def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, Any]:
     """Kind and data of a value that Dynamo put into the frame's globals.
 
-    A later process uses them to put the value there again.
+    From these, a later process puts an equal value into its globals.
     """
     if value is vars(builtins):
         return "builtins", None

@@ -321,7 +321,10 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
-    """Describe a global: ["builtin"] if only the builtins have it; a class. None for others, which have guards."""
+    """Describe a global: a class, or ["builtin"] for a name that only the builtins have.
+
+    None for other values, which have guards, and for names that do not exist.
+    """
     if name not in scope:
         if not hasattr(builtins, name):
             return None

@@ -106,7 +106,7 @@ def hooks(value: Any, described: Descriptions) -> Any:
     found: dict[str, Any] = {
         name: [_hook(hook, described) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
     }  # fmt: skip
-    for name in _HOOKS_WITH:  # as indices of these hooks in their table
+    for name in _HOOKS_WITH:  # stored as positions of these hooks in the table of hooks
         if ids := state.get(name):
             of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
             found[name] = [number for number, id in enumerate(of) if id in ids]
@@ -164,7 +164,9 @@ def _dispatch_keys(value: torch.Tensor) -> Any:
 
 
 def _ordered(marks: Any) -> Any:
-    """A set in an order that does not depend on addresses, by which its items hash (``_DimRange(0, None, None)``)."""
+    """Marks in an order that does not depend on the hashes of items, which use addresses
+    (``_DimRange(0, None, None)``).
+    """
     return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
 
 
