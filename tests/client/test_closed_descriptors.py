@@ -1,6 +1,7 @@
-"""A program that closes descriptors which it did not open, as one that turns into a daemon does, with graphs pending.
+"""Tests of programs that close descriptors which they did not open, while graphs are pending (a program that daemonises
+does).
 
-Its own files and sockets get the numbers of ours. They must hold what the program wrote, and nothing else.
+Files and sockets of the program then get the numbers of ours. They must hold only what the program wrote.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def our_sockets() -> set[int]:
 
 @contextlib.contextmanager
 def taken(numbers: set[int], directory: Path) -> Iterator[set[int]]:
-    """Files and sockets of the program under these numbers, by turns; gives the sockets that it keeps beside them."""
+    """Open files and sockets of the program, in turn, under these numbers. Yields additional sockets that the program
+    keeps.
+    """
     peers: dict[int, socket.socket] = {}
     for number in sorted(numbers):
         if number % 2:
@@ -57,7 +60,7 @@ def taken(numbers: set[int], directory: Path) -> Iterator[set[int]]:
             os.close(number)
 
 
-def test_a_connection_without_its_descriptors_is_replaced(tmp_path: Path) -> None:
+def test_connection_whose_descriptors_were_closed_is_replaced(tmp_path: Path) -> None:
     go, codes = tmp_path / "go", []
     with running_daemon(tmp_path) as daemon:
         before = our_sockets()
@@ -83,7 +86,7 @@ def test_a_connection_without_its_descriptors_is_replaced(tmp_path: Path) -> Non
                 assert len(again) == 3, "and no more"
                 with taken(again, tmp_path):
                     pid = os.fork()
-                    if pid == 0:  # closes its copies, which are neither its parent's nor the program's
+                    if pid == 0:  # closes its own copies, neither the parent's nor the program's
                         status = 1
                         try:
                             connection.submit(child, graph(), lambda reply: None)
@@ -102,7 +105,7 @@ def test_a_connection_without_its_descriptors_is_replaced(tmp_path: Path) -> Non
         assert codes == [] and our_sockets() == before
 
 
-def test_a_daemon_is_started_by_a_program_that_closes_its_descriptors_meanwhile(tmp_path: Path) -> None:
+def test_program_that_closes_descriptors_can_start_a_daemon(tmp_path: Path) -> None:
     place = DaemonUnderTest(tmp_path)
     before = our_sockets()
     try:
@@ -166,5 +169,5 @@ PROGRAM = """if 1:
 """
 
 
-def test_a_program_that_closes_all_descriptors_gets_its_graphs_compiled(served: Host) -> None:
+def test_graphs_are_compiled_although_the_program_closed_all_descriptors(served: Host) -> None:
     assert served.program("-c", PROGRAM).result() == [[], True, [["compiled", "swap"], ["compiled", "swap"]]]

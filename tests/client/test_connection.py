@@ -1,4 +1,4 @@
-"""The client's connection against a real daemon: killed, restarted, full, stopped, absent; and across forks."""
+"""Tests of the client's connection to a real daemon: killed, restarted, full, stopped, absent, and across forks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from precompiled.core.errors import DaemonError
 
 
 class Replies:
-    """What a submit was told."""
+    """Collects the replies to a submit."""
 
     def __init__(self) -> None:
         self.all: list[Any] = []
@@ -77,7 +77,7 @@ def test_a_submit_is_accepted_and_published(daemon: DaemonUnderTest, connection:
     assert connection.flush(TIMEOUT_S), "and comes back"
 
 
-def test_a_killed_daemon_loses_nothing(daemon: DaemonUnderTest, connection: Connection, tmp_path: Path) -> None:
+def test_submits_survive_a_killed_daemon(daemon: DaemonUnderTest, connection: Connection, tmp_path: Path) -> None:
     running, queued = Replies(), Replies()
     go = tmp_path / "go"
     connection.submit(daemon.submit(), graph("wait-for", path=str(go)), running)
@@ -103,7 +103,7 @@ def test_a_submit_without_a_daemon_waits_for_one(tmp_path: Path) -> None:
         daemon.cleanup()
 
 
-def test_a_stopped_daemon_is_not_started_again_but_its_successor_gets_everything(
+def test_stopped_daemon_is_not_restarted_and_its_successor_gets_submits(
     daemon: DaemonUnderTest, tmp_path: Path
 ) -> None:
     connection, replies = Connection(replace(daemon.settings, autostart=True)), Replies()
@@ -121,7 +121,7 @@ def test_a_stopped_daemon_is_not_started_again_but_its_successor_gets_everything
         connection.close()
 
 
-def test_a_killed_daemon_is_started_again_by_a_client_that_may(daemon: DaemonUnderTest) -> None:
+def test_killed_daemon_is_restarted_by_a_client_with_autostart(daemon: DaemonUnderTest) -> None:
     settings = replace(daemon.settings, autostart=True)
     connection, replies = Connection(settings), Replies()
     try:
@@ -138,7 +138,7 @@ def test_a_killed_daemon_is_started_again_by_a_client_that_may(daemon: DaemonUnd
         connection.close()
 
 
-def test_busy_is_tried_again(tmp_path: Path) -> None:
+def test_busy_submit_is_retried(tmp_path: Path) -> None:
     with running_daemon(tmp_path, max_queue=1) as daemon:
         connection = Connection(daemon.settings)
         go = tmp_path / "go"
@@ -154,8 +154,8 @@ def test_busy_is_tried_again(tmp_path: Path) -> None:
             connection.close()
 
 
-def test_busy_after_accepted_is_tried_again(daemon: DaemonUnderTest, tmp_path: Path) -> None:
-    """Another user's job has taken the place of ours in a full queue."""
+def test_submit_that_becomes_busy_after_acceptance_is_retried(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+    """A job of another user has replaced ours in a full queue."""
     connection, replies, go = Connection(daemon.settings), Replies(), tmp_path / "go"
     try:
         message = daemon.submit()
@@ -169,7 +169,7 @@ def test_busy_after_accepted_is_tried_again(daemon: DaemonUnderTest, tmp_path: P
         connection.close()
 
 
-def test_a_graph_over_the_limit_is_not_even_sent(daemon: DaemonUnderTest) -> None:
+def test_graph_above_the_size_limit_is_not_sent(daemon: DaemonUnderTest) -> None:
     connection, replies = Connection(replace(daemon.settings, max_graph_bytes=10)), Replies()
     try:
         connection.submit(daemon.submit(), b"x" * 11, replies)
@@ -179,7 +179,7 @@ def test_a_graph_over_the_limit_is_not_even_sent(daemon: DaemonUnderTest) -> Non
         connection.close()
 
 
-def test_a_graph_over_the_daemons_own_limit_is_given_up(tmp_path: Path) -> None:
+def test_graph_above_the_daemons_limit_is_rejected(tmp_path: Path) -> None:
     with running_daemon(tmp_path, max_graph_bytes=1000) as daemon:
         connection = Connection(replace(daemon.settings, max_graph_bytes=1 << 30))
         large, small = Replies(), Replies()
@@ -192,7 +192,7 @@ def test_a_graph_over_the_daemons_own_limit_is_given_up(tmp_path: Path) -> None:
             connection.close()
 
 
-def test_tallies_arrive_from_a_process_that_ends(daemon: DaemonUnderTest) -> None:
+def test_counts_of_a_process_that_exits_arrive(daemon: DaemonUnderTest) -> None:
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
         "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
@@ -205,8 +205,8 @@ def test_tallies_arrive_from_a_process_that_ends(daemon: DaemonUnderTest) -> Non
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_a_process_may_end_without_a_word(tmp_path: Path, reachable: bool) -> None:
-    """No close, graphs pending: the interpreter's exit must not hang."""
+def test_process_may_exit_with_an_open_connection(tmp_path: Path, reachable: bool) -> None:
+    """The process does not close the connection and has graphs pending: its exit must not hang."""
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
         "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
@@ -224,7 +224,9 @@ def test_a_process_may_end_without_a_word(tmp_path: Path, reachable: bool) -> No
         daemon.cleanup()
 
 
-def test_after_a_fork_both_go_on(daemon: DaemonUnderTest, connection: Connection, tmp_path: Path) -> None:
+def test_parent_and_child_of_a_fork_stay_connected(
+    daemon: DaemonUnderTest, connection: Connection, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
     mine = Replies()
     connection.submit(daemon.submit(), graph("wait-for", path=str(go)), mine)
@@ -251,8 +253,8 @@ def test_after_a_fork_both_go_on(daemon: DaemonUnderTest, connection: Connection
     wait_until(more.published)
 
 
-def test_forks_while_the_thread_is_at_work(daemon: DaemonUnderTest) -> None:
-    """Fork at every moment of the thread's life, also while it imports msgspec."""
+def test_forks_during_the_threads_work_are_safe(daemon: DaemonUnderTest) -> None:
+    """Fork at every moment of the thread's life, including its import of msgspec."""
     script = (
         "import os, sys, time; from pathlib import Path\n"
         "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
@@ -278,7 +280,7 @@ def test_forks_while_the_thread_is_at_work(daemon: DaemonUnderTest) -> None:
     )  # fmt: skip
 
 
-def test_for_how_long_there_was_no_daemon(daemon: DaemonUnderTest, connection: Connection) -> None:
+def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: Connection) -> None:
     replies = Replies()
     assert connection.alone_s() == 0.0
     connection.submit(daemon.submit(), graph(), replies)
@@ -290,10 +292,10 @@ def test_for_how_long_there_was_no_daemon(daemon: DaemonUnderTest, connection: C
     wait_until(lambda: connection.alone_s() == 0.0)
 
 
-def test_a_daemon_that_hangs_with_our_graphs_is_none(
+def test_hanging_daemon_counts_as_absent(
     daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its connections stay as they are: it is asked, and answers as soon as it can."""
+    """The connections of a stopped daemon stay open, so the client requests an answer from it."""
     monkeypatch.setattr(link, "ASK_S", 0.2)
     monkeypatch.setattr(link, "ANSWER_S", 0.2)
     go, replies, held, told = tmp_path / "go", Replies(), Replies(), Replies()
@@ -303,7 +305,7 @@ def test_a_daemon_that_hangs_with_our_graphs_is_none(
     try:
         wait_until(lambda: connection.alone_s() > 0.1, "the graph was accepted, and nobody is at work")
         connection.submit(daemon.submit(), graph(), replies)
-        # Whoever comes now need not wait again to know it.
+        # A new submit counts as unserved at once, without another wait.
         wait_until(lambda: [submit.state for submit in connection._submits.values()] == ["accepted", "sent"])
         assert connection.alone_s() > 0.1
     finally:
@@ -317,7 +319,7 @@ def test_a_daemon_that_hangs_with_our_graphs_is_none(
     assert connection.alone_s() == 0.0
 
 
-def test_a_reply_handler_that_raises_harms_nobody(daemon: DaemonUnderTest, connection: Connection) -> None:
+def test_reply_handler_that_raises_does_not_affect_others(daemon: DaemonUnderTest, connection: Connection) -> None:
     def broken(reply: Any) -> None:
         raise RuntimeError("a handler's own error")
 
@@ -327,7 +329,7 @@ def test_a_reply_handler_that_raises_harms_nobody(daemon: DaemonUnderTest, conne
     wait_until(replies.published)
 
 
-def test_a_thread_that_broke_down_is_brought_back(
+def test_failed_thread_is_restarted(
     daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
@@ -343,7 +345,7 @@ def test_a_thread_that_broke_down_is_brought_back(
     wait_until(replies.published)
 
 
-def test_a_thread_that_broke_down_sends_again_what_it_had_sent(
+def test_restarted_thread_resends_its_submits(
     daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     replies = Replies()
@@ -363,7 +365,7 @@ def test_a_thread_that_broke_down_sends_again_what_it_had_sent(
     wait_until(replies.published)
 
 
-def test_a_thread_that_cannot_be_started_is_tried_again_but_not_all_the_time(
+def test_thread_start_is_retried_at_intervals(
     daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = []
@@ -386,10 +388,10 @@ def test_a_thread_that_cannot_be_started_is_tried_again_but_not_all_the_time(
     wait_until(replies.published)
 
 
-def test_nobody_waits_for_what_no_thread_can_send(
+def test_flush_returns_at_once_if_no_thread_can_start(
     daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From Python 3.12 on none can be started in an atexit handler."""
+    """Since Python 3.12 an atexit handler cannot start a thread."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -402,14 +404,14 @@ def test_nobody_waits_for_what_no_thread_can_send(
     assert not connection.flush(1e6), "at once: the test would not end"
 
 
-def test_a_refusal_of_what_could_not_be_read_is_told_to_what_was_sent_last(
+def test_rejection_without_an_id_goes_to_the_last_submit_sent(
     daemon: DaemonUnderTest, connection: Connection, tmp_path: Path
 ) -> None:
     accepted, unsent = Replies(), Replies()
     connection.submit(daemon.submit(), graph("wait-for", path=str(tmp_path / "go")), accepted)
     assert connection.flush(TIMEOUT_S)
     sent = daemon.submit()
-    with connection._changed:  # the thread cannot send it meanwhile
+    with connection._changed:  # prevents the thread from sending it meanwhile
         connection._submits[sent.id] = _Submit(sent, b"", unsent, state="sent")
     connection._replied(wire.Rejected("bad-message", "It cannot be read", "Report it"))
     assert accepted.codes() == []
@@ -419,7 +421,7 @@ def test_a_refusal_of_what_could_not_be_read_is_told_to_what_was_sent_last(
 
 
 @pytest.mark.reason("no-daemon")
-def test_asking_without_a_daemon(tmp_path: Path) -> None:
+def test_request_without_a_daemon_is_an_error(tmp_path: Path) -> None:
     daemon = DaemonUnderTest(tmp_path)
     with pytest.raises(DaemonError) as caught:
         request(daemon.settings, wire.Status())
@@ -427,7 +429,7 @@ def test_asking_without_a_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.reason("no-reply")
-def test_asking_a_daemon_that_is_stopped_by_a_signal(daemon: DaemonUnderTest) -> None:
+def test_request_to_a_suspended_daemon_times_out(daemon: DaemonUnderTest) -> None:
     psutil.Process(daemon.pid).suspend()
     try:
         with pytest.raises(DaemonError) as caught:
@@ -437,8 +439,8 @@ def test_asking_a_daemon_that_is_stopped_by_a_signal(daemon: DaemonUnderTest) ->
         psutil.Process(daemon.pid).resume()
 
 
-def test_a_daemon_of_another_version(tmp_path: Path) -> None:
-    """Its reply is told in the one form that all versions share, for a question and for a submit."""
+def test_rejection_by_a_daemon_of_another_version_is_understood(tmp_path: Path) -> None:
+    """Every protocol version has the same form of rejection. It reaches both a request and a submit."""
     import zmq
 
     daemon = DaemonUnderTest(tmp_path)

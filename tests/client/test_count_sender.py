@@ -1,4 +1,6 @@
-"""A process whose graphs all hit is counted while it serves: a signal ends it without a word."""
+"""Tests that a process whose graphs all hit is counted while it serves, since a signal may end it before its exit
+handlers.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def test_server_that_a_signal_ends_is_counted(served: Host) -> None:
     assert served.stats().hits == before + 1
 
 
-def test_changes_are_sent_together_and_no_thread_stays() -> None:
+def test_changes_are_sent_together_and_the_thread_ends() -> None:
     sent = threading.Semaphore(0)
     sender = CountSender(sent.release)
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""An exception of an eager run is the program's only if compiled code raises one, and the eager run leaves nothing."""
+"""Tests of eager runs that raise: the exception reaches the program only if compiled code raises too, and effects are
+undone.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ X = torch.arange(1.0, 5.0)
 
 
 def fails(x: torch.Tensor) -> torch.Tensor:
-    """There is no eager kernel for it."""
+    """No eager kernel supports this dtype."""
     small = x.to(torch.uint32)
     return small + small
 
 
 class Graph:
-    """A graph that runs eager, until a call waits for what ``compiled`` is."""
+    """A graph that runs eager until a call waits for ``compiled``."""
 
     def __init__(self, function: Callable[..., Any], compiled: Callable[..., Any] | None, **more: Any) -> None:
         self.waits: list[str] = []
@@ -47,13 +49,13 @@ class Graph:
         self.call = self.dispatch.call
 
 
-def test_compiled_code_takes_the_place_of_an_eager_run_that_raises() -> None:
+def test_compiled_code_replaces_an_eager_run_that_raises() -> None:
     made = Graph(fails, lambda x: "compiled")
     assert [made.call(X), made.call(X)] == ["compiled", "compiled"]
     assert made.waits == ["waited"] and made.raised == [("NotImplementedError", False), ("NotImplementedError", True)]
 
 
-def test_what_compiled_code_raises_is_raised_alone() -> None:
+def test_exception_of_compiled_code_is_raised_without_context() -> None:
     def compiled(x: torch.Tensor) -> Any:
         raise KeyError("compiled")
 
@@ -62,7 +64,7 @@ def test_what_compiled_code_raises_is_raised_alone() -> None:
     assert raised.value.__context__ is None and raised.value.__cause__ is None
 
 
-def test_the_exception_of_the_eager_run_is_raised_where_no_compiled_code_comes() -> None:
+def test_eager_exception_is_raised_if_no_compiled_code_comes() -> None:
     made = Graph(fails, None)
     for _ in range(2):
         with pytest.raises(NotImplementedError, match="UInt32"):
@@ -71,7 +73,9 @@ def test_the_exception_of_the_eager_run_is_raised_where_no_compiled_code_comes()
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_is_no_error_of_the_run(kind: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_of_an_eager_run_is_raised_at_once(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(self: StandIn, *args: Any) -> Any:
         raise kind
 
@@ -82,7 +86,7 @@ def test_an_interrupt_is_no_error_of_the_run(kind: type[BaseException], monkeypa
     assert made.waits == []
 
 
-def test_a_capture_of_a_cuda_graph_is_not_waited_in() -> None:
+def test_no_wait_during_a_cuda_graph_capture() -> None:
     made = Graph(fails, lambda x: "compiled", is_capturing=lambda: True)
     with pytest.raises(NotImplementedError):
         made.call(X)
@@ -123,7 +127,9 @@ WRITERS = [twice, a_view, several, an_output, an_activation, random]
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("function", WRITERS)
-def test_compiled_code_finds_what_the_eager_run_found(function: Callable[..., Any], inference: bool) -> None:
+def test_effects_of_the_eager_run_are_undone_before_compiled_code_runs(
+    function: Callable[..., Any], inference: bool
+) -> None:
     with torch.inference_mode(inference):
         x = X.clone()
         found: list[Any] = []
@@ -137,7 +143,7 @@ def test_compiled_code_finds_what_the_eager_run_found(function: Callable[..., An
     assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1]) and found[2] == wanted[2]
 
 
-def test_what_was_saved_for_a_backward_stays_valid() -> None:
+def test_tensors_saved_for_a_backward_stay_valid() -> None:
     a, x = torch.ones(4, requires_grad=True), X.clone()
     loss = (a * x).sum()
     assert Graph(twice, lambda given: "compiled").call(x) == "compiled"
@@ -145,7 +151,7 @@ def test_what_was_saved_for_a_backward_stays_valid() -> None:
     assert torch.equal(a.grad, X)
 
 
-def test_statistics_of_a_batch_norm_are_put_back() -> None:
+def test_batch_norm_statistics_are_restored() -> None:
     def function(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         count.add_(1)
         return fails(F.batch_norm(x, mean, var, training=True))
@@ -156,7 +162,7 @@ def test_statistics_of_a_batch_norm_are_put_back() -> None:
     assert all(map(torch.equal, given, before))
 
 
-def test_an_input_with_a_history_is_put_back() -> None:
+def test_input_with_autograd_history_is_restored() -> None:
     a = torch.ones(4, requires_grad=True)
     x = a * 1
     node = x.grad_fn
@@ -175,8 +181,8 @@ def changes_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return fails(y)
 
 
-def test_a_large_input_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So its change cannot be undone: where it was changed, the exception is that of the eager run."""
+def test_change_of_a_large_input_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of such an input cannot be undone, so the eager run's exception is raised if the run changed it."""
     monkeypatch.setattr(undo_effects, "MAX_BYTES", 8)
     x = X.clone()
     assert Graph(changes_behind, lambda *args: "compiled").call(x, X) == "compiled" and torch.equal(x, X)
@@ -206,8 +212,8 @@ def refuses(x: torch.Tensor) -> torch.Tensor:
     raise ValueError("refused")
 
 
-def test_an_operator_of_the_program_is_not_called_twice() -> None:
-    """Compiled code would call the same code, which may count or print."""
+def test_custom_operator_is_not_called_twice() -> None:
+    """Compiled code would run the same operator again, although it may count or print."""
     CALLS.clear()
     made = Graph(lambda x: refuses(x) * 2, lambda x: "compiled")
     with pytest.raises(ValueError, match="refused"):
@@ -227,14 +233,14 @@ def noted(x: torch.Tensor) -> torch.Tensor:
 torch.fx.wrap("noted")
 
 
-def test_the_values_of_the_failed_run_are_gone_when_compiled_code_runs() -> None:
-    """A run may fail for want of memory."""
+def test_values_of_the_failed_run_are_freed_before_compiled_code_runs() -> None:
+    """The run may have failed because memory was short."""
     KEPT.clear()
     assert Graph(lambda x: fails(noted(x)), lambda x: [one() for one in KEPT]).call(X) == [None]
 
 
-def test_a_checkpoint_computes_again_what_compiled_code_computed() -> None:
-    """It counts what is saved: what the failed run has saved must not be among that."""
+def test_checkpoint_recomputes_with_compiled_code() -> None:
+    """A checkpoint counts saved tensors. Those of the failed run must not be counted."""
 
     def compiled(x: torch.Tensor) -> torch.Tensor:
         made.waits.append("ran")
@@ -249,8 +255,8 @@ def test_a_checkpoint_computes_again_what_compiled_code_computed() -> None:
     assert torch.equal(x.grad, expected.grad)
 
 
-def test_a_run_that_is_not_the_only_one_of_its_checkpoint_stays_eager() -> None:
-    """The first call has run eager and will run so again."""
+def test_second_call_within_a_checkpoint_stays_eager() -> None:
+    """The first call ran eager and will run eager in the recomputation."""
     made = Graph(lambda x: torch.bincount(x.to(torch.int64)), lambda x: "compiled")
 
     def both(x: torch.Tensor) -> torch.Tensor:
@@ -261,7 +267,7 @@ def test_a_run_that_is_not_the_only_one_of_its_checkpoint_stays_eager() -> None:
         checkpoint(both, (X * 2).requires_grad_(), use_reentrant=False)
 
 
-def test_operators_are_not_looked_at_for_nan_one_by_one() -> None:
+def test_nan_detection_uses_compiled_code() -> None:
     made, x = Graph(lambda x: x * 2, lambda x: "compiled"), X.clone().requires_grad_()
     assert torch.equal(made.call(x), X * 2)
     with torch.autograd.detect_anomaly(check_nan=False):
@@ -272,7 +278,7 @@ def test_operators_are_not_looked_at_for_nan_one_by_one() -> None:
 
 
 @pytest.mark.reason("stand-in-raised")
-def test_a_call_whose_artifact_does_not_come_in_time_is_compiled_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_without_an_artifact_in_time_is_compiled_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon(PRECOMPILED_WAIT_S="0.01") as here:
         monkeypatch.setattr(submit, "compile_inline", lambda *_: (lambda x: ["compiled"], ""))
         compiled = torch.compile(fails, backend="precompiled")

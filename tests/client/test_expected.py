@@ -1,4 +1,4 @@
-"""A worker that starts while the first graph is still being traced (docs/decisions/0016)."""
+"""Tests of a worker that starts while the first graph is still being traced (docs/decisions/0016)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support_host import TIMEOUT_S, Host
 from precompiled import wire
 from precompiled.client.connection import Connection
 
-# What the frame's trace calls returns only when there is a worker, and nothing has been submitted yet.
+# A function called during the trace returns only once a worker exists, before anything was submitted.
 PROGRAM = """
 import sys, time
 import torch, precompiled
@@ -49,14 +49,14 @@ def test_daemon_and_worker_start_while_the_first_graph_is_traced(host: Host) -> 
     assert worker.jobs_done == 1, "it is the one that the graph went to"
 
 
-def test_nothing_starts_ahead_where_the_store_has_something(host: Host) -> None:
+def test_no_worker_starts_ahead_if_the_store_has_artifacts(host: Host) -> None:
     (host.root / "store" / "artifacts" / "something.0").mkdir(parents=True, mode=0o700)
     (host.root / "store").chmod(0o700)
     (host.root / "store" / "artifacts").chmod(0o700)
     assert run(host, 0.0) == "[0.0, 0.0] 0"
 
 
-def test_it_waits_for_a_daemon_that_is_starting_and_the_graph_overtakes_it(tmp_path: Path) -> None:
+def test_expectation_waits_for_a_starting_daemon_and_a_submit_replaces_it(tmp_path: Path) -> None:
     daemon = DaemonUnderTest(tmp_path)
     first, second = Connection(daemon.settings), Connection(daemon.settings)
     try:
@@ -76,7 +76,7 @@ def test_it_waits_for_a_daemon_that_is_starting_and_the_graph_overtakes_it(tmp_p
         daemon.cleanup()
 
 
-def test_an_interpreter_that_is_none_is_no_trouble(tmp_path: Path) -> None:
+def test_invalid_interpreter_or_device_is_ignored(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         connection = Connection(daemon.settings)
         try:

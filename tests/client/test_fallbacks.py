@@ -1,7 +1,7 @@
-"""Each reason for doing without an artifact, in a client: told, counted, and the result is eager's all the same.
+"""Tests of each reason for running without an artifact, in a client: reported, counted, and with eager's result.
 
-This process is the client; its graphs are real, and so are the store, the socket and the daemon. The daemon's worker
-has no compiler (support_daemon.py): it cannot read a real graph, which is an error of its own.
+This process is the client. Its graphs, the store, the socket and the daemon are real. The daemon's worker has no
+compiler (support_daemon.py) and cannot read a real graph, which is an error of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def call(here: ThisProcess, **compile_arguments: Any) -> GraphReport:
-    """Compile and call ``double``; what is said of it. A warning of ours is expected, and not looked at."""
+    """Compile and call ``double`` and return its report. Warnings are expected and ignored."""
     before = len(here.reports())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -77,7 +77,7 @@ def here() -> Iterator[ThisProcess]:
 
 
 def plant(here: ThisProcess, **changes: Any) -> tuple[Store, Path]:
-    """An artifact of the graph of ``double`` that is well-formed, and that no torch can load."""
+    """Publish a well-formed artifact for the graph of ``double`` that no torch can load."""
     key = call(here).key
     here.counted("bypassed")
     manifest = fmt.Manifest(key=key, name="double", components={"graph": "x"}, environment={}, device="cpu", guards="",
@@ -87,14 +87,14 @@ def plant(here: ThisProcess, **changes: Any) -> tuple[Store, Path]:
 
 
 def is_made_anew(here: ThisProcess, code: str) -> None:
-    """The artifact counts as ``code``, and the graph is a miss: which is a bypass in this mode."""
+    """Check that the artifact counts as ``code``, and that the graph is a miss, which is a bypass in this mode."""
     graph = call(here)
     assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "lookup-only")
     assert here.counted("fallbacks") == {code: 1}
 
 
 @pytest.mark.reason("artifact-unloadable")
-def test_an_artifact_that_torch_cannot_load(here: ThisProcess) -> None:
+def test_unloadable_artifact_is_quarantined_and_recompiled(here: ThisProcess) -> None:
     store, path = plant(here)
     is_made_anew(here, "artifact-unloadable")
     assert not path.exists() and "torch cannot load" in next(store.quarantined.glob("*.reason")).read_text()
@@ -102,7 +102,7 @@ def test_an_artifact_that_torch_cannot_load(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("artifact-corrupt")
-def test_an_artifact_that_was_altered(here: ThisProcess) -> None:
+def test_altered_artifact_is_quarantined_and_recompiled(here: ThisProcess) -> None:
     store, path = plant(here)
     (path / fmt.BUNDLE).write_bytes(b"no pickle of torch'Z")
     is_made_anew(here, "artifact-corrupt")
@@ -111,7 +111,7 @@ def test_an_artifact_that_was_altered(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("artifact-evicted")
-def test_an_artifact_that_is_evicted_while_it_is_loaded(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_artifact_evicted_during_its_load_is_a_miss(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     _, path = plant(here)
     read = Store.read_files
 
@@ -124,7 +124,7 @@ def test_an_artifact_that_is_evicted_while_it_is_loaded(here: ThisProcess, monke
 
 
 @pytest.mark.reason("store-untrusted")
-def test_a_store_that_others_may_write_to(here: ThisProcess) -> None:
+def test_store_that_others_can_write_is_not_used(here: ThisProcess) -> None:
     store, _ = plant(here)
     store.artifacts.chmod(0o777)
     graph = call(here)
@@ -132,11 +132,11 @@ def test_a_store_that_others_may_write_to(here: ThisProcess) -> None:
     assert "chmod" in graph.message and here.counted("fallbacks") == {"store-untrusted": 1}
 
 
-# ---------------------------------------------------------------- no daemon, and one that does not answer
+# ---------------------------------------------------------------- no daemon, or a daemon that does not answer
 
 
 @pytest.mark.reason("no-daemon")
-def test_without_a_daemon_one_warning_and_plain_torch_compile() -> None:
+def test_without_a_daemon_graphs_compile_in_process_with_one_warning() -> None:
     with this_process({"PRECOMPILED_MODE": "eager"}) as here:
         with pytest.warns(RuntimeWarning, match=r"compiles in process \(no-daemon\)") as warned:
             for factor in (2, 3):
@@ -152,8 +152,10 @@ def test_without_a_daemon_one_warning_and_plain_torch_compile() -> None:
 @pytest.mark.reason("compile-error", "worker-only-error", "aliased-mutation")
 @pytest.mark.parametrize("when", ["before", "while it is awaited", "while it is waited for"])
 @pytest.mark.parametrize("code", ["compile-error", "aliased-mutation"])
-def test_a_failure_record(code: str, when: str) -> None:
-    """In process: at once where the frame is still there, else at the next call. Torch's failures are told as ours."""
+def test_graph_with_a_failure_record_is_compiled_in_process(code: str, when: str) -> None:
+    """In process: at once while the frame is being traced, otherwise at the next call. A failure of torch is reported
+    as worker-only.
+    """
     alone = {"worker-only-error": 1} if code == "compile-error" else {}
     reason = "worker-only-error" if alone else code
     with recorded(code, when) as (here, publish):
@@ -178,7 +180,9 @@ def test_a_failure_record(code: str, when: str) -> None:
 
 @contextmanager
 def recorded(code: str, when: str) -> Iterator[tuple[ThisProcess, Callable[[], None]]]:
-    """A client that meets a failure record of ``double``, ``when``; or as soon as one publishes it."""
+    """A client that meets a failure record of ``double`` at the moment ``when``, or after a call of the yielded
+    function.
+    """
     with this_process() as here:
         key = call(here).key
     with deaf_daemon(PRECOMPILED_MODE="wait" if when == "while it is waited for" else "eager") as here:
@@ -204,7 +208,7 @@ def recorded(code: str, when: str) -> Iterator[tuple[ThisProcess, Callable[[], N
 
 
 class Refusal(RuntimeError):
-    """What a compile raises here."""
+    """The exception that a compile raises in these tests."""
 
 
 def raises(error: Exception) -> Callable[..., Any]:
@@ -215,7 +219,7 @@ def raises(error: Exception) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("when", ["before", "while it is waited for"])
-def test_what_torch_raises_is_raised_while_the_frame_is_there(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_error_is_raised_while_the_frame_is_traced(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded("compile-error", when) as (here, _):
         monkeypatch.setattr(inductor_backend, "compile_in_process", raises(Refusal("torch says no")))
         with warnings.catch_warnings():
@@ -237,7 +241,7 @@ def test_what_torch_raises_is_raised_while_the_frame_is_there(when: str, monkeyp
 def compiled_late(
     monkeypatch: pytest.MonkeyPatch, captured: Exception, given: Exception | None
 ) -> Iterator[tuple[ThisProcess, Callable[[torch.Tensor], torch.Tensor]]]:
-    """A graph whose next call compiles it: the captured program raises, and the graph as Dynamo gave it may, too."""
+    """A graph that its next call compiles: the captured program raises, and Dynamo's graph raises ``given``, if any."""
     with recorded("compile-error", "while it is awaited") as (here, publish):
         monkeypatch.setattr(submit, "compile_inline", compile_inline)
         monkeypatch.setattr(compiling, "compile_here", raises(captured))
@@ -251,7 +255,7 @@ def compiled_late(
         yield here, compiled
 
 
-def test_what_torch_raises_is_raised_at_each_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_error_is_raised_at_each_later_call(monkeypatch: pytest.MonkeyPatch) -> None:
     with compiled_late(monkeypatch, Refusal("torch says no"), Refusal("torch says no")) as (here, compiled):
         for _ in range(3):
             with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
@@ -270,7 +274,7 @@ def test_what_torch_raises_is_raised_at_each_later_call(monkeypatch: pytest.Monk
         (torch._subclasses.fake_tensor.DynamicOutputShapeException(None), None),
     ],
 )
-def test_a_backends_error_is_taken_as_dynamo_takes_it(
+def test_backend_error_is_treated_as_dynamo_treats_it(
     monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None
 ) -> None:
     with compiled_late(monkeypatch, error, error) as (_, compiled):
@@ -282,7 +286,7 @@ def test_a_backends_error_is_taken_as_dynamo_takes_it(
                     compiled(X)
 
 
-def test_errors_that_are_suppressed_are_said_as_torch_says_them(
+def test_suppressed_errors_are_logged_as_by_torch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -295,8 +299,8 @@ def test_errors_that_are_suppressed_are_said_as_torch_says_them(
         assert caplog.text.count("WON'T CONVERT double") == 1 and "torch says no" in caplog.text
 
 
-def test_a_fault_of_our_capture_is_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph as Dynamo gave it compiles: that serves, where it serves all calls."""
+def test_error_in_the_capture_is_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo's own graph compiles, so its code serves the calls."""
     with compiled_late(monkeypatch, KeyError("ours"), None) as (here, compiled):
         torch.testing.assert_close(compiled(X), X * 2)
         assert len(here.in_process) == 1
@@ -304,7 +308,7 @@ def test_a_fault_of_our_capture_is_not_raised(monkeypatch: pytest.MonkeyPatch) -
         assert here.counted("fallbacks") == {"compile-error": 1, "worker-only-error": 1}
 
 
-def test_two_different_errors_may_be_ours_and_are_not_raised(
+def test_two_different_compile_errors_are_logged_not_raised(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with compiled_late(monkeypatch, KeyError("ours"), Refusal("torch says no")) as (here, compiled):
@@ -315,7 +319,7 @@ def test_two_different_errors_may_be_ours_and_are_not_raised(
 
 
 @pytest.mark.reason("internal-error")
-def test_an_error_of_ours_at_a_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_at_a_submit_compiles_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon() as here:
         monkeypatch.setattr(here.session.connection, "submit", _no_descriptors)
         graph = call(here)
@@ -338,7 +342,7 @@ def compiled_at_its_next_call(here: ThisProcess, reason: str) -> GraphReport:
     return graph
 
 
-def test_a_graph_that_no_daemon_takes_any_more_is_compiled_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_graph_is_compiled_in_process_if_the_daemon_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "ALONE_S", 0.05)
     with deaf_daemon() as here:
         compiled_at_its_next_call(here, "no-daemon")
@@ -346,15 +350,17 @@ def test_a_graph_that_no_daemon_takes_any_more_is_compiled_in_process(monkeypatc
 
 
 @pytest.mark.reason("swap-thread")
-def test_the_thread_that_awaits_artifacts_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_swap_thread_leads_to_a_compile_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon() as here:
         monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
         graph = compiled_at_its_next_call(here, "swap-thread")
         assert "Too many open files" in graph.message and here.counted("fallbacks") == {"swap-thread": 1}
 
 
-def test_a_trace_anew_waits_for_a_call_that_nothing_repeats() -> None:
-    """A checkpoint takes what the second run saves for what the first one did: both are eager, or both compiled."""
+def test_retrace_waits_for_a_call_that_no_checkpoint_repeats() -> None:
+    """A checkpoint matches the tensors of the second run with those of the first, so both must be eager or both
+    compiled.
+    """
     x, weight = torch.randn(6, 6), torch.randn(6, 6, requires_grad=True)
     function = torch.compile(lambda x, weight: torch.sin(x @ weight), backend="precompiled")
 
@@ -380,7 +386,9 @@ def test_a_trace_anew_waits_for_a_call_that_nothing_repeats() -> None:
 
 
 def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
-    """What ``look`` finds in a child: a real one, or its parent's threads would be at work on what is made anew."""
+    """The result of ``look`` in a forked child. A real fork is needed, because the parent's threads would use the new
+    state too.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -394,7 +402,7 @@ def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.reason("submit-failed")
-def test_a_child_of_a_fork_that_cannot_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_forked_child_that_cannot_submit_compiles_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with deaf_daemon() as here:
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
@@ -413,8 +421,8 @@ def test_a_child_of_a_fork_that_cannot_submit(monkeypatch: pytest.MonkeyPatch, t
         assert "Too many open files" in found["message"] and found["counted"] == {"submit-failed": 1}
 
 
-def test_a_child_of_a_fork_asks_in_its_own_name(tmp_path: Path) -> None:
-    """The daemon tells one client of an id: with its parent's, the child would take its answers away."""
+def test_forked_child_submits_with_its_own_id(tmp_path: Path) -> None:
+    """The daemon replies to one client per id: with its parent's id, the child would take the parent's replies."""
     with deaf_daemon() as here:
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
@@ -431,7 +439,7 @@ def test_a_child_of_a_fork_asks_in_its_own_name(tmp_path: Path) -> None:
         assert list(here.session.pending._awaited) == [parents]
 
 
-def test_a_thread_for_the_swaps_that_cannot_be_started_spoils_one_graph_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_of_the_swap_thread_affects_one_graph_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon() as here:
         start = threading.Thread.start
 
@@ -451,8 +459,8 @@ def test_a_thread_for_the_swaps_that_cannot_be_started_spoils_one_graph_only(mon
 
 
 @pytest.mark.reason("artifact-evicted")
-def test_an_artifact_that_is_gone_before_the_look_is_asked_for_again_but_not_for_ever() -> None:
-    """A store that evicts what it has just got, or one that was cleared."""
+def test_artifact_that_is_gone_at_its_lookup_is_resubmitted_a_few_times() -> None:
+    """The store evicted the artifact at once, or was cleared."""
     with deaf_daemon() as here:
         call(here)
         known = set()
@@ -462,13 +470,13 @@ def test_an_artifact_that_is_gone_before_the_look_is_asked_for_again_but_not_for
                 if id not in known:
                     known.add(id)
                     here.session.pending.on_reply(wire.Accepted(id, "", "published"))
-        assert here.session.pending.wait(30)  # the last one is counted, too
+        assert here.session.pending.wait(30)  # the last report is counted too
         graph = only(here)
         assert (graph.state, graph.reason) == ("bypassed", "artifact-evicted")
         assert len(known) == 3 and here.counted("fallbacks") == {"artifact-evicted": 3}
 
 
-def test_a_record_of_another_variants_failure_does_not_end_what_was_just_submitted() -> None:
+def test_older_failure_record_does_not_end_a_new_submit() -> None:
     with this_process() as here:
         key = call(here).key
     with deaf_daemon() as here:
@@ -483,8 +491,10 @@ def test_a_record_of_another_variants_failure_does_not_end_what_was_just_submitt
         assert only(here).state == "bypassed"
 
 
-def test_a_graph_that_is_done_is_not_submitted_again() -> None:
-    """A call that waits for it may come to that just when the swap thread has done: then it is awaited by nobody."""
+def test_finished_graph_is_not_resubmitted() -> None:
+    """A waiting call may try to resubmit just when the swap thread has finished. Then nothing awaits the graph any
+    more.
+    """
     with deaf_daemon() as here:
         call(here)
         (item,) = here.session.pending._awaited.values()
@@ -494,7 +504,7 @@ def test_a_graph_that_is_done_is_not_submitted_again() -> None:
 
 
 @pytest.mark.parametrize("when", ["before it has another id", "before that is submitted", "before the end forgets"])
-def test_what_is_done_while_it_is_submitted_again_is_not_kept_for_the_next_daemon(
+def test_graph_finished_during_a_resubmit_leaves_no_submit(
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     with deaf_daemon() as here:
@@ -524,7 +534,7 @@ def test_what_is_done_while_it_is_submitted_again_is_not_kept_for_the_next_daemo
 
 
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
-def test_a_call_that_must_not_run_eager_waits_while_another_thread_compiles_its_graph() -> None:
+def test_call_that_must_not_run_eager_waits_for_another_threads_compile() -> None:
     with deaf_daemon() as here:
         call(here)
         (item,) = here.session.pending._awaited.values()
@@ -532,7 +542,7 @@ def test_a_call_that_must_not_run_eager_waits_while_another_thread_compiles_its_
 
         def compiles() -> tuple[Callable[..., Any], str]:
             begun.set()
-            returned.wait(0.5)  # as long as nobody goes on without it
+            returned.wait(0.5)  # while the other thread waits
             return lambda x: (x * 2,), ""
 
         def must_not_run_eager() -> None:
@@ -555,7 +565,7 @@ def perceptron(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> to
 
 
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
-def test_what_is_compiled_late_draws_none_of_the_programs_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_compile_does_not_draw_the_programs_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inductor measures kernels on random tensors."""
     original, drawn = retained_graphs.inner_compile, []
 
@@ -578,8 +588,10 @@ def test_what_is_compiled_late_draws_none_of_the_programs_random_numbers(monkeyp
 
 
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
-def test_what_is_compiled_late_may_be_retained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its backward is compiled ahead of its first call, and must not overwrite what is asked for again."""
+def test_late_compile_supports_retain_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its backward is compiled before its first call, and must not overwrite saved tensors that a second backward
+    needs.
+    """
     torch.manual_seed(0)
     given = [torch.randn(shape, requires_grad=True) for shape in ((4, 6), (6, 8), (8, 2))]
 
@@ -598,13 +610,13 @@ def test_what_is_compiled_late_may_be_retained(monkeypatch: pytest.MonkeyPatch) 
         (item,) = here.session.pending._awaited.values()
         here.session.pending._give_up(item, "artifact-evicted", "It was removed three times.")
         for _ in range(2):
-            # As near as sums in another order are, on any CPU; what was overwritten is far from it.
+            # Tolerances for sums in another order on any CPU. Overwritten tensors would differ by far more.
             torch.testing.assert_close(gradients(compiled), expected, rtol=1e-4, atol=1e-4)
         assert only(here).source == "inline" and here.in_process == []
         assert item.calls.snapshot().calls_compiled
 
 
-def test_what_fails_for_a_device_that_is_not_here_is_not_compiled_for_it_in_process(
+def test_graph_for_an_absent_device_is_not_compiled_in_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PRECOMPILED_TARGET", "h100")
@@ -633,7 +645,7 @@ def with_daemon(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, **sett
         yield here
 
 
-def test_a_daemon_that_took_long_to_start_serves_what_comes_then(
+def test_daemon_that_starts_late_serves_later_graphs(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = DaemonUnderTest(tmp_path_factory.mktemp("d"))
@@ -649,7 +661,7 @@ def test_a_daemon_that_took_long_to_start_serves_what_comes_then(
 
 
 @pytest.mark.reason("compile-failed")
-def test_what_the_daemon_refuses_is_compiled_in_process_and_stats_show_why(
+def test_rejected_graph_is_compiled_in_process_and_counted_by_reason(
     daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with with_daemon(daemon, monkeypatch) as here:
@@ -666,7 +678,9 @@ def test_what_the_daemon_refuses_is_compiled_in_process_and_stats_show_why(
 
 
 @pytest.mark.reason("too-large")
-def test_a_graph_over_the_limit(daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_above_the_size_limit_is_compiled_in_process(
+    daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with with_daemon(daemon, monkeypatch, PRECOMPILED_MAX_GRAPH_BYTES="10") as here:
         call(here)
         assert here.session.pending.wait(30)
@@ -686,7 +700,7 @@ def reduced(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.reason("no-stand-in")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
-def test_collectives_wait_for_their_artifact_and_are_compiled_in_process_at_last() -> None:
+def test_collectives_wait_then_compile_in_process() -> None:
     with deaf_daemon(PRECOMPILED_WAIT_S="0.01") as here:
         torch.testing.assert_close(here.call(reduced, X), X + 1)
         assert "ranks must not run eager and compiled mixes" in here.was_refused("no-stand-in")
@@ -696,8 +710,8 @@ def test_collectives_wait_for_their_artifact_and_are_compiled_in_process_at_last
 @pytest.mark.reason("worker-only-error")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
-def test_a_failure_that_collectives_wait_for_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are compiled in process, whatever the record advises; the warning said that they stay eager."""
+def test_failed_compile_of_collectives_is_reported_and_done_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compiled in process even if the record says to stay eager. The warning must say so."""
     with deaf_daemon(PRECOMPILED_WAIT_S="1000") as here:
 
         def fails(_: Any, message: Any, *__: Any) -> None:
@@ -713,8 +727,8 @@ def test_a_failure_that_collectives_wait_for_is_told_as_what_it_is(monkeypatch: 
 
 
 @pytest.mark.reason("size-guards")
-def test_an_artifact_whose_guards_cannot_be_evaluated_serves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph is compiled in process, and not left eager for good: one that awaited it, and one that finds it."""
+def test_artifact_with_invalid_guards_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph is compiled in process instead of staying eager, whether it awaited the artifact or found it."""
     with deaf_daemon() as here:
         store = here.session.store
 
@@ -741,7 +755,7 @@ def test_an_artifact_whose_guards_cannot_be_evaluated_serves_nobody(monkeypatch:
 @pytest.mark.reason("no-stand-in")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
-def test_collectives_over_symbolic_sizes_are_awaited_as_others_are() -> None:
+def test_collectives_with_symbolic_sizes_wait_too() -> None:
     with deaf_daemon(PRECOMPILED_WAIT_S="0.01") as here:
         x = X.clone()
         torch._dynamo.mark_dynamic(x, 0)
@@ -755,8 +769,10 @@ def runs_eager(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("code", ["lookup-only", "no-daemon", "too-many-variants"])
-def test_sizes_that_nobody_is_asked_for_are_compiled_in_process_where_a_graph_must_not_run_eager(code: str) -> None:
-    """As after a package: nothing is submitted in mode lookup, without a daemon, or for ever more sizes."""
+def test_sizes_that_cannot_be_submitted_are_compiled_in_process(code: str) -> None:
+    """For example after a package: nothing is submitted in mode lookup, without a daemon, or above the number of
+    variants.
+    """
     programs: list[capture.Program] = []
 
     def captured(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
@@ -820,7 +836,7 @@ def test_require_raises_a_fallback() -> None:
         assert not here.in_process and here.counted("not_served") == {"no-daemon": 1}
 
 
-def test_require_raises_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_raises_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon(PRECOMPILED_REQUIRE="1") as here:
         monkeypatch.setattr(here.session.connection, "submit", _no_descriptors)
         error = raised(here)
@@ -843,7 +859,7 @@ def test_require_waits_in_mode_eager_and_raises_at_the_deadline() -> None:
     with deaf_daemon(PRECOMPILED_REQUIRE="1", PRECOMPILED_WAIT_S="0.01") as here:
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
-        for _ in range(2):  # a server that catches it must not go on eager
+        for _ in range(2):  # a server that catches the exception must not continue eager
             with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"within 0\.01 s") as failed:
                 compiled(X)
             assert isinstance(failed.value.inner_exception, NotServed)
@@ -853,20 +869,20 @@ def test_require_waits_in_mode_eager_and_raises_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("code", ["compile-failed", "swap-thread"])
-def test_require_raises_in_the_first_call_what_the_daemon_says_later(
+def test_require_raises_later_failures_of_the_daemon_in_the_first_call(
     daemon: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     with with_daemon(daemon, monkeypatch, PRECOMPILED_REQUIRE="1") as here:
         if code == "swap-thread":
             monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # an error is said once
+            warnings.simplefilter("error")  # the error appears once
             says_what_to_do(raised(here), code)
         assert not here.in_process and only(here).state == "failed"
 
 
-def test_require_holds_for_further_sizes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph that has been swapped for some sizes must not run eager at others."""
+def test_require_applies_to_later_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that was swapped for some sizes must not run eager at others."""
     with deaf_daemon(PRECOMPILED_REQUIRE="1", PRECOMPILED_WAIT_S="0.01") as here:
         calls = GraphCalls(GraphReport(id="1", name="double [0/0]"))
 
@@ -883,7 +899,7 @@ def test_require_holds_for_further_sizes_too(monkeypatch: pytest.MonkeyPatch) ->
             says_what_to_do(caught.value, "too-many-variants")
 
 
-def test_require_is_switched_off_by_what_switches_everything_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_has_no_effect_if_precompiled_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with this_process({"PRECOMPILED_REQUIRE": "1", "PRECOMPILED_MODE": "off"}) as here:
         torch.testing.assert_close(here.call(double, X), X * 2)
         assert len(here.in_process) == 1
@@ -892,8 +908,8 @@ def test_require_is_switched_off_by_what_switches_everything_off(monkeypatch: py
         assert len(here.in_process) == 1
 
 
-def test_require_is_not_switched_off_by_a_setting_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Undone before the process's own session is: what a test leaves there would write at the end of the run.
+def test_require_stays_in_effect_with_an_invalid_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Undone before the process's own session is restored, since a session left here would write at the end of the run.
     with this_process() as here, monkeypatch.context() as patch:
         patch.setattr(PROCESS, "session", None)
         patch.setenv("PRECOMPILED_MODE", "fast")
@@ -911,7 +927,7 @@ def _never(*_: Any) -> Any:
 
 
 @pytest.mark.reason("unsupported-torch")
-def test_a_torch_that_this_was_not_checked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = torch._TorchCompileInductorWrapper.__call__
     monkeypatch.setattr(torch, "__version__", "1.13.0")
     monkeypatch.setattr(inductor_route, "_patches", Patches())
@@ -921,8 +937,8 @@ def test_a_torch_that_this_was_not_checked_on(monkeypatch: pytest.MonkeyPatch) -
     assert torch._TorchCompileInductorWrapper.__call__ is plain
 
 
-def test_require_where_nothing_can_be_routed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a bad setting, or another torch, would make of "must be served" plain torch.compile without a word."""
+def test_require_raises_if_the_hook_cannot_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a bad setting or an unsupported torch would silently turn "must be served" into plain torch.compile."""
     plain = torch._TorchCompileInductorWrapper.__call__
     monkeypatch.setattr(inductor_route, "_patches", Patches())
     monkeypatch.setattr(routing, "_undo", [])

@@ -1,4 +1,4 @@
-"""What a process knows of its graphs, and tells the daemon."""
+"""Tests of the record that a process keeps of its graphs and reports to the daemon."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def calls(report: GraphReport) -> tuple[int, int]:
     return report.calls_eager, report.calls_compiled
 
 
-def test_all_calls_are_eager_until_the_flip() -> None:
+def test_calls_before_the_swap_count_as_eager() -> None:
     one = graph()
     one.swap.on(Event.MISS)
     one.calls = 3
     assert (one.snapshot().state, calls(one.snapshot())) == ("pending", (3, 0))
 
 
-def test_calls_after_the_flip_are_compiled() -> None:
+def test_calls_after_the_swap_count_as_compiled() -> None:
     one = graph()
     one.swap.on(Event.MISS)
     one.calls, one.calls_before_flip = 3, 3
@@ -40,7 +40,7 @@ def test_calls_after_the_flip_are_compiled() -> None:
     assert (one.snapshot().state, calls(one.snapshot())) == ("compiled", (3, 7))
 
 
-def test_a_hit_has_no_eager_call() -> None:
+def test_hit_has_no_eager_calls() -> None:
     one = graph()
     one.swap.on(Event.HIT)
     one.calls_before_flip = 0
@@ -63,7 +63,7 @@ def test_reports_come_in_the_order_of_capture() -> None:
     assert [report.id for report in ledger.reports()] == ["0", "1", "2", "3", "4"]
 
 
-def test_what_was_waited_for_was_not_saved() -> None:
+def test_time_waited_is_not_counted_as_saved() -> None:
     calls = GraphCalls(GraphReport(id="1", name="f"))
     saved = []
     for waited_s in (0.0, 4.0, 12.0):
@@ -74,7 +74,7 @@ def test_what_was_waited_for_was_not_saved() -> None:
     assert (calls.report.compile_s, calls.report.saved_s) == (30.0, 16.0)
 
 
-def test_counts_are_told_once() -> None:
+def test_counts_are_reported_once() -> None:
     ledger = Ledger()
     assert not ledger.take_counts()
     ledger.count(hits=1, saved_s=2.5)
@@ -89,13 +89,13 @@ def test_counts_are_told_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hits", "misses", "swapped", "saved_s"])
-def test_one_count_is_enough_to_be_told(kind: str) -> None:
+def test_single_count_is_reported(kind: str) -> None:
     ledger = Ledger()
     ledger.count(**{kind: 1})
     assert ledger.take_counts() == {kind: 1}
 
 
-def test_everything_counted_has_its_place_in_the_tally() -> None:
+def test_tally_has_a_field_for_everything_counted() -> None:
     calls = [node for path in (ROOT / "precompiled").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
              if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]  # fmt: skip
     counted = {str(keyword.arg) for call in calls if call.func.attr == "count" for keyword in call.keywords}
@@ -108,11 +108,11 @@ def test_everything_counted_has_its_place_in_the_tally() -> None:
     assert fields - {"pid"} <= set(wire.StatsReply.__struct_fields__), "what the daemon adds up, it tells"
 
 
-def test_a_forked_child_counts_from_nothing_and_keeps_its_graphs() -> None:
+def test_forked_child_starts_with_zero_counts_and_keeps_its_graphs() -> None:
     ledger = Ledger()
     ledger.add(graph())
     ledger.count(hits=1)
-    ledger._lock.acquire()  # as a thread of the parent may hold it when the child is forked
+    ledger._lock.acquire()  # a thread of the parent may hold the lock at the time of the fork
     ledger.after_fork()
     assert not ledger.take_counts()
     assert len(ledger.reports()) == 1

@@ -1,4 +1,4 @@
-"""When a swap comes: not between an eager run and what may run it again."""
+"""Tests of the time of a swap: never between an eager run and code that may repeat the run."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def graph(function: Callable[..., Any]) -> StandIn:
 
 
 class Keeper:
-    """What a checkpoint keeps."""
+    """An object that a checkpoint keeps alive."""
 
 
 class Repeatable:
-    """An eager run that is always repeatable, for as long as the test keeps the keepers."""
+    """An eager run that can be repeated while the test holds its keepers."""
 
     def __init__(self) -> None:
         self.keepers: list[Keeper] = []
@@ -55,7 +55,7 @@ class Repeatable:
         return lambda error: True
 
 
-def test_a_swap_comes_when_nothing_can_repeat_an_eager_run_any_more() -> None:
+def test_swap_happens_once_no_eager_run_can_be_repeated() -> None:
     eager = Repeatable()
     made = dispatch(eager)
     assert [made.call(), made.call()] == ["eager", "eager"]
@@ -69,7 +69,7 @@ def test_a_swap_comes_when_nothing_can_repeat_an_eager_run_any_more() -> None:
     assert made.call() == "compiled"
 
 
-def test_what_a_swap_waits_for_is_reported() -> None:
+def test_swap_that_waits_for_a_safe_point_is_reported() -> None:
     eager = Repeatable()
     made = dispatch(eager)
     made.call()
@@ -80,7 +80,7 @@ def test_what_a_swap_waits_for_is_reported() -> None:
     assert made._calls.report.message == ""
 
 
-def test_one_graph_does_not_hold_another_back() -> None:
+def test_graph_does_not_delay_the_swap_of_another() -> None:
     eager = Repeatable()
     dispatch(eager).call()
     other = dispatch(eager)
@@ -88,7 +88,7 @@ def test_one_graph_does_not_hold_another_back() -> None:
     assert other.call() == "compiled"
 
 
-def test_a_swap_that_comes_while_a_call_begins_serves_that_call() -> None:
+def test_swap_during_the_start_of_a_call_serves_that_call() -> None:
     eager = Repeatable()
     made = dispatch(eager)
     eager.meanwhile = lambda: made.serve_with(lambda: "compiled")
@@ -96,7 +96,7 @@ def test_a_swap_that_comes_while_a_call_begins_serves_that_call() -> None:
     assert made.call() == "compiled"
 
 
-def test_a_swap_in_another_thread_does_not_come_between() -> None:
+def test_swap_from_another_thread_waits_for_a_safe_point() -> None:
     eager = Repeatable()
     made = dispatch(eager)
     made.call()
@@ -106,7 +106,7 @@ def test_a_swap_in_another_thread_does_not_come_between() -> None:
     assert made.call() == "eager"
 
 
-def test_a_capture_of_a_cuda_graph_is_not_swapped() -> None:
+def test_no_swap_during_a_cuda_graph_capture() -> None:
     capturing = [True]
     made = dispatch(graph(lambda x: x + 1), is_capturing=lambda: capturing[0])
     made.serve_with(lambda x: "compiled")
@@ -118,7 +118,7 @@ def test_a_capture_of_a_cuda_graph_is_not_swapped() -> None:
     assert made.call(torch.zeros(1)) == "compiled", "what has run once may be captured"
 
 
-def test_a_variant_runs_for_the_first_time_outside_of_a_capture_while_another_is_captured() -> None:
+def test_new_variant_does_not_run_first_during_a_cuda_graph_capture() -> None:
     capturing = [False]
     calls = GraphCalls(GraphReport(id="", name=""))
     eager = graph(lambda size, x: x + 1)
@@ -135,7 +135,7 @@ def test_a_variant_runs_for_the_first_time_outside_of_a_capture_while_another_is
     assert made.call(2, torch.zeros(1)) == "compiled for 2"
 
 
-def test_what_may_not_be_done_in_a_capture_is_done_before_the_next_call_outside_of_one() -> None:
+def test_work_forbidden_in_a_capture_waits_for_the_next_call_outside() -> None:
     capturing = [True]
     made = dispatch(graph(lambda x: x + 1), is_capturing=lambda: capturing[0])
     done: list[str] = []
@@ -152,7 +152,7 @@ def test_what_may_not_be_done_in_a_capture_is_done_before_the_next_call_outside_
 
 
 def one_block() -> tuple[Dispatch, torch.Tensor, list[str]]:
-    """A block that says how it ran; compiled, it saves another number of tensors."""
+    """A block that records how each run was made. Its compiled form saves a different number of tensors."""
     weight = torch.ones(4, 4, requires_grad=True)
     ran: list[str] = []
 
@@ -174,7 +174,7 @@ def one_block() -> tuple[Dispatch, torch.Tensor, list[str]]:
     return made, weight, ran
 
 
-def test_a_recomputation_is_as_its_forward_was_and_the_next_forward_is_swapped() -> None:
+def test_recomputation_runs_as_its_forward_and_the_next_step_is_swapped() -> None:
     made, weight, ran = one_block()
 
     def step(between: Callable[[], None] = lambda: None) -> None:
@@ -189,7 +189,7 @@ def test_a_recomputation_is_as_its_forward_was_and_the_next_forward_is_swapped()
     assert ran == ["eager", "eager", "eager", "eager", "compiled", "compiled"]
 
 
-def test_a_checkpoint_that_is_retained_holds_until_it_is_gone() -> None:
+def test_retained_checkpoint_delays_the_swap_until_it_is_freed() -> None:
     made, weight, ran = one_block()
     x = torch.ones(2, 4, requires_grad=True)
     loss = checkpoint(lambda x: made.call(x, weight)[0], x, use_reentrant=False).sum()
@@ -203,7 +203,7 @@ def test_a_checkpoint_that_is_retained_holds_until_it_is_gone() -> None:
     assert ran[-1] == "compiled"
 
 
-def test_a_branch_of_a_checkpoint_that_is_used_later_computes_it_again_as_it_was() -> None:
+def test_later_backward_of_a_checkpoint_recomputes_eager() -> None:
     made, weight, ran = one_block()
     x, other = torch.ones(2, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
     left, right = checkpoint(lambda x: (made.call(x, weight)[0], (x @ other).exp().sin()), x, use_reentrant=False)
@@ -213,8 +213,8 @@ def test_a_branch_of_a_checkpoint_that_is_used_later_computes_it_again_as_it_was
     assert set(ran) == {"eager"}
 
 
-def test_a_checkpoint_is_repeated_as_it_was_where_the_graph_has_no_edges() -> None:
-    """Of one that changes metadata of its input, for instance."""
+def test_checkpoint_of_a_graph_without_edges_recomputes_eager() -> None:
+    """An example is a graph that changes metadata of its input."""
     made, weight, ran = one_block()
     made._eager._plain = False  # type: ignore[attr-defined]
     x = torch.ones(2, 4, requires_grad=True)
@@ -225,7 +225,7 @@ def test_a_checkpoint_is_repeated_as_it_was_where_the_graph_has_no_edges() -> No
 
 
 def two_graphs() -> tuple[Dispatch, Dispatch, SafePoint, torch.Tensor, list[str]]:
-    """Of one function: Dynamo may ask the second one for what the first one has computed."""
+    """Two graphs of one function: Dynamo may call the second to recompute what the first computed."""
     point = SafePoint()
     first, weight, ran = one_block()
     second = dispatch(first._eager, safe_point=point)
@@ -234,7 +234,7 @@ def two_graphs() -> tuple[Dispatch, Dispatch, SafePoint, torch.Tensor, list[str]
     return shared, second, point, weight, ran
 
 
-def test_a_recomputation_by_another_graph_is_eager_where_its_forward_was() -> None:
+def test_recomputation_by_another_graph_is_eager_after_an_eager_forward() -> None:
     first, second, point, weight, ran = two_graphs()
     asked = [first]
     x = torch.ones(2, 4, requires_grad=True)
@@ -250,7 +250,7 @@ def test_a_recomputation_by_another_graph_is_eager_where_its_forward_was() -> No
     assert ran[-1] == "compiled"
 
 
-def test_a_recomputation_by_another_graph_is_compiled_where_its_forward_was() -> None:
+def test_recomputation_by_another_graph_is_compiled_if_the_forward_was() -> None:
     first, second, _, weight, ran = two_graphs()
     first.serve_with(first.compiled)  # type: ignore[attr-defined]
     second.awaits[()] = lambda: second.serve_with(second.compiled)  # type: ignore[attr-defined]
@@ -262,14 +262,14 @@ def test_a_recomputation_by_another_graph_is_compiled_where_its_forward_was() ->
     assert ran == ["compiled", "compiled"]
 
 
-def test_graphs_of_other_functions_have_other_safe_points() -> None:
+def test_each_function_has_its_own_safe_point() -> None:
     points = SafePoints()
     code = one_block.__code__
     assert points.of(code) is points.of(code) is not points.of(two_graphs.__code__)
     assert points.of(None) is not points.of(None)
 
 
-def test_other_hooks_on_saved_tensors_hold_nothing_back() -> None:
+def test_other_saved_tensor_hooks_do_not_delay_a_swap() -> None:
     made, weight, ran = one_block()
     with torch.autograd.graph.save_on_cpu():
         loss = made.call(torch.ones(2, 4), weight)[0].sum()
@@ -279,18 +279,18 @@ def test_other_hooks_on_saved_tensors_hold_nothing_back() -> None:
     assert ran == ["eager", "compiled"]
 
 
-def test_a_reentrant_checkpoint_under_other_hooks_has_one_mask() -> None:
-    """In its backward, saved tensors are hooked as well."""
+def test_reentrant_checkpoint_under_other_hooks_keeps_its_dropout_mask() -> None:
+    """Its backward uses hooks on saved tensors as well."""
     made = dispatch(graph(dropped))
     awaited: list[str] = []
     made.awaits[()] = lambda: awaited.append("waited")
     with torch.autograd.graph.save_on_cpu():
         x = torch.ones(4, requires_grad=True)
         checkpoint(lambda x: made.call(x)[0], x, use_reentrant=True).sum().backward()
-    assert awaited == ["waited", "waited"]  # in the forward, and in the backward
+    assert awaited == ["waited", "waited"]  # once in the forward and once in the backward
 
 
-def test_a_call_that_must_not_run_eager_asks_for_its_own_sizes() -> None:
+def test_call_that_must_not_run_eager_requests_its_own_sizes() -> None:
     requested: list[list[int]] = []
 
     def request(sizes: list[int]) -> None:
@@ -305,11 +305,11 @@ def test_a_call_that_must_not_run_eager_asks_for_its_own_sizes() -> None:
     assert requested == [[3]]
 
 
-def test_of_two_threads_with_the_same_sizes_one_compiles_for_them() -> None:
+def test_one_of_two_threads_compiles_for_equal_sizes() -> None:
     class Raced(dict[tuple[int, ...], Callable[[], None]]):
         def __contains__(self, sizes: object) -> bool:
             found = super().__contains__(sizes)
-            self.clear()  # the other thread has it
+            self.clear()  # the other thread took it
             return found
 
     made = Dispatch(GraphCalls(GraphReport(id="", name="")), lambda size, x: "eager", [0], lambda sizes: None)
@@ -336,7 +336,7 @@ def in_a_function(call: Callable[[], Any]) -> Any:
     return found[0]
 
 
-def test_without_hooks_a_swap_comes_between_forward_and_backward() -> None:
+def test_swap_between_forward_and_backward_is_allowed_without_hooks() -> None:
     made, weight, ran = one_block()
     loss = made.call(torch.ones(2, 4), weight)[0].sum()
     made.serve_with(made.compiled)  # type: ignore[attr-defined]
@@ -350,7 +350,7 @@ def dropped(x: torch.Tensor) -> tuple[torch.Tensor]:
 
 
 @pytest.mark.parametrize("random", [True, False])
-def test_in_a_reentrant_checkpoint_what_draws_random_numbers_waits(random: bool) -> None:
+def test_random_graph_in_a_reentrant_checkpoint_waits_for_its_artifact(random: bool) -> None:
     made = dispatch(graph(dropped if random else lambda x: (x * 2,)))
     awaited: list[str] = []
 
@@ -366,7 +366,7 @@ def test_in_a_reentrant_checkpoint_what_draws_random_numbers_waits(random: bool)
     assert torch.equal(output, torch.full((4,), 3.0 if random else 2.0))
 
 
-def test_outside_of_what_is_computed_again_nothing_waits_for_random_numbers() -> None:
+def test_random_graph_outside_of_a_checkpoint_does_not_wait() -> None:
     made = dispatch(graph(dropped))
     made.awaits[()] = lambda: pytest.fail("it waited")
     for context in (torch.enable_grad(), torch.no_grad()):
@@ -388,10 +388,10 @@ functional = torch.nn.functional
         (lambda x: x + torch.rand(1), True),
         (lambda x: x.sin(), False),
         (lambda x: x.clone().bernoulli_(), True),
-        (lambda x: x[: int(x.sum().item())], True),  # cannot be told
+        (lambda x: x[: int(x.sum().item())], True),  # cannot be determined
     ],
 )
-def test_what_draws_random_numbers_is_told_without_drawing(run: Callable[..., Any], draws: bool) -> None:
+def test_use_of_random_numbers_is_detected_without_drawing(run: Callable[..., Any], draws: bool) -> None:
     x, state = torch.randn(1, 2, 8, 8), torch.get_rng_state()
     assert enclosing_regions.draws(run, [x]) is draws
     assert torch.equal(torch.get_rng_state(), state)
@@ -400,8 +400,8 @@ def test_what_draws_random_numbers_is_told_without_drawing(run: Callable[..., An
 # ---------------------------------------------------------------- a graph that must not run eager
 
 
-def test_a_graph_that_must_not_run_eager_waits_at_a_size_that_no_artifact_serves() -> None:
-    """As flex_attention with symbolic sizes, whose package another size uses."""
+def test_graph_that_must_not_run_eager_waits_at_an_unserved_size() -> None:
+    """For example flex_attention with symbolic sizes, whose package is used at another size."""
     requested: list[list[int]] = []
 
     def request(sizes: list[int]) -> None:
@@ -418,7 +418,7 @@ def test_a_graph_that_must_not_run_eager_waits_at_a_size_that_no_artifact_serves
     assert requested == [[2], [3]]
 
 
-def test_a_graph_that_must_not_run_eager_waits_for_no_safe_point() -> None:
+def test_graph_that_must_not_run_eager_needs_no_safe_point() -> None:
     eager = Repeatable()
     dispatch(eager).call()
     point = SafePoint()

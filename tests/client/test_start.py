@@ -1,4 +1,4 @@
-"""Starting a daemon on demand: one wins, nobody is left a zombie, and failure is an outcome."""
+"""Tests of starting a daemon on demand: one starter wins, no zombie is left, and a failure is a result."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_a_daemon_logs_to_the_file_of_choice(place: DaemonUnderTest, tmp_path: P
     assert not (place.runtime_dir / "daemon.log").exists()
 
 
-def test_a_log_file_that_cannot_be_written_is_told_at_the_start(place: DaemonUnderTest, tmp_path: Path) -> None:
+def test_unwritable_log_file_fails_the_start(place: DaemonUnderTest, tmp_path: Path) -> None:
     outcome = start.start_daemon(replace(place.settings, log_file=tmp_path / "no" / "such.log"), TIMEOUT_S)
     assert outcome.kind == "failed" and "such.log" in outcome.reason and not outcome.runs
 
 
-def test_the_start_does_not_wait(place: DaemonUnderTest) -> None:
+def test_start_does_not_block(place: DaemonUnderTest) -> None:
     starting = start.Starting(place.settings)
     assert starting.result(TIMEOUT_S).kind == "ready"
     assert starting.poll() == starting.result(0)
@@ -74,7 +74,7 @@ def test_racing_starters_get_one_daemon(place: DaemonUnderTest) -> None:
     assert wait_until(no_zombie)
 
 
-def test_settings_travel(place: DaemonUnderTest) -> None:
+def test_settings_are_passed_to_the_daemon(place: DaemonUnderTest) -> None:
     settings = replace(place.settings, workers=3, job_timeout_s=7.5)
     told = start.arguments(settings)
     assert told[told.index("--workers") + 1] == "3"
@@ -83,10 +83,12 @@ def test_settings_travel(place: DaemonUnderTest) -> None:
     assert start.start_daemon(settings, TIMEOUT_S).kind == "ready"
 
 
-def test_what_was_said_on_the_command_line_counts_over_files(
+def test_command_line_settings_override_configuration_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also where it says the default, which the daemon would take its file's value for."""
+    """This applies to values equal to the default too, which the daemon's configuration file would otherwise
+    override.
+    """
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     paths.user_config_file().parent.mkdir(parents=True, exist_ok=True)
     paths.user_config_file().write_text('workers = 4\nmax_queue = 7\nlog = "info"\n')
@@ -100,13 +102,13 @@ def test_what_was_said_on_the_command_line_counts_over_files(
 
 
 @pytest.mark.parametrize("runtime_dir", ["/proc/nothing/here", "/dev/null/x", "/" + "x" * 150])
-def test_failure_is_an_outcome_with_a_reason(place: DaemonUnderTest, runtime_dir: str) -> None:
+def test_failed_start_has_a_reason(place: DaemonUnderTest, runtime_dir: str) -> None:
     outcome = start.start_daemon(replace(place.settings, runtime_dir=Path(runtime_dir)), TIMEOUT_S)
     assert outcome.kind == "failed" and outcome.reason and not outcome.runs
     assert wait_until(no_zombie)
 
 
-def test_an_interpreter_that_cannot_start(place: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_interpreter_is_a_failed_start(place: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nonexistent")
     assert start.start_daemon(place.settings, TIMEOUT_S).kind == "failed"
     monkeypatch.setattr("sys.executable", "")
@@ -115,7 +117,7 @@ def test_an_interpreter_that_cannot_start(place: DaemonUnderTest, monkeypatch: p
     assert start.start_daemon(place.settings, TIMEOUT_S).kind == "failed"
 
 
-def test_a_start_that_takes_too_long(place: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_start_times_out(place: DaemonUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     script = place.directory / "slow"
     script.write_text("#!/bin/sh\nread x < $0.fifo\n")
     script.chmod(0o755)

@@ -1,11 +1,13 @@
-"""Below `--target` a process's graphs are compiled for others, and its own calls run eager (docs/decisions/0046)."""
+"""Test of `--target`: graphs are compiled for other hosts, and calls in this process run eager
+(docs/decisions/0046).
+"""
 
 from __future__ import annotations
 
 import pytest
 from support_host import Host
 
-# Eager and compiled code draw dropout's numbers differently, so the same numbers tell how a call ran.
+# Eager and compiled dropout draw different numbers, so equal numbers show how a call ran.
 TEXT = """if 1:
     import json, sys, torch, precompiled
     def function(x):
@@ -25,7 +27,7 @@ TEXT = """if 1:
 """
 
 
-@pytest.mark.slow  # a compile for the CPU
+@pytest.mark.slow  # one compile for the CPU
 def test_calls_run_eager_after_a_swap_and_a_hit(shared_host: Host) -> None:
     def run(**variables: str) -> object:
         return shared_host.program("-c", TEXT, env={"PRECOMPILED_MODE": "wait", **variables}).result()
@@ -33,5 +35,5 @@ def test_calls_run_eager_after_a_swap_and_a_hit(shared_host: Host) -> None:
     target = {"PRECOMPILED_TARGET": "h100"}
     assert run(**target) == [[True, True, True], [["compiled", "swap"]]]
     assert run(**target) == [[True, True, True], [["compiled", "hit"]]]
-    # Without the variable a hit serves it: the numbers do tell.
+    # Without the variable a hit serves the graph, and the numbers differ.
     assert run() in ([[False, False, False], [["compiled", how]]] for how in ("hit", "package"))

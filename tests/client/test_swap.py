@@ -1,4 +1,4 @@
-"""The life of one graph, told as the stories that happen."""
+"""Tests of the life of one graph, as the sequences of events that occur."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_hit_is_compiled_at_once() -> None:
     assert swap.state is State.COMPILED
 
 
-def test_a_miss_runs_eager_and_is_flipped_when_its_artifact_is_loaded() -> None:
+def test_miss_runs_eager_and_is_swapped_once_its_artifact_is_loaded() -> None:
     swap = Swap()
     assert swap.on(Event.MISS) is None
     assert swap.on(Event.PUBLISHED) is Instruction.LOAD
@@ -29,7 +29,7 @@ def test_a_bypassed_graph_is_compiled_in_its_process() -> None:
     assert swap.state is State.BYPASSED
 
 
-def test_a_failed_compile_ends_the_watch() -> None:
+def test_failed_compile_ends_in_state_failed() -> None:
     swap = Swap()
     swap.on(Event.MISS)
     assert swap.on(Event.FAILED) is None
@@ -43,7 +43,7 @@ def test_a_refused_graph_is_compiled_in_process_at_its_next_call() -> None:
     assert swap.state is State.BYPASSED
 
 
-def test_an_artifact_that_does_not_load_is_asked_for_again_but_not_for_ever() -> None:
+def test_unloadable_artifact_is_resubmitted_a_limited_number_of_times() -> None:
     swap = Swap()
     swap.on(Event.MISS)
     for _ in range(MAX_LOADS - 1):
@@ -55,7 +55,7 @@ def test_an_artifact_that_does_not_load_is_asked_for_again_but_not_for_ever() ->
     assert swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER, "no artifact is awaited any more"
 
 
-def test_a_load_that_works_at_last_is_swapped_in() -> None:
+def test_later_successful_load_is_swapped_in() -> None:
     swap = Swap()
     swap.on(Event.MISS)
     for event in (Event.PUBLISHED, Event.LOAD_FAILED, Event.PUBLISHED):
@@ -65,7 +65,7 @@ def test_a_load_that_works_at_last_is_swapped_in() -> None:
 
 
 @pytest.mark.reason("swap-transition")
-def test_an_event_that_cannot_be_tells_the_story() -> None:
+def test_impossible_event_raises_with_the_history() -> None:
     swap = Swap()
     swap.on(Event.MISS)
     with pytest.raises(PrecompiledError) as caught:

@@ -1,4 +1,4 @@
-"""Every state with every event, and any history of events: what must hold whatever happens."""
+"""Tests of every state with every event, and of arbitrary histories of events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def in_state(state: State) -> Swap:
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)), ids=lambda item: item.value)
 def test_every_state_with_every_event(state: State, event: Event) -> None:
-    """Each pair is a transition of the table, comes too late, or is an error that leaves the state alone."""
+    """Each pair is a transition of the table, or comes too late, or is an error that leaves the state unchanged."""
     swap = in_state(state)
     if state in _FINAL:
         assert swap.on(event) is None
@@ -45,20 +45,20 @@ def test_every_state_with_every_event(state: State, event: Event) -> None:
         assert swap.state is state
 
 
-def test_the_table_leaves_no_final_state() -> None:
+def test_table_has_no_transition_out_of_a_final_state() -> None:
     assert {state for state, _ in _TABLE} == {State.EAGER, State.PENDING}
 
 
-def test_every_event_and_every_state_is_reached() -> None:
+def test_table_uses_every_event_and_reaches_every_state() -> None:
     assert {event for _, event in _TABLE} == set(Event)
     assert {State.EAGER} | {after for after, _ in _TABLE.values()} == set(State)
 
 
-def test_every_instruction_is_given_by_some_transition() -> None:
+def test_table_gives_every_instruction() -> None:
     assert {instruction for _, instruction in _TABLE.values()} == {None, *Instruction}
 
 
-def test_loads_that_cannot_have_failed_are_errors_however_often() -> None:
+def test_failed_load_of_an_eager_graph_is_an_error_each_time() -> None:
     swap = in_state(State.EAGER)
     for _ in range(MAX_LOADS):
         with pytest.raises(PrecompiledError):
@@ -67,12 +67,12 @@ def test_loads_that_cannot_have_failed_are_errors_however_often() -> None:
 
 
 @given(st.lists(st.sampled_from(list(Event)), max_size=12))
-def test_any_history(events: list[Event]) -> None:
+def test_invariants_hold_after_any_history(events: list[Event]) -> None:
     swap, told = Swap(), []
     for event in events:
         before = swap.state
         if (before, event) == (State.EAGER, Event.LOAD_FAILED):
-            continue  # the test above
+            continue  # see the test above
         try:
             instruction = swap.on(event)
         except PrecompiledError:
@@ -89,8 +89,8 @@ def test_any_history(events: list[Event]) -> None:
 
 
 @given(st.lists(st.sampled_from(list(Event)), max_size=12), st.sampled_from(list(Event)))
-def test_the_same_history_leads_to_the_same_state(events: list[Event], last: Event) -> None:
-    """Pure: nothing but the events counts."""
+def test_equal_histories_lead_to_equal_states(events: list[Event], last: Event) -> None:
+    """The state depends on the events alone."""
 
     def play() -> tuple[State, object]:
         swap = Swap()

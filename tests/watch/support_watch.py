@@ -1,4 +1,4 @@
-"""Projects that are watched, and what their daemon says of them."""
+"""Support for tests of watch mode: projects that are watched, and what their daemon reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precompiled import wire
 from precompiled.client import ask
 from precompiled.core.errors import DaemonError
 
-# A model over four files, as people write them; what each has to do with a graph is in the tests.
+# A typical model in four files. The tests say how each file affects the graph.
 PROJECT = {
     "config.json": json.dumps({"width": 8, "depth": 2}),
     "ops.py": """
@@ -71,7 +71,7 @@ def factory():
     return model, (torch.randn(4, model.width),)
 """,
     "unrelated.py": "ANSWER = 41\n",
-    # The real run: what it prints is how its graphs were served, and whether it computed what eager does.
+    # The actual run: prints how its graphs were served, and whether the results equal eager's.
     "run.py": """
 import json
 import torch, precompiled
@@ -100,7 +100,7 @@ print(json.dumps({
 
 @dataclass
 class Project:
-    """A directory of sources on a host, and its watches."""
+    """A directory of sources on a host, with its watches."""
 
     host: Host
     directory: Path
@@ -112,7 +112,7 @@ class Project:
             (self.directory / name).write_text(text)
 
     def save(self, name: str, old: str, new: str) -> Path:
-        """Edit a file as an editor does that saves by rename."""
+        """Edit a file as an editor that saves by rename."""
         path = self.directory / name
         text = path.read_text()
         assert old in text, (name, old)
@@ -135,11 +135,11 @@ class Project:
         return str(id)
 
     def record(self, id: str) -> Path:
-        """Where the daemon keeps a watch."""
+        """The file in which the daemon keeps a watch."""
         return (self.host.served_by or self.host).store.root / "watch" / f"{id}.json"
 
     def unwatch(self) -> None:
-        """End its watches, also those that were begun by commands."""
+        """End all watches of the project, including those that commands started."""
         ids = [watch.id for watch in self.watches().watches if watch.directory == str(self.directory)]
         ask.request(self.host.settings, wire.Unwatch(ids), TIMEOUT_S)
 
@@ -154,7 +154,7 @@ class Project:
             return None
 
     def until(self, id: str, condition: Callable[[wire.WatchStatus], Any], what: str = "") -> wire.WatchStatus:
-        """Poll until a watch is so; a bound that is no measure of speed."""
+        """Poll until the watch meets ``condition``. The time limit does not measure speed."""
         deadline = time.monotonic() + TIMEOUT_S
         last = None
         while time.monotonic() < deadline:
@@ -165,7 +165,7 @@ class Project:
         raise AssertionError(f"did not happen: {what or condition}; last seen: {last}")
 
     def until_ready(self, id: str, edited: Path | None = None, since: float = 0.0) -> wire.WatchStatus:
-        """Until the watch is ready, with that edit."""
+        """Poll until the watch is ready with that edit."""
 
         def is_ready(watch: wire.WatchStatus) -> bool:
             assert not (watch.state == "failed" and (edited is None or watch.edited == str(edited)) and
@@ -177,7 +177,7 @@ class Project:
         return self.until(id, is_ready, f"ready after {edited}")
 
     def run(self, *command: str) -> dict[str, Any]:
-        """A real run with the hook on, which never submits; its last line, as JSON."""
+        """A run with the hook enabled that never submits. Returns its last line, as JSON."""
         done = subprocess.run(
             [sys.executable, "-m", "precompiled", "run", "--mode", "lookup", "--", sys.executable, *command],
             cwd=self.directory, env=self.host.environment(self.variables), capture_output=True, text=True,
@@ -189,5 +189,5 @@ class Project:
 
 
 def sources(result: dict[str, Any]) -> list[str]:
-    """How each graph of a run was served."""
+    """The source of each graph of a run."""
     return [graph[2] for graph in result["graphs"]]

@@ -1,4 +1,4 @@
-"""A capture's end: what it told comes before what its exit status says."""
+"""Tests of the end of a capture: its last report counts before its exit status."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from precompiled.service.watch.capture import Capture
 from precompiled import wire
 
 
-def test_what_it_told_last_is_its_end_however_late_it_is_read(tmp_path: Path) -> None:
-    """It tells an error and exits: whoever looks first at its status, and then reads, would say less than it did."""
+def test_last_report_of_a_capture_counts_before_its_exit_status(tmp_path: Path) -> None:
+    """A capture reports an error and exits. A watcher that checked the exit status first would lose the error
+    message.
+    """
     registration = wire.Registration(
         kind="run", command=[sys.executable, "-c", "raise SystemExit(1)"], executable=sys.executable,
         directory=str(tmp_path), store=str(tmp_path), variables=dict(os.environ),

@@ -1,4 +1,4 @@
-"""A capture process alone: what it tells its watcher. Real Dynamo, no daemon."""
+"""Tests of a capture process alone, and of its messages to the watcher: real Dynamo, no daemon."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ function(x)
 
 @dataclass
 class Capture:
-    """Runs captures in a directory, and hears what they say."""
+    """Runs captures in a directory and collects their messages."""
 
     host: Host
     directory: Path
@@ -108,7 +108,7 @@ class Capture:
         self.messages.clear()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
             reports.bind(str(path))
-            # Read all the while, as the watcher does: the kernel keeps ten of them, and then the capture would wait.
+            # Read continuously, as the watcher does: the kernel buffers ten messages, then the capture would block.
             reader = threading.Thread(target=self._read, args=(reports,))
             reader.start()
             try:
@@ -158,13 +158,13 @@ def test_fake_tensors_give_the_keys_of_real_ones_and_of_a_real_run(capture: Capt
     end = capture("marked", "--real", "to compare")
     assert end["ok"] and not end["fake"], end
     assert capture.keys() == fake
-    # The same in a program that knows of no watch, but for the hook that it is recorded by.
+    # The same run in a program without a watch. Only the hook that records it is enabled.
     capture(command=[sys.executable, "run.py"], ends=0)
     assert capture.keys() == fake
     assert len(fake) >= 8, "one for each factory, and more for its shapes and modes"
 
 
-def test_a_large_model_costs_no_memory(capture: Capture) -> None:
+def test_large_model_is_captured_without_its_memory(capture: Capture) -> None:
     capture.write(large="""
 import torch
 def factory():
@@ -180,7 +180,7 @@ import atexit
     assert len(capture.keys()) == 1
 
 
-def test_what_needs_values_is_captured_with_real_tensors(capture: Capture) -> None:
+def test_entry_point_that_needs_values_uses_real_tensors(capture: Capture) -> None:
     capture.write(values="""
 import torch
 def factory():
@@ -194,7 +194,7 @@ def factory():
 
 
 def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
-    """Also what an old bytecode file claims to be the source: of the same second and size (importlib's check)."""
+    """An old bytecode file of the same second and size may hide the change (importlib checks only these)."""
     capture.write(helper="VALUE = 1\n", entry="import helper\nraise RuntimeError(f'helper says {helper.VALUE}')\n")
     helper = capture.directory / "helper.py"
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -223,7 +223,7 @@ def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
         ("", "entry:factory is no function", "Traceback"),
     ],
 )
-def test_what_is_wrong_is_told_as_the_user_would_see_it(capture: Capture, text: str, said: str, not_said: str) -> None:
+def test_error_is_reported_as_the_user_would_see_it(capture: Capture, text: str, said: str, not_said: str) -> None:
     capture.write(entry=text)
     end = capture("entry:factory")
     assert not end["ok"]
@@ -233,6 +233,6 @@ def test_what_is_wrong_is_told_as_the_user_would_see_it(capture: Capture, text: 
         assert str(capture.directory / "not_there.py") in end["missing"]
 
 
-def test_nothing_marked_is_said(capture: Capture) -> None:
+def test_module_without_entry_points_is_an_error(capture: Capture) -> None:
     capture.write(entry="")
     assert "nothing in entry is marked" in capture("entry")["error"]

@@ -1,4 +1,4 @@
-"""The truth about sources, and the hints that say when to look: real files, real inotify."""
+"""Tests of source digests and of the hints that say when to check them: real files, real inotify."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watchdog.observers.api import EventDispatcher
 TIMEOUT_S = 30.0
 
 
-def test_contents_count_and_nothing_else(tmp_path: Path) -> None:
+def test_only_contents_of_files_count(tmp_path: Path) -> None:
     files, path = Files(), tmp_path / "a.py"
     path.write_text("one")
     first = {str(path): files.digest(str(path))}
@@ -38,8 +38,8 @@ def test_contents_count_and_nothing_else(tmp_path: Path) -> None:
     assert not files.changed(first), "deleted and restored"
 
 
-def test_every_save_is_seen_however_close(tmp_path: Path) -> None:
-    """Of one size, in one inode, within one tick of the kernel's clock: stat shows nothing of it."""
+def test_every_save_is_detected_at_any_interval(tmp_path: Path) -> None:
+    """The saves have equal size, inode and kernel clock tick, so stat does not show them."""
     files, path = Files(), tmp_path / "a.py"
     for number in range(200):
         with open(path, "r+" if path.exists() else "w") as file:
@@ -48,7 +48,7 @@ def test_every_save_is_seen_however_close(tmp_path: Path) -> None:
         assert digest == Files().digest(str(path)), number
 
 
-def test_an_old_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_old_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from precompiled.service.watch import files as module
 
     files, path = Files(), tmp_path / "a.py"
@@ -62,7 +62,7 @@ def test_an_old_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(reads) == 1
 
 
-def test_a_fifo_is_no_source(tmp_path: Path) -> None:
+def test_fifo_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
     assert Files().digest(str(path)) != "", "it has no contents, and does not block"
@@ -102,7 +102,7 @@ def test_hints_come_for_saves_of_any_kind(listener: Listener, tmp_path: Path) ->
     listener.expect()
 
 
-def test_a_directory_that_is_replaced_is_watched_again(listener: Listener, tmp_path: Path) -> None:
+def test_replaced_directory_is_watched_again(listener: Listener, tmp_path: Path) -> None:
     directory = tmp_path / "package"
     path = directory / "a.py"
     directory.mkdir()
@@ -115,7 +115,7 @@ def test_a_directory_that_is_replaced_is_watched_again(listener: Listener, tmp_p
     deadline = time.monotonic() + TIMEOUT_S
     number = 0
     while True:
-        listener.hints.observe({str(path)}, time.monotonic())  # as every look does; the deletion may not be known yet
+        listener.hints.observe({str(path)}, time.monotonic())  # as each check; the deletion may not be known yet
         listener.hinted.clear()
         path.write_text(str(number := number + 1))
         if listener.hinted.wait(0.2):
@@ -147,7 +147,9 @@ print("done")
 
 
 def in_own_user_namespace(command: list[str]) -> list[str]:
-    """The limits of inotify are a user namespace's, too: lowered for one process tree, without privileges."""
+    """Run the command in its own user namespace, which has its own inotify limits. They can be lowered without
+    privileges.
+    """
     return ["unshare", "--user", "--map-root-user", *command]
 
 
@@ -164,7 +166,7 @@ needs_namespaces = pytest.mark.skipif(
 
 
 @needs_namespaces
-def test_without_inotify_watches_files_are_polled_and_that_is_said(tmp_path: Path) -> None:
+def test_without_inotify_files_are_polled_and_status_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         in_own_user_namespace([sys.executable, "-c", LIMITED, str(tmp_path)]), capture_output=True, text=True,
         timeout=TIMEOUT_S, check=False,
@@ -172,7 +174,7 @@ def test_without_inotify_watches_files_are_polled_and_that_is_said(tmp_path: Pat
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
 
 
-def test_without_a_thread_files_are_polled_and_nothing_is_left_open(
+def test_without_a_thread_files_are_polled_and_nothing_stays_open(
     listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start

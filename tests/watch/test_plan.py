@@ -1,4 +1,4 @@
-"""When to capture: made-up edits, made-up time."""
+"""Tests of the schedule of captures, with simulated edits and simulated time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from precompiled.service.watch.plan import DEBOUNCE_S, MAX_KILLS, Plan
 
 
-def test_an_edit_is_captured_once_the_edits_have_ended() -> None:
+def test_edit_is_captured_after_a_pause_in_edits() -> None:
     plan = Plan()
     assert plan.next_wake(0.0) is None and not plan.is_due(100.0)
     assert not plan.edited(10.0)
@@ -22,7 +22,7 @@ def test_an_edit_is_captured_once_the_edits_have_ended() -> None:
     assert not plan.is_due(1000.0), "once"
 
 
-def test_an_edit_ends_the_capture_under_way() -> None:
+def test_edit_ends_the_running_capture() -> None:
     plan = Plan()
     plan.begin(0.0)
     assert plan.is_due(0.0)
@@ -32,7 +32,7 @@ def test_an_edit_ends_the_capture_under_way() -> None:
     assert plan.is_due(1.0 + DEBOUNCE_S)
 
 
-def test_somebody_who_never_stops_saving_sees_a_capture_end() -> None:
+def test_capture_finishes_despite_continuous_saves() -> None:
     plan = Plan()
     now, kills = 0.0, 0
     plan.edited(now)
@@ -48,7 +48,7 @@ def test_somebody_who_never_stops_saving_sees_a_capture_end() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["edit", "tick", "end", "unneeded"]), st.floats(0.0, 1.0))))
-def test_after_any_history_the_last_edit_is_captured(history: list[tuple[str, float]]) -> None:
+def test_last_edit_is_captured_after_any_history(history: list[tuple[str, float]]) -> None:
     plan, now, seen, edited, at_start = Plan(), 0.0, 0, 0, 0
     for what, seconds in [*history, *[("tick", 1.0), ("end", 0.0)] * 2]:
         now += seconds

@@ -1,4 +1,4 @@
-"""What watch mode refuses, and what it says: a real daemon, a real watcher, and click's runner for the commands."""
+"""Tests of the refusals of watch mode and their messages: a real daemon, a real watcher, and click's runner."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from precompiled.watch import entry
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
-    """It watches nothing."""
+    """A daemon without watches."""
     with running_daemon(tmp_path_factory.mktemp("d")) as found:
         yield found
 
 
 @pytest.fixture
 def refused(daemon: DaemonUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """`precompiled watch ...` in an empty directory, with an empty store: the error that it ends with."""
+    """Runs `precompiled watch ...` in an empty directory with an empty store, and returns its error."""
     for name in [name for name in os.environ if name.startswith("PRECOMPILED")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(daemon.runtime_dir))
@@ -61,28 +61,28 @@ def refused(daemon: DaemonUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.reason("nothing-to-watch")
-def test_neither_named_nor_registered(refused: Callable[..., dict[str, str]]) -> None:
+def test_watch_without_an_argument_or_registration_is_an_error(refused: Callable[..., dict[str, str]]) -> None:
     error = refused()
     assert error["code"] == "nothing-to-watch" and "nothing to watch" in error["message"]
     assert "pkg.module:factory" in error["action"]
 
 
 @pytest.mark.reason("command-not-found")
-def test_a_command_that_is_not_on_the_path(refused: Callable[..., dict[str, str]]) -> None:
+def test_command_that_is_not_on_the_path_is_an_error(refused: Callable[..., dict[str, str]]) -> None:
     error = refused("--", "no-such-command", "train.py")
     assert error["code"] == "command-not-found" and "no-such-command is no command" in error["message"]
     assert "PATH" in error["action"]
 
 
 @pytest.mark.reason("no-such-watch")
-def test_the_removal_of_what_is_not_watched(refused: Callable[..., dict[str, str]]) -> None:
+def test_removal_of_an_unknown_watch_is_an_error(refused: Callable[..., dict[str, str]]) -> None:
     error = refused("--remove", "0000", "a:b")
     assert error["code"] == "no-such-watch" and "no watch 0000, a:b" in error["message"]
     assert "precompiled watch --list" in error["action"]
 
 
 @pytest.mark.reason("no-last-run")
-def test_the_last_run_where_there_is_none(refused: Callable[..., dict[str, str]]) -> None:
+def test_last_without_a_recorded_run_is_an_error(refused: Callable[..., dict[str, str]]) -> None:
     for _ in ("without a store", "in an empty one"):
         error = refused("--last")
         assert error["code"] == "no-last-run" and "no run has used the hook yet" in error["message"]
@@ -94,11 +94,11 @@ def test_the_last_run_where_there_is_none(refused: Callable[..., dict[str, str]]
     ("text", "mode"), [("{", 0o600), ("[]", 0o600), ("{}", 0o600), (None, 0o666)],
     ids=["damaged", "a list", "incomplete", "others may write it"],
 )  # fmt: skip
-def test_a_last_run_that_cannot_be_taken(
+def test_damaged_or_untrusted_last_run_is_refused(
     refused: Callable[..., dict[str, str]], text: str | None, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It names a command that would be run."""
-    monkeypatch.setattr("precompiled.client.runs._WORKERS", ())  # this process may be one of pytest-xdist's
+    """A last run names a command that would be executed."""
+    monkeypatch.setattr("precompiled.client.runs._WORKERS", ())  # this process may be a worker of pytest-xdist
     Path("store").mkdir(mode=0o700)
     record = RunRecord(Path("store"))
     record.note(GraphReport("id", "graph"))
@@ -122,7 +122,7 @@ def registration(target: str) -> wire.Registration:
 
 
 def answer(link: WatcherLink, request: wire.Watch | wire.Unwatch) -> Any:
-    """As the daemon's loop asks: the watcher is a process of its own."""
+    """Send a request as the daemon's loop does. The watcher is a separate process."""
     link.ask(b"peer", request)
     while not link.replies:
         poll = select.poll()
@@ -147,7 +147,7 @@ def link(tmp_path: Path) -> Iterator[WatcherLink]:
 
 
 @pytest.mark.reason("bad-registration")
-def test_what_no_capture_can_begin_with_is_refused_and_the_watcher_goes_on(link: WatcherLink, tmp_path: Path) -> None:
+def test_invalid_registration_is_refused_and_the_watcher_continues(link: WatcherLink, tmp_path: Path) -> None:
     good = registration("a:b")
     for change in (
         {"command": []},
@@ -171,8 +171,8 @@ def test_what_no_capture_can_begin_with_is_refused_and_the_watcher_goes_on(link:
     assert answer(link, wire.Watch(good)) == wire.Watching([identify(good)]) and link.degraded == []
 
 
-def test_a_watch_that_raises_is_set_aside_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the door has missed must not end the watcher, now and after each restart."""
+def test_watch_that_raises_is_set_aside_and_others_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registration that passes all checks but raises must not end the watcher, now or after a restart."""
     from precompiled.service.watch import watch as module
     from precompiled.service.watch.watcher import Watcher
 
@@ -202,9 +202,9 @@ def test_a_watch_that_raises_is_set_aside_and_the_others_go_on(tmp_path: Path, m
 
 
 @pytest.mark.reason("too-many-watches")
-def test_there_is_an_end_to_watches(link: WatcherLink, tmp_path: Path) -> None:
+def test_number_of_watches_is_limited(link: WatcherLink, tmp_path: Path) -> None:
     registry = Registry(tmp_path / "cache")
-    for number in range(MAX_WATCHES):  # all of them ready: nothing is captured
+    for number in range(MAX_WATCHES):  # all are ready, so nothing is captured
         known = registration(f"known:f{number}")
         registry.save(identify(known), Record(known, Good({}, [], True, complete=True)))
     reply = answer(link, wire.Watch(registration("one:more")))
@@ -215,8 +215,10 @@ def test_there_is_an_end_to_watches(link: WatcherLink, tmp_path: Path) -> None:
     assert answer(link, wire.Unwatch([known])) == wire.Watching([known])
 
 
-def test_who_registers_a_watch_again_is_not_told_how_it_was_before(link: WatcherLink, tmp_path: Path) -> None:
-    """`watch --once` asks for the state as soon as it is answered: "ready" would be what the earlier one has found."""
+def test_watch_registered_again_does_not_report_its_old_state(link: WatcherLink, tmp_path: Path) -> None:
+    """`watch --once` requests the state right after its registration. "ready" would be the state of the earlier
+    watch.
+    """
     known = registration("known:f")
     Registry(tmp_path / "cache").save(identify(known), Record(known, Good({}, [], True, complete=True)))
     answer(link, wire.Unwatch([]))
@@ -226,8 +228,8 @@ def test_who_registers_a_watch_again_is_not_told_how_it_was_before(link: Watcher
 
 
 @pytest.mark.reason("watch-not-saved")
-def test_a_watch_that_cannot_be_kept(link: WatcherLink, tmp_path: Path) -> None:
-    """It is not watched at all: it would be lost with the daemon, and nobody would know."""
+def test_watch_that_cannot_be_saved_is_refused(link: WatcherLink, tmp_path: Path) -> None:
+    """It is not watched at all, because it would silently disappear with the daemon."""
     directory = tmp_path / "cache" / "watch"
     directory.mkdir()
     directory.chmod(0o777)
@@ -248,7 +250,7 @@ def test_a_watch_that_cannot_be_kept(link: WatcherLink, tmp_path: Path) -> None:
     ("executable", "said"),
     [("/no/such/python", "the watcher cannot be started"), (shutil.which("false"), "the watcher ended unexpectedly")],
 )
-def test_a_watcher_that_does_not_come_up(
+def test_watcher_that_does_not_start_is_reported_and_retried(
     link: WatcherLink, monkeypatch: pytest.MonkeyPatch, executable: str, said: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
@@ -272,16 +274,18 @@ def test_a_watcher_that_does_not_come_up(
         (lambda: list(entry._pairs([3])), "something that is no pair", "Return (callable, example inputs)"),
     ],
 )  # fmt: skip
-def test_an_entry_point_that_is_none(wrong: Callable[[], Any], said: str, advice: str) -> None:
-    """test_entry.py shows how a capture tells it."""
+def test_invalid_entry_point_is_an_error(wrong: Callable[[], Any], said: str, advice: str) -> None:
+    """test_entry.py shows how a capture reports this."""
     with pytest.raises(entry.EntryPointError) as caught:
         wrong()
     assert caught.value.code == "entry-point" and said in caught.value.message and advice in caught.value.action
 
 
 @pytest.mark.reason("not-accepted")
-def test_a_queue_that_stays_full_until_the_capture_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks again after its end: the watcher is told, and the watch is not shown as compiling for ever."""
+def test_graph_is_reported_failed_if_the_queue_stays_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture cannot retry after its end: it reports the failure, so that the watch is not shown as compiling
+    forever.
+    """
     monkeypatch.setattr(recorder, "ACCEPT_S", 0.2)
     with (
         running_daemon(tmp_path / "d", max_queue=0) as daemon,

@@ -1,4 +1,4 @@
-"""What survives a restart, and whom it is taken from."""
+"""Tests of the records of watches that survive a restart, and of the checks before they are trusted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def registration(*command: str, **how: object) -> wire.Registration:
     )  # fmt: skip
 
 
-def test_a_record_comes_back(tmp_path: Path) -> None:
+def test_saved_record_is_loaded(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     assert list(registry.load()) == [] and not any_registered(tmp_path)
     record = Record(
@@ -37,12 +37,12 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
     assert list(registry.load()) == []
 
 
-def test_an_id_names_what_is_watched_and_not_how() -> None:
+def test_id_depends_on_the_target_not_on_options() -> None:
     assert identify(registration("a:b")) == identify(registration("a:b", time_limit_s=5.0))
     assert identify(registration("a:b")) != identify(registration("a:c"))
 
 
-def test_what_others_could_have_written_is_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_record_that_others_could_write_is_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(tmp_path)
     id = identify(registration("a:b"))
     registry.save(id, Record(registration("a:b")))
@@ -57,7 +57,7 @@ def test_what_others_could_have_written_is_not_run(tmp_path: Path, caplog: pytes
         registry.save(id, Record(registration("a:b")))
 
 
-def test_a_damaged_record_is_named_and_the_others_are_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_record_is_logged_and_others_are_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(tmp_path)
     id = identify(registration("a:b"))
     registry.save(id, Record(registration("a:b")))
@@ -67,10 +67,10 @@ def test_a_damaged_record_is_named_and_the_others_are_loaded(tmp_path: Path, cap
     assert "0000.json" in caplog.text
 
 
-def test_a_registration_that_no_capture_can_begin_with_is_set_aside_once(
+def test_invalid_registration_is_set_aside_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As an earlier version took it: the watcher ended over it at each start."""
+    """Such a record may come from an earlier version, and ended the watcher at each start."""
     registry = Registry(tmp_path)
     registry.save("bad", Record(registration()))
     registry.save(identify(registration("a:b")), Record(registration("a:b")))

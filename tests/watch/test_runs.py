@@ -1,4 +1,6 @@
-"""Recorded runs, and the command line: an unmodified script is run again after each save, up to its first steps."""
+"""Tests of recorded runs and the command line: an unmodified script runs again after each save, up to its first
+steps.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def command_line(project: Project, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def watch(project: Project) -> str:
-    """Through the command line, as people do it."""
+    """Registers a watch through the command line."""
     said = command_line(project, "watch", "--once", "--json", "--", sys.executable, "train.py", "hparams.json")
     lines = [json.loads(line) for line in said.splitlines()]
     assert {line["event"] for line in lines} == {"watch"}
@@ -61,7 +63,7 @@ def watch(project: Project) -> str:
     return str(lines[-1]["id"])
 
 
-def test_the_next_run_of_an_unmodified_script_hits(project: Project, watch: str) -> None:
+def test_next_run_of_an_unmodified_script_hits(project: Project, watch: str) -> None:
     status = project.until_ready(watch)
     assert status.captured == 1
     assert sources(project.run("train.py", "hparams.json", "2")) == ["hit"]
@@ -69,7 +71,7 @@ def test_the_next_run_of_an_unmodified_script_hits(project: Project, watch: str)
         assert not psutil.pid_exists(int(pid)), "the recorded run goes on"
 
 
-def test_a_hyperparameter_that_changes_no_shape_is_captured_and_reused(project: Project, watch: str) -> None:
+def test_edit_that_changes_no_shape_reuses_the_artifact(project: Project, watch: str) -> None:
     submitted = project.host.stats().submitted
     since = time.time() - 0.1
     path = project.save("hparams.json", "0.1", "0.2")
@@ -79,7 +81,7 @@ def test_a_hyperparameter_that_changes_no_shape_is_captured_and_reused(project: 
 
 
 @pytest.mark.slow
-def test_one_that_changes_a_shape_is_compiled(project: Project, watch: str) -> None:
+def test_edit_that_changes_a_shape_is_compiled(project: Project, watch: str) -> None:
     since = time.time() - 0.1
     path = project.save("hparams.json", "16", "24")
     status = project.until_ready(watch, path, since)
@@ -87,7 +89,7 @@ def test_one_that_changes_a_shape_is_compiled(project: Project, watch: str) -> N
     assert sources(project.run("train.py", "hparams.json", "2")) == ["hit"]
 
 
-def test_a_run_that_fails_shows_its_traceback(project: Project, watch: str) -> None:
+def test_failed_run_shows_its_traceback(project: Project, watch: str) -> None:
     before = (project.directory / "train.py").read_text()
     project.save("train.py", "loss.backward()", "loss.backwards()")
     failed = project.until(watch, lambda w: w.state == "failed")
@@ -99,15 +101,15 @@ def test_a_run_that_fails_shows_its_traceback(project: Project, watch: str) -> N
     project.until_ready(watch, project.directory / "train.py", since)
 
 
-def test_the_last_run_is_watched(project: Project, watch: str) -> None:
-    """It is taken with its own arguments, directory and environment."""
+def test_last_run_is_watched(project: Project, watch: str) -> None:
+    """The watch uses the run's own arguments, directory and environment."""
     project.run("train.py", "hparams.json", "3")
     elsewhere = project.host.command("watch", "--last", "--once", "--json", cwd=Path("/"))
     last = json.loads(elsewhere.splitlines()[-1])
     assert (last["state"], last["directory"], last["kind"]) == ("ready", str(project.directory), "run")
     assert last["name"].endswith("train.py hparams.json 3")
     assert last["reused"] == last["captured"] == 1
-    # Listed and removed, by name and by id.
+    # List the watches, and remove one by id.
     listed = json.loads(command_line(project, "watch", "--list", "--json"))
     assert {w["id"] for w in listed["watches"]} >= {watch, last["id"]}
     removed = json.loads(command_line(project, "watch", "--remove", last["id"], "--json"))
@@ -117,8 +119,10 @@ def test_the_last_run_is_watched(project: Project, watch: str) -> None:
     assert json.loads(missing)["error"]["code"] == "no-such-watch"
 
 
-def test_what_a_run_writes_itself_is_no_source(project: Project) -> None:
-    """A log that the command line names: each capture would call for the next one."""
+def test_file_that_a_run_writes_is_not_a_source(project: Project) -> None:
+    """The command line names a log file, which the run writes. If it counted as a source, each capture would cause the
+    next.
+    """
     (project.directory / "train.log").write_text("an earlier run\n")
     id = project.register(sys.executable, "train.py", "hparams.json", "1000000", "train.log", kind="run")
     assert project.until_ready(id).captures == 1
@@ -129,7 +133,7 @@ def test_what_a_run_writes_itself_is_no_source(project: Project) -> None:
     command_line(project, "watch", "--remove", id)
 
 
-def test_wrong_use_is_said(project: Project, tmp_path: Path) -> None:
+def test_wrong_arguments_exit_with_an_error_status(project: Project, tmp_path: Path) -> None:
     for arguments, status in (
         (["a:b", "--", "python"], 2), (["--remove"], 2), (["a:b", "--file", "not-there"], 2),
         (["--", "no-such-command"], 1),
@@ -137,8 +141,10 @@ def test_wrong_use_is_said(project: Project, tmp_path: Path) -> None:
         project.host.command("watch", *arguments, cwd=project.directory, status=status)
 
 
-def test_entry_points_of_a_project(project: Project) -> None:
-    """[tool.precompiled] of the nearest pyproject.toml; the watch is of its folder, wherever it is asked for."""
+def test_entry_points_of_the_nearest_pyproject_are_watched(project: Project) -> None:
+    """They come from [tool.precompiled] of the nearest pyproject.toml. The watch belongs to that file's folder,
+    wherever the command runs.
+    """
     root = project.host.root / "packaged"
     (root / "pkg" / "deep").mkdir(parents=True)
     (root / "pkg" / "__init__.py").touch()
@@ -167,8 +173,8 @@ def three():
 
 
 @pytest.mark.reason("watch-needs-own-daemon")
-def test_a_daemon_of_all_users_watches_for_nobody(host: Host) -> None:
-    """It would have to run a user's code: it says what to do instead."""
+def test_system_daemon_refuses_watches(host: Host) -> None:
+    """Such a daemon would have to run a user's code. The error says what to do instead."""
     import os
 
     if os.geteuid() != 0:

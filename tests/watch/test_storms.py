@@ -1,4 +1,4 @@
-"""What editors, branches and users' code do to a watch: always the last state, never a stale artifact."""
+"""Tests of watches under many or broken edits: they always reach the last state, and never serve a stale artifact."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def watch(project: Project) -> str:
 
 
 def expect(project: Project, watch: str, scale: int, since: float, edited: Path | None = None) -> None:
-    """The watch comes to rest with this state, and a run finds it."""
+    """Check that the watch becomes ready with this state, and that a run hits."""
     project.until_ready(watch, edited or project.directory / "model.py", since)
     result = project.run("run.py")
     assert (result["scale"], sources(result)) == (scale, ["hit"])
@@ -64,7 +64,7 @@ def scale_in(text: str) -> int:
 
 
 @pytest.mark.slow
-def test_500_saves_in_5_seconds(project: Project, watch: str) -> None:
+def test_500_saves_in_5_seconds_end_in_the_last_state(project: Project, watch: str) -> None:
     before = project.until_ready(watch)
     compiled = project.host.stats().submitted
     path = project.directory / "model.py"
@@ -72,7 +72,7 @@ def test_500_saves_in_5_seconds(project: Project, watch: str) -> None:
     for number in range(1, 501):
         text = MODEL.format(scale=number)
         if number % 2:
-            path.write_text(text)  # in place: whoever reads it now sees half of it
+            path.write_text(text)  # in place, so a concurrent reader sees a half-written file
         else:
             project.replace("model.py", text)
         time.sleep(0.01)
@@ -80,7 +80,7 @@ def test_500_saves_in_5_seconds(project: Project, watch: str) -> None:
     after = project.until_ready(watch)
     assert after.captures - before.captures <= 25, "a capture for every pause that the machine made, and no more"
     assert project.host.stats().submitted - compiled <= 3
-    # Nothing is left over: no capture is running, no job is queued.
+    # No capture runs and no job is queued afterwards.
     assert project.host.status().queue_depth == 0
 
 
@@ -90,7 +90,7 @@ def git(directory: Path, *arguments: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkout_that_touches_5000_files_and_back(project: Project, watch: str) -> None:
+def test_checkout_of_5000_files_ends_in_the_last_state(project: Project, watch: str) -> None:
     directory = project.directory
     (directory / ".gitignore").write_text("__pycache__\n")
     since = time.time() - 0.5
@@ -120,7 +120,7 @@ def test_a_checkout_that_touches_5000_files_and_back(project: Project, watch: st
 
 
 @pytest.mark.slow
-def test_a_watched_file_is_deleted_and_restored(project: Project, watch: str) -> None:
+def test_deleted_and_restored_file_reuses_its_artifact(project: Project, watch: str) -> None:
     path = project.directory / "model.py"
     text = path.read_text()
     entries = {entry.path.name for entry in project.host.store.all_artifacts()}
@@ -148,7 +148,7 @@ EVERYDAY = ("syntax",)
 
 
 @pytest.mark.parametrize("what", everyday_or_slow(BROKEN, EVERYDAY))
-def test_broken_code_is_reported_and_contained_and_the_next_good_save_works(
+def test_broken_code_is_reported_and_the_next_good_save_works(
     project: Project, watch: str, what: str
 ) -> None:
     good = project.until_ready(watch)
@@ -193,7 +193,7 @@ def factory():
 """
 
 
-def test_an_edit_ends_the_compile_that_it_makes_obsolete(project: Project) -> None:
+def test_edit_ends_the_compile_that_it_makes_obsolete(project: Project) -> None:
     hold = project.directory / "hold"
     hold.touch()
     project.write({"slow.py": SLOW})
@@ -230,8 +230,8 @@ def factory():
 
 
 @pytest.mark.slow
-def test_a_graph_that_the_daemon_gives_up_or_refuses_is_failed(project: Project) -> None:
-    """It kills two workers and is quarantined; asked for again, it is refused at once."""
+def test_graph_that_the_daemon_quarantines_is_failed(project: Project) -> None:
+    """The graph kills two workers and is quarantined. The next submit is rejected at once."""
     project.write({"deadly.py": DEADLY, "uses.py": "from deadly import factory\n"})
     watch = project.register("uses:factory")
     first = project.until(watch, lambda w: w.state == "failed")
@@ -244,7 +244,7 @@ def test_a_graph_that_the_daemon_gives_up_or_refuses_is_failed(project: Project)
 
 
 def wait_for_job(host: Host, key: str) -> int:
-    """The worker that compiles it."""
+    """Returns the worker that compiles the key."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         for worker in host.status().workers:
@@ -256,8 +256,8 @@ def wait_for_job(host: Host, key: str) -> int:
 
 @needs_namespaces
 @pytest.mark.slow
-def test_inotify_watches_are_exhausted(host: Host) -> None:
-    """The whole daemon where there are none: files are polled, `status` says so, and nothing else changes."""
+def test_daemon_without_inotify_watches_polls_files(host: Host) -> None:
+    """The whole daemon runs without inotify watches: it polls files, `status` says so, and nothing else changes."""
     subprocess.run(
         in_own_user_namespace(
             ["sh", "-c", "echo 0 > /proc/sys/user/max_inotify_watches && exec \"$@\"", "-", sys.executable, "-m",

@@ -1,4 +1,4 @@
-"""What a watch says of a graph that could not be compiled."""
+"""Tests of what a watch reports about a graph that could not be compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def watch(tmp_path: Path) -> Watch:
     return found
 
 
-def test_the_workers_error_is_shown(watch: Watch) -> None:
+def test_error_of_the_worker_is_shown(watch: Watch) -> None:
     message = "CppCompileError: C++ compile error\nTraceback: " + "line\n" * 1000
     Store(Path(watch.registration.store)).publish_failure(
         Failure(KEY, "forward [0/0]", "compile-error", message, time.time(), 3600.0)
@@ -41,7 +41,7 @@ def test_the_workers_error_is_shown(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("kept", ["", "an older one"])
-def test_without_a_record_of_it_the_code_is(watch: Watch, kept: str) -> None:
+def test_code_is_shown_if_there_is_no_failure_record(watch: Watch, kept: str) -> None:
     if kept:
         Store(Path(watch.registration.store)).publish_failure(
             Failure(KEY, "forward [0/0]", "undecodable-graph", kept, time.time(), 3600.0)

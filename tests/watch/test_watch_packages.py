@@ -1,4 +1,4 @@
-"""With packages on, a watch leaves packages too: the next run neither traces nor compiles."""
+"""Tests that a watch with packages enabled records packages, so that the next run neither traces nor compiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from support_host import Host
 from support_watch import PROJECT, Project, sources
 
-# Frames are compared by the function that is compiled: a run must compile what the entry point gives.
+# Packages belong to the compiled function, so the run must compile the same function as the entry point.
 TOLD = """
 print(json.dumps({
     "graphs": [[g.key, g.state, g.source, g.reason] for g in precompiled.report()],
@@ -56,7 +56,7 @@ def check(found: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.slow
-def test_of_an_entry_point_without_its_memory(project: Project) -> None:
+def test_watch_of_an_entry_point_with_fake_tensors_records_packages(project: Project) -> None:
     id = project.register("model:factory")
     status = project.until_ready(id)
     assert status.fake and status.packages == 1, status
@@ -67,7 +67,7 @@ def test_of_an_entry_point_without_its_memory(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_recorded_run(project: Project) -> None:
+def test_watch_of_a_recorded_run_records_packages(project: Project) -> None:
     config = project.directory / "config.json"
     id = project.register(sys.executable, "train.py", "1000000", kind="run", files=[str(config)])
     status = project.until_ready(id)

@@ -1,4 +1,4 @@
-"""A project over four files, watched: each is edited in turn, and the next run finds everything compiled."""
+"""Tests of a watched project of four files: after an edit of each, the next run finds everything compiled."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def watch(project: Project) -> str:
     return id
 
 
-def test_what_is_watched_is_hit_by_the_first_run(project: Project, watch: str) -> None:
-    """The keys of fake tensors are those of the real run."""
+def test_first_run_of_a_watched_project_hits(project: Project, watch: str) -> None:
+    """Fake tensors give the same keys as the real run."""
     status = project.until_ready(watch)
     assert (status.fake, status.captured, status.ready) == (True, 1, 1)
     compiled = project.host.stats().compiled
@@ -53,20 +53,20 @@ EDITS = [
     everyday_or_slow(EDITS, EDITS[2:3]),
     ids=[name for name, _, _ in EDITS],
 )
-def test_an_edit_is_compiled_before_the_next_run(project: Project, watch: str, name: str, old: str, new: str) -> None:
+def test_edit_is_compiled_before_the_next_run(project: Project, watch: str, name: str, old: str, new: str) -> None:
     before = project.until_ready(watch)
     since = time.time() - 0.5
     path = project.save(name, old, new)
     after = project.until_ready(watch, path, since)
     assert {graph.key for graph in before.graphs}.isdisjoint(graph.key for graph in after.graphs)
     compiled = project.host.stats().compiled
-    result = project.run("run.py")  # compares with eager, too
+    result = project.run("run.py")  # also compares with eager
     assert sources(result) == ["hit"]
     assert [graph[0] for graph in result["graphs"]] == [graph.key for graph in after.graphs], "a stale artifact"
     assert project.host.stats().compiled == compiled
 
 
-def test_an_edit_elsewhere_captures_nothing_and_a_comment_finds_the_same_keys(project: Project, watch: str) -> None:
+def test_unrelated_edit_captures_nothing_and_a_comment_keeps_the_keys(project: Project, watch: str) -> None:
     before = project.until_ready(watch)
     compiled = project.host.stats().compiled
     project.save("unrelated.py", "41", "42")
@@ -81,8 +81,8 @@ def test_an_edit_elsewhere_captures_nothing_and_a_comment_finds_the_same_keys(pr
 
 
 @pytest.mark.slow
-def test_the_daemon_may_be_restarted_between_the_edit_and_the_run(project: Project, watch: str) -> None:
-    """And it may be killed: what is registered is on disk, and the edit is found by the contents of the files."""
+def test_daemon_may_be_restarted_between_the_edit_and_the_run(project: Project, watch: str) -> None:
+    """The daemon may also be killed: registrations are on disk, and the edit is found by the contents of the files."""
     host = project.host
     daemon = psutil.Process(host.status().pid)
     watcher = [child for child in daemon.children() if "precompiled.service.watch" in " ".join(child.cmdline())]
@@ -94,7 +94,7 @@ def test_the_daemon_may_be_restarted_between_the_edit_and_the_run(project: Proje
     status = project.until_ready(watch, path)
     assert status.captures == 1
     assert sources(project.run("run.py")) == ["hit"]
-    # Nothing has changed now: nothing is captured when the next one starts.
+    # Nothing has changed, so the next daemon captures nothing.
     daemon = psutil.Process(host.status().pid)
     daemon.terminate()
     psutil.wait_procs([daemon], 60)
@@ -103,7 +103,7 @@ def test_the_daemon_may_be_restarted_between_the_edit_and_the_run(project: Proje
 
 
 @pytest.mark.slow
-def test_a_watcher_that_dies_is_started_again_and_leaves_no_capture_behind(project: Project, watch: str) -> None:
+def test_killed_watcher_is_restarted_and_leaves_no_capture_behind(project: Project, watch: str) -> None:
     project.until_ready(watch)
     daemon = psutil.Process(project.host.status().pid)
     watcher = next(child for child in daemon.children() if "precompiled.service.watch" in " ".join(child.cmdline()))
