@@ -6,7 +6,7 @@ it. The folder may belong to another user, another host or an image, so writing 
 would raise. Therefore the kernel's path is set to the client's own cache folder, as in plain torch.compile.
 
 A stored result is valid only for equal configurations. A worker adds a smaller block for a reduction
-(static_launchers.py) after the kernel's cache was created, so the cache is created again here.
+(static_launchers.py) after the kernel's cache was created, so this file creates the cache again.
 
 Private names: torch._inductor.output_code.CompiledFxGraph._triton_bundle,
 torch._inductor.triton_bundler.TritonBundle.static_autotuners,

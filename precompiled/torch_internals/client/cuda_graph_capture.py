@@ -6,8 +6,6 @@ exists for threads that work for the capturing thread. The swap thread does not,
 cuThreadExchangeStreamCaptureMode, a function of CUDA's driver API.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
-
-No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def _traced(flat: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
     def run(*arguments: Any) -> Any:
         outputs = torch.fx.Interpreter(flat).run(*arguments)
-        # Grad mode may be on here, if the backward of a custom Function broke the graph.
+        # Grad mode may be on at this point, if the backward of a custom Function broke the graph.
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             raise Bypass("compiled autograd captured a backward that is differentiated", code="double-backward")
         return outputs

@@ -96,7 +96,7 @@ class CompiledFunction(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        _ = ctx.saved_tensors  # a second backward through a graph that is not retained raises here
+        _ = ctx.saved_tensors  # raises at a second backward through a graph that is not retained
         given = list(gradients)
         # The gradient of a sum is one expanded number. AOTAutograd gives it the output's strides, and a custom Function
         # of the program may need these strides (for ``view``).

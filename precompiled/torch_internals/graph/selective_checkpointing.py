@@ -7,8 +7,8 @@ AOTAutograd runs it during its trace, to mark what the backward recomputes. Know
     ["policy", [name], mutation]           partial(create_selective_checkpoint_contexts, policy)
     ["function", [name], false]            any function of a module
 
-``name`` is that of user_modules.name_of; ``mutation`` is allow_cache_entry_mutation. A function of the program itself,
-or inside another function, cannot be imported, so a graph with such a function is bypassed.
+``name`` is a result of user_modules.name_of; ``mutation`` is allow_cache_entry_mutation. A function of the program
+itself, or inside another function, cannot be imported, so a graph with such a function is bypassed.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -51,8 +51,8 @@ def needed(unit: Unit) -> dict[str, str]:
 def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
     """Run a unit's source in a new namespace, and return the namespace.
 
-    ``more`` adds values besides torch under the prefix OURS. Raises ValueError if a module or operator differs here, or
-    whatever an import raises.
+    ``more`` adds values besides torch under the prefix OURS. Raises ValueError if a module or operator differs in this
+    process, or whatever an import raises.
     """
     for module, digest in unit["modules"].items():
         user_modules.import_modules(module, digest)

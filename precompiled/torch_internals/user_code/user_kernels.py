@@ -72,8 +72,8 @@ def encode(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any]]:
 def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:
     """The operator, and the two numbers in this process's table.
 
-    Raises ValueError, ImportError or AttributeError if the kernel differs here, or for data that ``encode`` never
-    returns.
+    Raises ValueError, ImportError or AttributeError if the kernel differs in this process, or for data that ``encode``
+    never returns.
     """
     _kind, operator, found, fingerprint, values, *tuning = name
     if operator not in _OPERATORS:

@@ -33,7 +33,7 @@ from precompiled.core.files import process_start, saved
 from precompiled.core.names import object_at
 from precompiled.torch_internals.user_code import installations, shared_libraries, user_values
 
-# The list in core.files covers more places, but must not be used here: clients and workers need equal digests.
+# Digests in the key depend on this list, in clients and in workers. The list in core.files covers more places.
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )

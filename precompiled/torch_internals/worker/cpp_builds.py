@@ -7,7 +7,7 @@ every later worker uses the incomplete file: a graph's kernels cannot be loaded,
 can be built, until the store is cleared. So the compiler writes to a temporary name, and a rename follows.
 
 Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
-header in torch's directory for temporary files, and no other user can have put it there, the worker copies it. That
+header in torch's directory for temporary files, and no other user can have created it, the worker copies it. That
 program may have been killed as well, so a build that fails with a header is retried without it.
 
 All of torch's C++ builds go through one function, which this file replaces. The writers of the other caches below the
@@ -56,7 +56,7 @@ def use(scratch: Path) -> None:
     headers = scratch / _HEADERS
     if str(headers) != codecache._HEADER_DIR:
         # Torch keeps headers in the system's directory for temporary files, for all programs of the user. Another user
-        # may create a header there first, and a killed program leaves an incomplete one.
+        # may create a header in that directory first, and a killed program leaves an incomplete one.
         codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
         _original_header.cache_clear()
     cpp_builder.run_compile_cmd = _run

@@ -7,8 +7,8 @@ Inductor measures during a compile:
 - under max-autotune and coordinate descent, into how many parts to split a reduction over rows and columns
   (codegen/simd.py, mix order)
 
-Each has a form without a choice, which is used here: no padding, the library's kernel, and the number of parts that
-Inductor starts with. The number of such choices is recorded. Any other measurement fails the compile. Nothing of such a
+This file replaces each by a form without a choice: no padding, the library's kernel, and the number of parts that
+Inductor starts with. It records the number of such choices. Any other measurement fails the compile. Nothing of such a
 compile is cached, because Inductor records a refused time as infinite, and a later compile, even one beside a GPU,
 would use it. Configurations of Triton kernels, including those of coordinate descent, are measured at the first launch,
 in the client.
@@ -55,7 +55,7 @@ def choices() -> Iterator[Choices]:
 
     Raises CompileFailed if code requests a time anyway, even if the compile handled the error. Does nothing on a device
     that can measure, or for a CPU. Call this inside the program's configuration: the key contains that configuration
-    but not the settings made here.
+    but not the settings of this function.
     """
     found = Choices()
     if not (activate.is_active() and torch.cuda.is_available()):
