@@ -465,7 +465,7 @@ def test_artifact_that_is_gone_at_its_lookup_is_resubmitted_a_few_times() -> Non
         call(here)
         known = set()
         while only(here).state == "pending":
-            with suppress(ValueError):  # it is being sent again: nothing is awaited meanwhile
+            with suppress(ValueError):  # it is being resubmitted, and nothing is awaited meanwhile
                 (id,) = list(here.session.pending._awaited)
                 if id not in known:
                     known.add(id)

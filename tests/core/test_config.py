@@ -1,4 +1,4 @@
-"""Settings: who wins, where a value came from, and what is refused."""
+"""Tests of settings: precedence, origin of each value, and invalid values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from precompiled.core.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No settings but those that a test gives."""
+    """Removes all settings except those that a test sets."""
     for name in config.NAMES:
         monkeypatch.delenv(config.ENV_PREFIX + name.upper(), raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -97,7 +97,7 @@ def test_bad_values_name_their_origin(name: str, text: str, monkeypatch: pytest.
         ("workers", "many", "a whole number"), ("package_audit", "few", "a number"), ("wait_s", "-1", "0 or more"),
     ],
 )  # fmt: skip
-def test_a_bad_number_is_told_what_is_expected(name: str, text: str, expected: str) -> None:
+def test_error_for_an_invalid_number_names_the_expected_kind(name: str, text: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=f"expected .*{expected}") as caught:
         config.load({name: text})
     assert "convert" not in str(caught.value) and "literal" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_bad_files_are_named(text: str) -> None:
         config.load()
 
 
-def test_a_running_system_daemon_gives_the_directories(bare: Path) -> None:
+def test_running_system_daemon_determines_the_directories(bare: Path) -> None:
     paths.SYSTEM_RUNTIME_DIR.mkdir()
     (paths.SYSTEM_RUNTIME_DIR / paths.SOCKET_NAME).touch()
     settings = config.load()
@@ -120,7 +120,7 @@ def test_a_running_system_daemon_gives_the_directories(bare: Path) -> None:
     assert settings.cache_dir.parent == paths.SYSTEM_CACHE_DIR
 
 
-def test_the_login_session_gives_the_runtime_directory(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_session_determines_the_runtime_directory(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "session").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(bare / "session"))
     assert config.load().runtime_dir == bare / "session" / "precompiled"
@@ -129,7 +129,7 @@ def test_the_login_session_gives_the_runtime_directory(bare: Path, monkeypatch: 
 
 
 @pytest.mark.reason("socket-path-too-long")
-def test_a_socket_path_that_no_socket_can_have() -> None:
+def test_socket_path_that_is_too_long_is_an_error() -> None:
     with pytest.raises(ConfigError) as caught:
         paths.socket_path(Path("/" + "x" * 120))
     assert caught.value.code == "socket-path-too-long" and "PRECOMPILED_RUNTIME_DIR" in caught.value.action
@@ -143,7 +143,7 @@ def test_base_stores_are_a_list_in_toml(bare: Path) -> None:
     assert config.load().text("base") == "/opt/a:/opt/b"
 
 
-def test_what_people_write_wrong_in_a_file_says_what_to_do(bare: Path) -> None:
+def test_common_mistakes_in_a_configuration_file_get_advice(bare: Path) -> None:
     for text, said in (
         ("mode = wait", 'mode = "wait"'), ('moed = "wait"', "Did you mean mode?"), ("mode = 3", "leave it out"),
     ):  # fmt: skip

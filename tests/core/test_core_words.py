@@ -1,4 +1,4 @@
-"""What people are told is told in one way."""
+"""Tests that messages word an installation hint in one way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_hint_for_an_extra_names_the_clone_and_the_index() -> None:
     )
 
 
-def test_no_message_words_it_by_itself_or_names_an_extra_that_is_none() -> None:
+def test_messages_use_the_common_hint_and_existing_extras() -> None:
     code = {path: path.read_text() for path in (ROOT / "precompiled").rglob("*.py")}
     assert [path.name for path, text in code.items() if "precompiled[" in text] == ["words.py"]
     named = {name for text in code.values() for name in re.findall(r"words\.install\([\"']([\w-]+)", text)}
@@ -31,6 +31,6 @@ def test_no_message_words_it_by_itself_or_names_an_extra_that_is_none() -> None:
 
 
 @pytest.mark.parametrize("page", ["guides/farm.md", "guides/remote.md", "guides/seeing.md"])
-def test_pages_install_what_there_is(page: str) -> None:
+def test_pages_name_existing_extras(page: str) -> None:
     named = re.findall(r"pip install '\.\[([\w-]+)\]'", (ROOT / "docs" / page).read_text())
     assert named and set(named) <= extras()

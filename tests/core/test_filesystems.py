@@ -1,4 +1,4 @@
-"""Which file system a path is on, and whether other hosts share it."""
+"""Tests of the file system of a path, and of whether other hosts share it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def asked_anew() -> None:
     [("/home/ann/none/yet", "nfs4"), ("/home", "nfs4"), ("/home/ann/my data/x", "tmpfs"), ("/homes/ann", "xfs"),
      ("/etc", "ext4")],
 )  # fmt: skip
-def test_the_innermost_mount_counts(path: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_innermost_mount_determines_the_file_system(
+    path: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS.lstrip())
     monkeypatch.setattr(filesystems, "_MOUNTS", tmp_path / "mountinfo")
     monkeypatch.setattr(os.path, "exists", lambda _path: True)
@@ -35,16 +37,16 @@ def test_the_innermost_mount_counts(path: str, kind: str, tmp_path: Path, monkey
     assert filesystems.is_shared(path) == (kind == "nfs4")
 
 
-def test_what_the_kernel_says() -> None:
+def test_file_system_of_proc_is_read_from_the_kernel() -> None:
     assert filesystems.kind_of("/proc/self") == "proc"
 
 
-def test_without_proc_nothing_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_proc_no_path_counts_as_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filesystems, "_MOUNTS", tmp_path / "none")
     assert filesystems.kind_of("/") == "" and not filesystems.is_shared("/")
 
 
-def test_hosts_that_share_a_home_have_sockets_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_with_a_shared_home_have_separate_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(paths, "system_daemon_runs", lambda: False)

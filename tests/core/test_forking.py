@@ -1,4 +1,6 @@
-"""No fork while a background thread imports or loads; and nobody waits for a lock that nobody will release."""
+"""Tests that no fork happens while a background thread imports or loads, and that no child waits for a lock held by its
+parent.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ TIMEOUT_S = 60.0
 
 
 def forked(in_child: Callable[[], bool]) -> int:
-    """Fork, and the child's exit status: 0 when ``in_child`` returned true."""
+    """Fork, and return the child's exit status: 0 if ``in_child`` returned true."""
     pid = os.fork()
     if pid == 0:
         status = 2
@@ -33,7 +35,7 @@ def forked(in_child: Callable[[], bool]) -> int:
 
 
 def can_hold() -> bool:
-    """Whether another thread of this process gets the lock."""
+    """Returns whether another thread of this process can take the lock."""
     got = threading.Event()
 
     def take() -> None:
@@ -65,7 +67,7 @@ def test_a_fork_waits_for_a_load() -> None:
     assert loading.wait(TIMEOUT_S)
     forker.start()
     assert about_to_fork.wait(TIMEOUT_S)
-    # However long it is left alone: the lock is taken, so it cannot have forked.
+    # The fork cannot have happened, however long the test waits, because the lock is held.
     assert not order
     go_on.set()
     forker.join(TIMEOUT_S)
@@ -83,7 +85,7 @@ def test_a_thread_may_fork_under_its_own_lock() -> None:
 
 
 def test_a_lock_taken_before_the_fork_is_not_released_in_the_child() -> None:
-    # The child leaves the parent's with-block: it must not release a lock that it has never taken.
+    # The child leaves the parent's with-block, and must not release a lock that it has not taken.
     with forking.held():
         pid = os.fork()
     if pid == 0:
@@ -92,7 +94,7 @@ def test_a_lock_taken_before_the_fork_is_not_released_in_the_child() -> None:
     assert can_hold()
 
 
-def test_an_error_releases_it() -> None:
+def test_error_releases_the_lock() -> None:
     with pytest.raises(ZeroDivisionError), forking.held():
         raise ZeroDivisionError
     assert can_hold()
@@ -103,7 +105,9 @@ def test_a_child_may_fork_again() -> None:
 
 
 def test_a_fork_waits_until_a_graph_is_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child between the load and the end of the wait would have a graph that is compiled, and awaited for ever."""
+    """A child forked between the load and the end of the wait would have a compiled graph that counts as awaited
+    forever.
+    """
     serving, go_on, order = threading.Event(), threading.Event(), []
     with deaf_daemon() as here:
         here.call(lambda x: x * 2, torch.ones(2))
@@ -137,7 +141,7 @@ def test_a_fork_waits_until_a_graph_is_swapped(monkeypatch: pytest.MonkeyPatch) 
     assert status == [0], "the child awaits what its parent has swapped"
 
 
-def test_a_childs_swaps_need_no_lock_of_its_parents_threads() -> None:
+def test_swaps_in_a_child_need_no_lock_held_by_the_parents_threads() -> None:
     points = SafePoints()
     point = points.of(forked.__code__)
     taken, go_on = threading.Event(), threading.Event()

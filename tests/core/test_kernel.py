@@ -1,4 +1,4 @@
-"""What the kernel says of processes and peers, read from real ones."""
+"""Tests of facts about processes and peers that the kernel reports, with real processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 from precompiled.core import kernel
 
 
-def test_a_process_whose_name_holds_a_parenthesis_is_read(tmp_path: Path) -> None:
+def test_stat_of_a_process_with_parentheses_in_its_name_is_parsed(tmp_path: Path) -> None:
     program = tmp_path / "a) b (c"
     program.symlink_to(sys.executable)
     with subprocess.Popen([program, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -25,7 +25,7 @@ def test_a_process_whose_name_holds_a_parenthesis_is_read(tmp_path: Path) -> Non
     assert kernel.stat_of(process.pid) is None
 
 
-def test_a_peer_is_the_process_that_connected(tmp_path: Path) -> None:
+def test_peer_of_a_socket_is_the_process_that_connected(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as connected:
         listening.bind(str(tmp_path / "socket"))
         listening.listen()

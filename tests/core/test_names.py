@@ -1,4 +1,4 @@
-"""Dynamo's names of what it reads, as the program says them."""
+"""Tests that Dynamo's source names are translated to the program's own names."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ from precompiled.core.names import in_words
         ("options['L'] and GL['x']", "options['L'] and GL['x']"), ("", ""),
     ],
 )  # fmt: skip
-def test_names_as_the_program_says_them(text: str, words: str) -> None:
+def test_dynamo_names_are_translated_to_names_of_the_program(text: str, words: str) -> None:
     assert in_words(text) == words

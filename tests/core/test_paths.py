@@ -1,4 +1,6 @@
-"""Where files lie, for users with and without a home: paths are absolute, and none is in the working directory."""
+"""Tests of the places of files, for users with and without a home: paths are absolute, and never in the working
+directory.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def test_without_a_home_there_is_no_store_and_no_daemon(monkeypatch: pytest.Monk
     settings = config.load()
     assert settings.cache_dir.is_relative_to(paths.NO_HOME) and settings.runtime_dir.is_relative_to(paths.NO_HOME)
     assert "HOME is" in settings.why_no_store and (home or "not set") in settings.why_no_store
-    with pytest.raises(OSError, match="No such file"):  # also for root
+    with pytest.raises(OSError, match="No such file"):  # holds for root too
         settings.cache_dir.mkdir(parents=True)
     with pytest.raises(ConfigError, match="no home directory"):
         config.load({"cache_dir": "~/store"})
@@ -47,7 +49,7 @@ def test_without_a_home_there_is_no_store_and_no_daemon(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("home", [None, "", "~", "rel/ative"])
-def test_a_home_that_is_no_absolute_path_counts_as_unset(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
+def test_home_that_is_not_an_absolute_path_counts_as_unset(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
     if home is not None:
         monkeypatch.setenv("HOME", home)
     account = Path(pwd.getpwuid(os.getuid()).pw_dir)

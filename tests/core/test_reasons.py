@@ -1,7 +1,8 @@
-"""core/reasons.py has exactly the stable codes of the sources; docs/reference/reasons.md is generated from it; a test
-provokes each code.
+"""Tests that core/reasons.py has exactly the stable codes of the sources, that docs/reference/reasons.md is generated
+from it, and that a test provokes each code.
 
-A test that provokes a code says so with ``@pytest.mark.reason("code", ...)``, and names it in what it asserts."""
+A test that provokes a code has the mark ``@pytest.mark.reason("code", ...)`` and names the code in an assertion.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ from precompiled.core.reasons import _TABLE, REASONS, Kind, Outcome, outcome
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("precompiled", "service") for path in (ROOT / folder).rglob("*.py"))
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-# Calls whose positional argument is a code: its position by the called name.
+# Calls with a code as a positional argument: its position, by the name of the called function.
 _POSITIONS = {"Rejected": 0, "count_reason": 1, "WorkerGone": 1, "_end": 1, "_kill": 1, "_leave": 1, "_rejected": 1,
               "_publish_failure": 3, "_failed": 2, "_give_up": 1, "code_of": 1}  # fmt: skip
-# Keywords and assigned names that hold codes.
+# Keywords and assigned names whose values are codes.
 _NAMES = {"code", "reason"}
-# Written as f"start-{outcome.kind}" (cli/daemon.py), over the kinds of StartOutcome that are failures.
+# Formed as f"start-{outcome.kind}" (cli/daemon.py) for those kinds of StartOutcome that are failures.
 COMPOSED = {"start-timed-out", "start-failed"}
 
 
 def _strings(node: ast.AST | None) -> Iterator[str]:
-    """The constants that an expression may give; not those inside of calls, f-strings and comparisons."""
+    """Yields the string constants that an expression may evaluate to, except in calls, f-strings and comparisons."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -56,7 +57,7 @@ def codes(tree: ast.AST) -> Iterator[str]:
         match node:
             case ast.Call():
                 for keyword in node.keywords:
-                    # torch._dynamo.disable(reason=...) is a sentence for people, and none of ours.
+                    # The reason of torch._dynamo.disable(reason=...) is a sentence, not a code of this project.
                     if keyword.arg in _NAMES and _called(node) != "disable":
                         yield from _strings(keyword.value)
                 position = _POSITIONS.get(_called(node))
@@ -69,12 +70,12 @@ def codes(tree: ast.AST) -> Iterator[str]:
                     if isinstance(name, ast.Name) and name.id in _NAMES:
                         yield from _strings(value)
             case ast.Assign(targets=[ast.Name(id="_REFUSED")], value=ast.Dict(values=values)):
-                # configs.py: setting -> (code, sentence)
+                # configs.py has a dict of setting -> (code, sentence).
                 for value in values:
                     assert isinstance(value, ast.Tuple)
                     yield from _strings(value.elts[0])
             case ast.For(target=ast.Tuple(elts=names), iter=ast.Tuple(elts=rows)):
-                # scheduler.py chooses between two refusals in a loop over rows; the code is the last but one.
+                # scheduler.py chooses between two rejections in a loop over rows. The code is the last element but one.
                 if [getattr(name, "id", "") for name in names][-2:] == ["code", "action"]:
                     for row in rows:
                         assert isinstance(row, ast.Tuple)
@@ -95,7 +96,7 @@ def test_every_code_is_in_the_table() -> None:
     assert not missing, f"core/reasons.py says nothing of {', '.join(sorted(missing))}"
 
 
-def test_the_table_has_no_code_that_is_gone() -> None:
+def test_table_has_no_code_that_is_unused() -> None:
     gone = set(REASONS) - in_the_sources()
     assert not gone, f"core/reasons.py has {', '.join(sorted(gone))}, which no source has any more"
 
@@ -112,12 +113,12 @@ def test_the_page_is_up_to_date() -> None:
     assert in_the_page() == list(REASONS)
 
 
-# ---------------------------------------------------------------- what follows
+# ---------------------------------------------------------------- outcomes
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_what_an_awaited_graph_comes_to(runs: bool) -> None:
-    """Compiled in process, but where that would end this process too, or fail as it does here, or is not wanted."""
+def test_outcome_of_a_pending_graph_depends_on_the_code(runs: bool) -> None:
+    """It is compiled in process, unless that would end this process too, would fail here as well, or is not wanted."""
     ends = {code: outcome(code, runs=runs) for code, reason in REASONS.items() if reason.outcome is not Outcome.AGAIN}
     eager = {code for code, end in ends.items() if end is Outcome.EAGER}
     while_it_runs = {"device-lost", "job-cancelled", "no-compiler", "submit-failed"}
@@ -126,8 +127,8 @@ def test_what_an_awaited_graph_comes_to(runs: bool) -> None:
     assert outcome("of-another-version", runs=runs) is Outcome.IN_PROCESS
 
 
-def test_a_graph_that_is_captured_is_never_left_eager_by_what_is_known_before() -> None:
-    """backend.py compiles it in process without a look at the code."""
+def test_bypassed_graphs_are_always_compiled_in_process() -> None:
+    """backend.py compiles such a graph in process without regard to the code."""
     known = [reason for reason in REASONS.values() if reason.kind in (Kind.BYPASS, Kind.FAILURE)]
     assert {reason.outcome for reason in known} == {Outcome.IN_PROCESS}
 
@@ -143,12 +144,12 @@ def test_explain_shows_every_code() -> None:
 
 # ---------------------------------------------------------------- an error's code
 
-# They have no code of their own: each raise says which.
+# These exceptions have no code of their own, so each raise must give one.
 _CODE_MUST_BE_GIVEN = {"PrecompiledError", "Bypass", "StoreError", "CompileFailed"}
 
 
 def without_a_code(tree: ast.AST) -> Iterator[int]:
-    """The lines that make an error without a code."""
+    """Yields the lines that create an error without a code."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or _called(node) not in _CODE_MUST_BE_GIVEN:
             continue
@@ -166,7 +167,9 @@ def test_every_error_has_a_code() -> None:
 
 
 def provoked(tree: ast.AST) -> tuple[set[str], set[str]]:
-    """The codes that marks of a file's tests claim; and those of them that the file names nowhere else."""
+    """Returns the codes that marks of a file's tests claim, and those claimed codes that the file names nowhere
+    else.
+    """
     claims = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == _MARK]
     of_marks = [argument for claim in claims for argument in claim.args if isinstance(argument, ast.Constant)]
     claimed = {str(argument.value) for argument in of_marks}
@@ -189,12 +192,12 @@ def test_every_code_is_provoked_by_a_test() -> None:
     assert not unasserted, f"claimed by a mark and named nowhere else: {unasserted}"
 
 
-def test_a_mark_alone_is_no_test() -> None:
+def test_code_named_only_in_its_mark_is_reported() -> None:
     source = '@pytest.mark.reason("a-code", "b-code")\ndef test_it() -> None:\n    assert error.code == "a-code"\n'
     assert provoked(ast.parse(source)) == ({"a-code", "b-code"}, {"b-code"})
 
 
-def test_the_collection_sees() -> None:
+def test_codes_are_collected_from_all_kinds_of_places() -> None:
     source = """
 class Typed(Exception):
     code = "of-a-class"

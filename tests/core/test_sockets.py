@@ -1,4 +1,4 @@
-"""Sockets whose numbers the program takes for files and sockets of its own."""
+"""Tests of sockets whose descriptor numbers the program has reused for its own files and sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture(autouse=True, params=["cookies", "inodes"])
 def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that has cookies for sockets, or one that does not."""
+    """A kernel with socket cookies, and a kernel without them."""
     if request.param == "inodes":
         monkeypatch.setattr(sockets, "_SO_COOKIE", 9999)
     with socket.socket(socket.AF_UNIX) as sock:
@@ -27,7 +27,9 @@ def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @contextmanager
 def file_under(number: int, path: Path) -> Iterator[None]:
-    """The program's own file under a number; at the end it must still be open, and hold what the program wrote."""
+    """Open a file of the program under ``number``. At the end the file must be open and hold only what the program
+    wrote.
+    """
     own = os.open(path, os.O_RDWR | os.O_CREAT)
     os.dup2(own, number)
     os.close(own)
@@ -41,7 +43,7 @@ def file_under(number: int, path: Path) -> Iterator[None]:
         os.close(number)
 
 
-def test_a_file_under_our_number_is_left_alone(tmp_path: Path) -> None:
+def test_program_file_with_a_sockets_number_is_left_alone(tmp_path: Path) -> None:
     ours, theirs = sockets.pair()
     with file_under(ours.fileno(), tmp_path / "own"):
         with pytest.raises(OSError):
@@ -51,7 +53,7 @@ def test_a_file_under_our_number_is_left_alone(tmp_path: Path) -> None:
         assert theirs.receive(10) == b"", "the peer sees the end"
 
 
-def test_a_socket_under_our_number_is_left_alone() -> None:
+def test_program_socket_with_a_sockets_number_is_left_alone() -> None:
     ours, _theirs = sockets.pair()
     number = ours.fileno()
     own, peer = socket.socketpair()
@@ -70,13 +72,13 @@ def test_a_socket_under_our_number_is_left_alone() -> None:
             peer.recv(1)
 
 
-def test_a_lost_socket_that_is_forgotten_closes_no_file(tmp_path: Path) -> None:
+def test_deleting_a_lost_socket_closes_no_file_of_the_program(tmp_path: Path) -> None:
     ours, _theirs = sockets.pair()
     with file_under(ours.fileno(), tmp_path / "own"):
         del ours
 
 
-def test_bytes_arrive_up_to_the_end() -> None:
+def test_all_bytes_arrive_before_the_end() -> None:
     ours, theirs = sockets.pair()
     assert ours.receive(10) is None
     while theirs.send(bytes(1 << 16)):
@@ -91,7 +93,7 @@ def test_bytes_arrive_up_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("end", ["_waiting", "_waking"])
-def test_a_waker_that_is_closed_ends_the_wait(end: str, tmp_path: Path) -> None:
+def test_closed_waker_ends_the_wait(end: str, tmp_path: Path) -> None:
     waker = sockets.Waker()
     thread = threading.Thread(target=sockets.wait, args=([waker],), kwargs={"timeout_s": TIMEOUT_S})
     thread.start()
@@ -104,7 +106,7 @@ def test_a_waker_that_is_closed_ends_the_wait(end: str, tmp_path: Path) -> None:
         waker.close()
 
 
-def test_wakes_are_not_lost_and_never_block() -> None:
+def test_wake_is_never_lost_and_never_blocks() -> None:
     waker = sockets.Waker()
     for _ in range(10_000):
         waker.wake()

@@ -1,4 +1,4 @@
-"""Why a graph was a miss, in words: from two programs as plain data."""
+"""Tests of the causes of a miss, in words, from two programs as plain data."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
     ("change", "kind", "short", "what", "line"),
     [
         (put(*ARGS, 1, "shape", [12, 16]), "size", "new size", "self.y: shape [8, 16] -> [12, 16]", CALLED),
-        # No advice to mark a parameter's size as dynamic.
+        # A parameter gets no advice to mark its size as dynamic.
         (everything(put(*ARGS, 1, "parameter", True), put(*ARGS, 1, "shape", [12, 16])), "parameter",
          "new size of a parameter", "self.y: shape [8, 16] -> [12, 16]", CALLED),
         (put(*ARGS, 0, "dtype", "bfloat16"), "dtype", "new dtype", "x: dtype float32 -> bfloat16", CALLED),
         (put(*ARGS, 0, "requires_grad", True), "input", "other input", "x: requires_grad False -> True", CALLED),
         (put("inputs", "ranges", 0, [2, 64]), "range", "other range of a size",
          "the range asked for, 2 to any -> 2 to 64", CALLED),
-        # A size is a constant of the graph as well: no cause of its own.
+        # The size also occurs as a constant of the graph. That is not a separate cause.
         (everything(put(*ARGS, 0, "shape", [12, 16]), put(*NODES, 2, 2, 1, 12)), "size", "new size", "[12, 16]",
          CALLED),
         (everything(put(*NODES, 2, 2, 1, 3), EDITED), "edit", "edit at model.py:12",
          "'return x * 2 + y' -> 'return x * 3 + y'", "/home/me/model.py:12, in forward: return x * 3 + y"),
-        # No line has another text: it may be one that was not run before.
+        # The text of every line is unchanged, so this line may not have run before.
         (everything(put(*NODES, 2, 2, 1, 3), BRANCH), "way", "other way at model.py:14",
          "from model.py:12: 'return x * 2 + y' -> 'return x * 3'", "/home/me/model.py:14, in forward: return x * 3"),
         (put(*NODES, 2, 2, 1, 3), "value", "other value at model.py:12",
          "operator.mul(%0, 2) -> operator.mul(%0, 3)", "/home/me/model.py:12"),
-        # Another operation on the same line (an activation that a module holds): no number to be made a tensor.
+        # Another operation on the same line, such as an activation that a module holds. There is no number to turn into
+        # a tensor.
         (put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), "way", "other operation at model.py:12",
          "operator.mul(%0, 2) -> %0.sin()", "/home/me/model.py:12"),
         (put("modes", "grad", False), "mode", "grad mode", "True -> False", CALLED),
@@ -61,14 +62,18 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
         (put("modes", dict(reversed(PROGRAM["modes"].items()))), "mode", "the order of its fields", "", CALLED),
     ],
 )  # fmt: skip
-def test_one_cause(change: Callable[[dict[str, Any]], Any], kind: str, short: str, what: str, line: str) -> None:
+def test_change_has_one_cause_with_its_line(
+    change: Callable[[dict[str, Any]], Any], kind: str, short: str, what: str, line: str
+) -> None:
     (found,) = of(change)
     assert (found.kind, found.short) == (kind, short) and what in found.what and line in found.line, found
     assert bool(line) == bool(found.line) and found.advice
 
 
-def test_what_other_inputs_have_moved_is_no_other_way() -> None:
-    """As from training to evaluation: an input less, and each line after it is compared with another one."""
+def test_operations_shifted_by_a_missing_input_are_not_another_way() -> None:
+    """As from training to evaluation: one input less shifts all operations, so each is compared with a different
+    one.
+    """
     lines = [["/home/me/model.py", number, "forward", f"line {number}"] for number in (12, 13)]
 
     def graph(*nodes: str) -> Callable[[dict[str, Any]], Any]:
@@ -94,7 +99,9 @@ def test_difference_without_a_line_is_not_called_an_edit() -> None:
 
 
 def test_functions_of_one_name_in_two_files_are_not_an_edit() -> None:
-    """As in a transformer of another depth: `forward` of two modules, in installed files that nobody edited."""
+    """As in a transformer with another depth: both modules' functions are named `forward`, in installed files that were
+    not edited.
+    """
     places = [["/env/site-packages/a.py", 7, "forward", "x = x.view(y)"],
               ["/env/site-packages/b.py", 9, "forward", "x = torch.addmm(x)"]]  # fmt: skip
     nodes = [[-1, -1, 0, 0, -1]]
@@ -108,7 +115,7 @@ def test_functions_of_one_name_in_two_files_are_not_an_edit() -> None:
     assert [(cause.kind, cause.short) for cause in found] == [("way", "other way at b.py:9")]
 
 
-def test_an_edited_cell_is_an_edit_and_its_file_has_no_name() -> None:
+def test_edited_notebook_cell_is_an_edit_without_a_file_name() -> None:
     def cell(number: int, code: str) -> Callable[[dict[str, Any]], Any]:
         return put("about", "places", [[f"/tmp/ipykernel_7/{number}.py", 4, "scaled", code]])
 
@@ -118,23 +125,23 @@ def test_an_edited_cell_is_an_edit_and_its_file_has_no_name() -> None:
     assert found.short == "edit at line 4 of a cell" and found.what == "'return x * 2' -> 'return x * 3'"
 
 
-def test_several_causes_are_all_named() -> None:
+def test_all_of_several_causes_are_named() -> None:
     found = of(everything(put("modes", "grad", False), put(*ARGS, 0, "shape", [12, 16])))
     assert [cause.short for cause in found] == ["grad mode", "new size"]
 
 
-def test_an_edit_explains_the_inputs_that_it_brings() -> None:
+def test_edit_is_the_only_cause_of_inputs_that_it_changes() -> None:
     (found,) = of(everything(put(*NODES, 2, 2, 1, 3), EDITED, put(*ARGS, 1, "shape", [12, 16])))
     assert found.kind == "edit"
 
 
-def test_an_operator_whose_sources_changed() -> None:
+def test_custom_operator_with_changed_sources_is_the_cause() -> None:
     one, other = (changed(put(*NODES, 2, 1, ["cop", "mine", "op", "", "mine.ops", digest])) for digest in ("d1", "d2"))
     (found,) = causes.causes(one, other, difference.compare(one, other))
     assert (found.kind, found.short) == ("operator", "custom operator mine.op.default") and "model.py:12" in found.line
 
 
-def test_the_cpus_instruction_sets_are_named() -> None:
+def test_instruction_sets_that_differ_are_named() -> None:
     def flags(text: str) -> Callable[[dict[str, Any]], Any]:
         return put("about", "cpu", {"model": "a CPU", "flags": text})
 
@@ -147,16 +154,16 @@ def test_the_cpus_instruction_sets_are_named() -> None:
     assert "ATEN_CPU_CAPABILITY" in found.what
 
 
-def test_another_graph_is_no_version() -> None:
+def test_different_graph_is_not_a_version_of_the_same_graph() -> None:
     other = changed(everything(
         put("graph", [[["p"], ["m", "sin", [{"n": 0}], []], ["o", None, [{"n": 1}], []]]]),
         put("about", {"places": [["/home/me/other.py", 3, "g", "x.sin()"]], "nodes": [[-1, 0, -1]]}),
     ))  # fmt: skip
     assert not causes.is_version_of("f [0/0]", PROGRAM, "g [0/0]", other)
-    assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", other)  # of the same name in another file
+    assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", other)  # the same name in another file
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [1/0]", other)
     elsewhere = changed(put("about", "places", [["/home/me/other.py", 12, "forward", "return x * 2 + y"]]))
-    assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", elsewhere)  # the same but for its file
+    assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", elsewhere)  # equal except for its file
     assert causes.new(PROGRAM, elsewhere).what == "nothing of its file was in the store"
     edited = changed(everything(put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), EDITED))
     assert causes.is_version_of("f [0/0]", PROGRAM, "f [0/1]", edited)

@@ -1,4 +1,4 @@
-"""What differs between two programs, in words: one change a row, each with the values before and after."""
+"""Tests of the difference between two programs in words: one row per change, with the values before and after."""
 
 from __future__ import annotations
 
@@ -160,13 +160,13 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
         lambda program: program.update(modes=dict(reversed(program["modes"].items()))),
         ["the order of its fields: one -> another"],
     ),
-    # ---- what is not in the key
+    # ---- parts that are not in the key
     "sizes and sources": (everything(put("hints", [9]), put("about", {})), []),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_a_change_in_words(what: str) -> None:
+def test_change_is_described_in_words(what: str) -> None:
     change, expected = CASES[what]
     after = changed(change)
     found = [str(item) for item in difference.compare(PROGRAM, after)]
@@ -185,7 +185,7 @@ def test_every_section_of_the_key_is_compared() -> None:
     assert set(difference._COMPARERS) == set(SECTIONS) and capture.SECTIONS == SECTIONS
 
 
-def test_every_mode_says_what_sets_it() -> None:
+def test_every_mode_names_the_api_that_sets_it() -> None:
     from precompiled.torch_internals.graph import ambient_modes
 
     captured = ambient_modes.read(uses_cpu=True)
@@ -196,7 +196,7 @@ def test_every_mode_says_what_sets_it() -> None:
     assert mode_names.PARTS["fp32_precision"] == places
 
 
-def test_a_change_is_shown_where_it_is_in_the_program() -> None:
+def test_change_is_shown_with_its_source_line() -> None:
     (constant,) = difference.compare(PROGRAM, changed(put(*NODES, 2, 2, 1, 3)))
     assert constant.source == "/home/me/model.py:12, in forward: return x * 2 + y"
     (shape,) = difference.compare(PROGRAM, changed(put(*ARGS, 1, "device", "meta")))
@@ -208,26 +208,26 @@ def test_a_change_is_shown_where_it_is_in_the_program() -> None:
     [None, [], "x", {"nodes": [[0]]}, {"nodes": [[0] * 5], "places": []}, {"nodes": [[0] * 5], "places": [["f", 1]]},
      {"nodes": [["x"] * 5], "places": [1], "inputs": {}}],
 )  # fmt: skip
-def test_sources_that_are_odd_are_left_out(about: Any) -> None:
+def test_malformed_source_places_are_omitted(about: Any) -> None:
     after = changed(everything(put(*NODES, 2, 2, 1, 3), put("about", about)))
     (change,) = difference.compare(changed(put("about", about)), after)
     assert change.source == ""
     assert all(item.place is None for item in listing.operations(after))
 
 
-def test_long_values_are_cut_around_what_differs() -> None:
+def test_long_values_are_shortened_around_the_difference() -> None:
     before, after = ([*range(5000)], [*range(4000), 1.5, *range(4001, 5000)])
     (change,) = difference.compare(changed(put(*NODES, 2, 2, 1, before)), changed(put(*NODES, 2, 2, 1, after)))
     assert " 4000," in change.before and " 1.5," in change.after and len(str(change)) < 1000
 
 
-def test_a_custom_operator_whose_sources_changed() -> None:
+def test_changed_sources_of_a_custom_operator_are_named() -> None:
     one, other = (changed(put(*NODES, 2, 1, ["cop", "mine", "op", "", "mine.ops", digest])) for digest in ("d1", "d2"))
     (change,) = difference.compare(one, other)
     assert "whose sources have changed" in change.note and change.before == "mine.op.default(%0, 2)"
 
 
-def test_a_tensor_subclass() -> None:
+def test_changes_of_a_tensor_subclass_are_described() -> None:
     one = changed(put(*ARGS, 0, SUBCLASS))
     for path, text in (
         (("subclass", 1, "Thrice"), "input 0: type mine.tensors.Twice -> mine.tensors.Thrice"),
@@ -240,7 +240,7 @@ def test_a_tensor_subclass() -> None:
         assert text in [str(change) for change in difference.compare(one, other)]
 
 
-def test_an_opaque_object() -> None:
+def test_changes_of_an_opaque_object_are_described() -> None:
     one = changed(put(*ARGS, 0, {"opaque": ["mine.layers", "Name", "d1"]}))
     for at, value, text in (
         (1, "Other", "input 0: type mine.layers.Name -> mine.layers.Other"),
@@ -253,7 +253,7 @@ def test_an_opaque_object() -> None:
 
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.parametrize("value", [None, [], {}, "x", 1, [[["f", ["fn"]]]], [[None]], {"args": [{}], "ranges": [1]}])
-def test_what_is_no_program_raises_what_is_documented(section: str, value: Any) -> None:
+def test_malformed_program_raises_a_documented_exception(section: str, value: Any) -> None:
     odd = changed(put(section, value))
     for pair in ((PROGRAM, odd), (odd, PROGRAM)):
         try:
@@ -262,7 +262,7 @@ def test_what_is_no_program_raises_what_is_documented(section: str, value: Any) 
             continue
 
 
-def test_nearer_is_fewer_sections_then_fewer_fields() -> None:
+def test_distance_counts_sections_first_then_fields() -> None:
     near = changed(put(*NODES, 2, 2, 1, 3))
     further = changed(everything(put(*NODES, 2, 2, 1, 3), put(*NODES, 3, 3, 0, 1, 4)))
     furthest = changed(everything(put(*NODES, 2, 2, 1, 3), put("modes", "grad", False)))
@@ -270,7 +270,7 @@ def test_nearer_is_fewer_sections_then_fewer_fields() -> None:
     assert found == sorted(found) and len(set(found)) == 4
 
 
-def test_the_listing() -> None:
+def test_listing_shows_each_operation_with_its_place() -> None:
     texts = [item.text for item in listing.operations(PROGRAM)]
     assert texts == [
         "%0 = input 0: float32 [8, 16]  x",
@@ -293,7 +293,7 @@ def test_the_listing() -> None:
         ({"x": ["device", "cuda:0"]}, "device('cuda:0')"), ({"x": ["layout", "strided"]}, "torch.strided"),
     ],
 )  # fmt: skip
-def test_arguments(value: Any, text: str) -> None:
+def test_argument_is_printed_as_python(value: Any, text: str) -> None:
     assert listing.argument(value) == text
 
 
@@ -306,18 +306,18 @@ def test_arguments(value: Any, text: str) -> None:
         (["kernel", "triton_kernel_wrapper_mutation", ["mine", "k", "d"], "f", [["B", 16]]], "mine.k[grid]"),
     ],
 )  # fmt: skip
-def test_targets(name: list[str], text: str) -> None:
+def test_target_is_printed_by_its_name(name: list[str], text: str) -> None:
     assert listing.target(name) == text
 
 
-def test_a_launch_of_a_kernel_shows_what_is_compiled_into_it() -> None:
+def test_kernel_launch_shows_its_compile_time_constants() -> None:
     constants = [["B", 16], ["T", {"x": ["tl", "fp32"]}]]
     target = ["kernel", "triton_kernel_wrapper_mutation", ["mine", "k", "d"], "f", constants]
     launch = ["f", target, [], [["kwargs", {"d": [["x", {"n": 0}]]}]]]
     assert listing.operation(launch) == "mine.k[grid](kwargs={'x': %0}, B=16, T=tl.fp32)"
 
 
-def test_no_torch_is_imported() -> None:
+def test_difference_does_not_import_torch() -> None:
     code = "import sys, precompiled.graph.difference, precompiled.cli.explain; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"

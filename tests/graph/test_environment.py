@@ -1,4 +1,4 @@
-"""Which of a process's variables reach its workers: workers are told apart by them."""
+"""Tests of which environment variables of a process reach its workers. Workers are distinguished by these variables."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SHARED = {"PATH": "/bin", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "MASTER_ADD
 
 
 def torchrun(rank: int, run: int = 0) -> dict[str, str]:
-    """What torchrun (and a batch system around it) sets for one rank of one run."""
+    """The variables that torchrun, and a batch system around it, set for one rank of one run."""
     return {
         **SHARED,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "CUDA_VISIBLE_DEVICES": str(rank),
         "CUDA_DEVICE_ORDER": ("PCI_BUS_ID", "FASTEST_FIRST")[rank],  # the pool sets it
-        "CUDA_LAUNCH_BLOCKING": str(rank),  # when a program waits, not what is compiled
+        "CUDA_LAUNCH_BLOCKING": str(rank),  # affects when a program waits, not the compiled code
         "TORCHELASTIC_RUN_ID": f"run-{run}",
         "TORCHELASTIC_RESTART_COUNT": str(run),
         "TORCHELASTIC_ERROR_FILE": f"/tmp/torchelastic_{run}/attempt_0/{rank}/error.json",
@@ -48,14 +48,14 @@ def variables_in(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> di
     return variables()
 
 
-def test_the_ranks_of_all_runs_share_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_all_runs_share_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [variables_in(torchrun(rank, run), monkeypatch) for rank in (0, 1) for run in (0, 1)]
     assert all(each == found[0] for each in found)
     assert found[0] == {name: SHARED[name] for name in ("PATH", "HOME", "OMP_NUM_THREADS")}
 
 
 @pytest.mark.parametrize("name", ["TRITON_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"])
-def test_where_caches_are_is_not_in_the_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_directories_are_not_in_the_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(name, raising=False)
     before = facts("cpu")
     monkeypatch.setenv(name, "/scratch/job-1")
@@ -79,7 +79,7 @@ SEARCHED = {"PYTHONPATH": "/more", "PYTHONUSERBASE": "/of/the/user"}
         ("-I", SEARCHED, {"PYTHONNOUSERSITE": "1"}),
     ],
 )
-def test_a_worker_looks_for_modules_where_the_program_does(
+def test_worker_uses_the_programs_module_search_path(
     option: str, environ: dict[str, str], expected: dict[str, str]
 ) -> None:
     done = subprocess.run([sys.executable, option, "-c", OF_PYTHON, str(Path(precompiled.__file__).parents[1])],
@@ -91,11 +91,11 @@ def test_a_worker_looks_for_modules_where_the_program_does(
     "name",
     ["TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_CUDA_ARCH_LIST", "TRITON_PTXAS_PATH", "CUDA_HOME", "CXX"],
 )
-def test_what_compiles_read_reaches_workers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_a_compile_reads_reach_workers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert variables_in({name: "x"}, monkeypatch) == {name: "x"}
 
 
-def test_an_assembler_that_torch_names_itself_makes_no_other_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assembler_that_torch_sets_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
     before = facts("cpu"), variables()
     monkeypatch.setenv("TRITON_PTXAS_PATH", str(Path(torch.__file__).parent / "bin" / "ptxas"))
@@ -104,7 +104,7 @@ def test_an_assembler_that_torch_names_itself_makes_no_other_environment(monkeyp
     assert facts("cpu") != before[0] and variables()["TRITON_PTXAS_PATH"] == "/opt/ptxas"
 
 
-def test_variables_of_vllms_count_where_it_says_so_and_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_vllm_declares_count_if_vllm_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     before = facts("cpu"), variables()
     monkeypatch.setenv("VLLM_USE_LAYERNAME", "0")
     monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
@@ -114,7 +114,7 @@ def test_variables_of_vllms_count_where_it_says_so_and_it_is_there(monkeypatch: 
     assert variables() == {**before[1], "VLLM_USE_LAYERNAME": "0"}
     here = facts("cpu")
     assert here["variables"] == {**before[0]["variables"], "VLLM_USE_LAYERNAME": "0"}
-    # A worker has what it was given, before and after it has imported vLLM.
+    # A worker reads the variables that it was given, before and after it imports vLLM.
     monkeypatch.delenv("VLLM_HOST_IP")
     assert facts("cpu", of_a_worker=True) == here
     monkeypatch.delitem(sys.modules, "vllm.envs")
@@ -122,8 +122,8 @@ def test_variables_of_vllms_count_where_it_says_so_and_it_is_there(monkeypatch: 
     environment._vllms_variables.cache_clear()
 
 
-def test_where_a_compiler_looks_is_no_fact_of_a_graph_without_cpu_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sanitizers and modules of clusters set it for a program; no machine code for a GPU depends on it."""
+def test_library_path_does_not_count_for_a_graph_without_cpu_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sanitizers and cluster modules set this variable for a program. Machine code for a GPU does not depend on it."""
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     before = facts("cpu"), facts("cpu", uses_cpu=False)
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/tool")
@@ -131,13 +131,13 @@ def test_where_a_compiler_looks_is_no_fact_of_a_graph_without_cpu_values(monkeyp
     assert facts("cpu", uses_cpu=False) == before[1]
 
 
-def test_a_profiler_of_the_program_is_none_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiler_variables_do_not_reach_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     before = variables()
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/tool/injection.so")
     assert variables() == before
 
 
-def test_what_an_import_sets_in_a_worker_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_set_by_an_import_in_a_worker_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/lib")
     monkeypatch.delenv("TRITON_OVERRIDE", raising=False)
     before = facts("cpu", of_a_worker=True)
@@ -159,7 +159,7 @@ def test_what_an_import_sets_in_a_worker_is_taken_back(monkeypatch: pytest.Monke
         ("NVIDIA A100", "MIG-set-later", "cuda:GPU-the-gpu"),
     ],
 )
-def test_a_worker_is_pinned_to_a_gpu_or_to_the_slice_of_one_that_the_process_sees(
+def test_worker_is_pinned_to_the_gpu_or_slice_that_the_process_sees(
     name: str, visible: str | None, pinned: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})

@@ -1,4 +1,4 @@
-"""The key: the same for what compiles to the same, another for everything that changes the compile."""
+"""Tests of the key: equal for equal compiles, and different for everything that changes the compile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def subtract(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return scaled - y
 
 
-# The same, two lines further down and with other names: what an edit of a file does to everything below it.
+# The same function two lines further down and with other names, as after an edit above it.
 
 
 def renamed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ def test_names_and_lines_are_not_in_the_key() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.skipif(torch.cuda.is_available(), reason="autocast of a GPU warns only where there is none")
-def test_autocast_of_a_gpu_is_no_use_of_it(enabled: bool) -> None:
+def test_autocast_for_a_gpu_does_not_make_a_gpu_graph(enabled: bool) -> None:
     def normed(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cuda", enabled=enabled):
             return (x @ W).sin()
@@ -71,12 +71,12 @@ def test_values_are_not_in_the_key() -> None:
 def test_two_layers_of_a_model_share_a_key() -> None:
     first, second = Layer(), Layer()
     assert key_of(first, X) == key_of(second, X)
-    # Also inside of one model, where their parameters have other names and sources.
+    # This also holds within one model, where the parameters have other names and sources.
     net = torch.nn.ModuleDict({"a": first, "b": second})
     assert key_of(net["a"], X) == key_of(net["b"], X)
 
 
-def test_graphs_around_a_break_that_do_the_same_share_a_key() -> None:
+def test_equal_graphs_around_a_graph_break_share_a_key() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
         x = x.sin() + 1
         torch._dynamo.graph_break()
@@ -189,7 +189,7 @@ differ("Inductor's configuration", BASE, under(lambda: torch._inductor.config.pa
 differ("functorch's configuration", BASE, under(lambda: torch._functorch.config.patch(activation_memory_budget=0.5)))
 differ("sizes' configuration", BASE, under(lambda: torch.fx.experimental._config.patch(backed_size_oblivious=True)))
 for name, value in (
-    # What JIT code is of these, too: torch/_inductor/codegen/wrapper.py and cpp_builder.py.
+    # Inductor generates other code for these too: torch/_inductor/codegen/wrapper.py and cpp_builder.py.
     ("debug_intermediate_value_printer", "2"),
     ("debug_compile", True),
     ("debug_symbols", True),
@@ -197,7 +197,7 @@ for name, value in (
     aot = {f"aot_inductor.{name}": value}
     differ(f"AOTInductor's {name}", BASE, under(lambda aot=aot: torch._inductor.config.patch(aot)))
 for name, value in (
-    # Torch leaves these out of what it saves of its configuration.
+    # torch omits these from its saved configuration.
     ("activation_memory_budget_solver", "greedy"),
     ("activation_memory_budget_runtime_estimator", "testing"),
     ("joint_custom_pass", torch.fx.symbolic_trace),
@@ -217,13 +217,13 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_changes_the_compile_changes_the_key(what: str) -> None:
+def test_change_that_affects_the_compile_changes_the_key(what: str) -> None:
     left, right = CHANGES[what]
     assert left() != right()
 
 
 SAME = {
-    # Dynamo leaves inference mode while it compiles: backends see grad mode off, and so does what is compiled.
+    # Dynamo leaves inference mode during a compile, so backends and the compiled code see grad mode off.
     "inference mode, beside no_grad": under(torch.inference_mode),
     "options= that repeat the configuration": lambda: key_of(
         linear, X, W, options={"max_fusion_size": torch._inductor.config.max_fusion_size}
@@ -235,7 +235,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("what", SAME)
-def test_what_does_not_change_the_compile_does_not_change_the_key(what: str) -> None:
+def test_change_that_does_not_affect_the_compile_keeps_the_key(what: str) -> None:
     base = under(torch.no_grad) if "no_grad" in what else BASE
     assert SAME[what]() == base()
 
@@ -247,7 +247,7 @@ def test_one_key_serves_all_values_of_a_symbolic_size() -> None:
     first, second = captured(linear, small, W), captured(linear, large, W)
     assert first.key == second.key
     assert first.program.hints != second.program.hints
-    # The worker is told a value, since it needs one; the key is not.
+    # The program sent to a worker contains a value, which the worker needs. The key does not.
     assert first.program.to_bytes() != second.program.to_bytes()
 
 
@@ -277,7 +277,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("code", REFUSED)
 @pytest.mark.parametrize("where", ["options", "configuration"])
-def test_a_configuration_that_no_artifact_can_hold_is_refused(code: str, where: str) -> None:
+def test_unsupported_configuration_is_refused(code: str, where: str) -> None:
     settings = REFUSED[code]
     with pytest.raises(Bypass) as refused:
         if where == "options":
@@ -288,7 +288,7 @@ def test_a_configuration_that_no_artifact_can_hold_is_refused(code: str, where: 
     assert refused.value.code == code
 
 
-def test_an_option_that_is_no_plain_value_is_refused() -> None:
+def test_option_that_is_not_plain_data_is_refused() -> None:
     with pytest.raises(Bypass) as refused:
         captured(linear, X, W, options={"max_fusion_size": object()})
     assert refused.value.code == "unpicklable-option"

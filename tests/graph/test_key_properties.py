@@ -1,11 +1,11 @@
-"""Properties of the key over generated programs: names never count, every detail that means something does.
+"""Properties of the key over generated programs: names never count, and every meaningful detail does.
 
-A program is drawn as data (arguments, statements, outputs) and written out as Python source, which Dynamo captures.
-Pairs that are equal up to names share their key; pairs that differ in one detail do not. And capturing changes nothing
-of the caller's.
+A program is drawn as data (arguments, statements, outputs) and written as Python source, which Dynamo captures. Two
+programs that differ only in names share a key, and two programs that differ in one detail do not. Capture changes
+nothing of the caller's graph.
 
-Each statement takes the value before it, so none is dead; and all arguments are used in their order before anything
-else, since Dynamo orders a graph's inputs by their first use.
+Each statement takes the previous value, so none is dead. All arguments are used in order first, because Dynamo orders a
+graph's inputs by their first use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ deterministic = settings(derandomize=True, database=None)
 
 # ---------------------------------------------------------------- programs as data
 
-# {v}: the value before; {o}: another one; {d}: a drawn detail (constant, dim, dtype).
+# {v}: the previous value; {o}: another value; {d}: a drawn detail (constant, dim, dtype).
 UNARY = ("{v}.sin()", "torch.cos({v})", "torch.tanh({v})", "torch.nn.functional.gelu({v})", "{v}.abs()", "-{v}")
 BINARY = ("{v} + {o}", "{v} - {o}", "{v} * {o}", "torch.maximum({v}, {o})", "torch.atan2({v}, {o})")
 NOT_COMMUTATIVE = (
@@ -68,7 +68,7 @@ DETAILS = {
     **dict.fromkeys(WITH_DTYPE, "dtype"),
 }
 
-SIZES = st.integers(2, 5)  # 0 and 1 are special to torch
+SIZES = st.integers(2, 5)  # torch treats 0 and 1 specially
 INTEGERS = st.integers(-1000, 1000)
 FLOATS = st.floats(-1e6, 1e6)
 CONSTANTS = INTEGERS | FLOATS
@@ -82,7 +82,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Statement:
-    """``other``: which of the values so far is {o}, taken round and round over those other than {v}."""
+    """``other`` selects {o} among the values so far except {v}, modulo their number."""
 
     template: str
     other: int = 0
@@ -91,11 +91,11 @@ class Statement:
 
 @dataclass(frozen=True)
 class Helper:
-    """``def helper(a, b, *, scale)``: an operator between the scaled ``a`` and ``b``, and a keyword's default."""
+    """``def helper(a, b, *, scale)``: applies an operator to the scaled ``a`` and ``b``; ``scale`` has a default."""
 
     operator: str
     default: float
-    nested: bool  # in the function itself, closing over its first argument
+    nested: bool  # defined in the function itself, as a closure over its first argument
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Program:
     arguments: tuple[Argument, ...]
     statements: tuple[Statement, ...]
     helper: Helper
-    outputs: tuple[int, ...] = (-1,)  # of the statements' values
-    positions: tuple[int, ...] = ()  # which argument stands where each argument is used after the first uses
+    outputs: tuple[int, ...] = (-1,)  # indices of statement values
+    positions: tuple[int, ...] = ()  # the argument at each place where arguments are used after their first use
 
     def with_statement(self, at: int, statement: Statement) -> Program:
         statements = list(self.statements)
@@ -115,7 +115,7 @@ class Program:
 
 @st.composite
 def programs(draw: st.DrawFn, arguments: int = 1) -> Program:
-    """With at least so many arguments."""
+    """Draws a program with at least ``arguments`` arguments."""
     templates = UNARY + BINARY + tuple(DETAILS)
 
     def statement() -> Statement:
@@ -133,20 +133,20 @@ def programs(draw: st.DrawFn, arguments: int = 1) -> Program:
     )
 
 
-# ---------------------------------------------------------------- and as source
+# ---------------------------------------------------------------- programs as source
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """All that must not count."""
+    """Everything about a program's text that must not count."""
 
     names: tuple[str, ...]
     file: str
     lines_before: int
-    remark: str  # in comments and docstrings
+    remark: str  # text of comments and docstrings
 
 
-# Names that Dynamo, FX and AOTAutograd make themselves among them.
+# Some of these are names that Dynamo, FX and AOTAutograd generate.
 NAMES = (
     "x", "y", "z", "a", "b", "value", "self", "cls", "args", "kwargs", "input", "output", "inputs", "placeholder",
     "arg0", "arg1", "arg0_1", "p_0", "p_1", "l_x_", "L_x_", "l_args_0_", "primals_1", "tangents_1", "getitem", "add",
@@ -166,7 +166,7 @@ PLAIN = Spelling(tuple(f"name{number}" for number in range(30)), "plain", 0, "")
 
 
 def source(program: Program, spelling: Spelling) -> tuple[str, str]:
-    """Python source of a program, and the name of its function."""
+    """Returns the Python source of a program, and the name of its function."""
     names = iter(spelling.names)
     function, helper, first, second, scale, default = (next(names) for _ in range(6))
     arguments = [next(names) for _ in program.arguments]
@@ -174,7 +174,7 @@ def source(program: Program, spelling: Spelling) -> tuple[str, str]:
     body: list[str] = []
     seen: list[str] = list(used)
     value = next(names)
-    # Each argument once, in order; what the statements do with them comes after.
+    # Uses each argument once, in order. The statements follow.
     body.append(f"{value} = {' + '.join(f'{name} * {number + 2}' for number, name in enumerate(arguments))}")
     results = []
     for statement in program.statements:
@@ -208,12 +208,12 @@ def source(program: Program, spelling: Spelling) -> tuple[str, str]:
 
 
 def _literal(detail: object) -> str:
-    return detail if isinstance(detail, str) else f"({detail!r})"  # -3 is to stay one constant
+    return detail if isinstance(detail, str) else f"({detail!r})"  # parentheses keep -3 one constant
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Program, Spelling], Callable[..., Any]]:
-    """Writes a program to a file of its own, which Dynamo can read, and imports it."""
+    """Writes a program to its own file, which Dynamo can read, and imports it."""
     folder = tmp_path_factory.mktemp("programs")
     numbers = count()
 
@@ -251,11 +251,11 @@ def key_of(
 
 @settings(deterministic, max_examples=60)
 @given(program=programs(), spelling=spellings)
-def test_what_differs_in_names_only_has_one_key(written: Written, program: Program, spelling: Spelling) -> None:
+def test_programs_that_differ_only_in_names_share_a_key(written: Written, program: Program, spelling: Spelling) -> None:
     assert key_of(written, program, spelling) == key_of(written, program)
 
 
-# ---------------------------------------------------------------- each detail does
+# ---------------------------------------------------------------- each detail counts
 
 Pair = tuple[Program, Program]
 Change = Callable[[st.DrawFn, Program], Pair]
@@ -263,7 +263,7 @@ CHANGES: dict[str, Change] = {}
 
 
 def change(function: Change) -> Change:
-    """Draws a program's two versions, which differ in one detail."""
+    """Registers a function that draws two versions of a program, which differ in one detail."""
     CHANGES[function.__name__] = function
     return function
 
@@ -273,7 +273,7 @@ def two_of(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> list[Any]:
 
 
 def with_either(draw: st.DrawFn, program: Program, left: Statement, right: Statement) -> Pair:
-    """The program with the one and with the other statement somewhere."""
+    """The program with either statement at the same drawn position."""
     at = draw(st.integers(0, 9))
     return program.with_statement(at, left), program.with_statement(at, right)
 
@@ -287,7 +287,7 @@ def operator(draw: st.DrawFn, program: Program) -> Pair:
 
 @change
 def constant(draw: st.DrawFn, program: Program) -> Pair:
-    # Of one type: 2 and 2.0 are other constants, but most operators do the same with them.
+    # Of one type: 2 and 2.0 are different constants, but most operators treat them alike.
     constants = draw(
         st.lists(INTEGERS, min_size=2, max_size=2, unique=True)
         | st.lists(FLOATS, min_size=2, max_size=2, unique=True)
@@ -305,7 +305,7 @@ def order_of_operands(draw: st.DrawFn, program: Program) -> Pair:
 
 @change
 def which_operand(draw: st.DrawFn, program: Program) -> Pair:
-    """Another of the arguments is used: they may well have one shape."""
+    """Another argument is used, possibly with the same shape."""
     left, right = two_of(draw, st.integers(0, len(program.arguments) - 1))
     template = draw(st.sampled_from(BINARY))
     return with_either(draw, program, Statement(template, left), Statement(template, right))
@@ -366,9 +366,9 @@ def shape(draw: st.DrawFn, program: Program) -> Pair:
 
 @change
 def swapped_arguments(draw: st.DrawFn, program: Program) -> Pair:
-    """Two arguments that are alike, each used where the other one was."""
+    """Two arguments with equal metadata exchange their places of use."""
     alike = (program.arguments[0],) * len(program.arguments)
-    # One of them must be there at all, by a statement that no other undoes.
+    # At least one statement must use them asymmetrically, so that the exchange has an effect.
     statement = Statement("torch.atan2({v}, {o})", 0)
     used = replace(program, arguments=alike).with_statement(draw(st.integers(0, 9)), statement)
     others = tuple(range(2, len(alike)))
@@ -389,12 +389,12 @@ def order_of_outputs(draw: st.DrawFn, program: Program) -> Pair:
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_differs_in_one_detail_has_another_key(written: Written, what: str) -> None:
+def test_programs_that_differ_in_one_detail_have_different_keys(written: Written, what: str) -> None:
     @settings(deterministic, max_examples=15)
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         left, right = CHANGES[what](data.draw, data.draw(programs(arguments=2)))
-        # Spelled alike: nothing but the detail can make the difference.
+        # The spelling is equal, so only the detail differs.
         assert key_of(written, left) != key_of(written, right), (source(left, PLAIN)[0], source(right, PLAIN)[0])
 
     check()
@@ -402,7 +402,7 @@ def test_what_differs_in_one_detail_has_another_key(written: Written, what: str)
 
 @settings(deterministic, max_examples=15)
 @given(program=programs(arguments=2))
-def test_one_tensor_for_two_arguments_has_another_key_than_two_tensors(written: Written, program: Program) -> None:
+def test_shared_tensor_for_two_arguments_changes_the_key(written: Written, program: Program) -> None:
     alike = replace(program, arguments=(program.arguments[0],) * len(program.arguments))
     two = inputs_of(alike)
     assert key_of(written, alike, inputs=two) != key_of(written, alike, inputs=[two[0], two[0], *two[2:]])
@@ -419,7 +419,9 @@ def _graphs(module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
 
 
 def snapshot(module: torch.fx.GraphModule) -> list[Any]:
-    """All of a graph that capturing could touch: texts, nodes, what they carry (by identity), names, attributes."""
+    """Everything of a graph that capture could change: texts, nodes and their metadata (by identity), names,
+    attributes.
+    """
     found: list[Any] = []
     for graph in _graphs(module):
         namespace = graph.graph._graph_namespace
@@ -444,7 +446,7 @@ def snapshot(module: torch.fx.GraphModule) -> list[Any]:
 
 @contextmanager
 def refusing(expected: str | None) -> Iterator[None]:
-    """For a capture that refuses the graph with this code, or that takes it."""
+    """Expects that a capture refuses the graph with code ``expected``, or accepts it if that is None."""
     try:
         yield
     except Bypass as refused:
@@ -454,12 +456,12 @@ def refusing(expected: str | None) -> Iterator[None]:
 
 
 def mark(module: torch.fx.GraphModule, name: str, value: Any) -> None:
-    """Mark the last operation, so that all of the graph before it is read before it is refused."""
+    """Mark the last operation, so that capture reads the graph before it up to that point."""
     *_, last, _output = module.graph.nodes
     last.meta[name] = value
 
 
-# What makes capture refuse a graph: early, in the middle of it, in its inputs, and at its end.
+# Causes of a refusal: at the start of a capture, in the middle, in the inputs, and at the end.
 REFUSALS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "none": (None, {}),
     "a marked node": ("marked-node", {}),
@@ -470,7 +472,7 @@ REFUSALS: dict[str, tuple[str | None, dict[str, Any]]] = {
 
 @settings(deterministic, max_examples=40)
 @given(program=programs(), refusal=st.sampled_from(sorted(REFUSALS)))
-def test_capture_changes_nothing_of_the_callers(written: Written, program: Program, refusal: str) -> None:
+def test_capture_leaves_the_graph_of_the_caller_unchanged(written: Written, program: Program, refusal: str) -> None:
     code, options = REFUSALS[refusal]
     pairs = []
 
@@ -494,7 +496,7 @@ def test_capture_changes_nothing_of_the_callers(written: Written, program: Progr
     assert after == before
 
 
-def test_capture_changes_nothing_of_graphs_in_graphs() -> None:
+def test_capture_leaves_nested_graphs_unchanged() -> None:
     def checkpointed(x: torch.Tensor) -> torch.Tensor:
         return checkpoint(lambda y: y.sin() * 2, x, use_reentrant=False)
 

@@ -1,4 +1,4 @@
-"""The programs of ranks elsewhere in the same meshes."""
+"""Tests of the programs of other ranks in the same meshes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def key_of(data: bytes) -> str:
     return key({name: json.dumps(parsed[name], separators=(",", ":")) for name in SECTIONS})
 
 
-def test_each_rank_finds_the_others_and_they_are_one_family() -> None:
+def test_each_rank_finds_the_programs_of_the_others() -> None:
     first, second = program(MESH), program({**MESH, "rank": 1})
     assert places.of_others(first, key_of(first)) == {key_of(second): second}
     assert places.of_others(second, key_of(second)) == {key_of(first): first}
@@ -40,20 +40,20 @@ def test_each_rank_finds_the_others_and_they_are_one_family() -> None:
     [program(MESH, sharded=15), program({**MESH, "shape": [1], "ranks": [0]}), json.dumps(PROGRAM).encode()],
     ids=["uneven", "one rank", "no mesh"],
 )
-def test_where_there_are_no_others(data: bytes) -> None:
+def test_uneven_or_single_rank_programs_have_no_other_places(data: bytes) -> None:
     if b"meshes" in data:
         assert places.of_others(data, key_of(data)) == {}
     else:
         assert places.family(data) == ""
 
 
-def test_bytes_that_are_not_written_as_the_client_does_have_no_others() -> None:
+def test_program_that_does_not_match_its_key_has_no_other_places() -> None:
     data = program(MESH)
     assert places.of_others(data, "another key") == {}
 
 
-def test_only_ranks_that_see_the_same_meshes() -> None:
-    """Rank 0 of two pairs: the other rank of its pair has the same labels, those of the other pair have not."""
+def test_only_ranks_with_the_same_meshes_are_found() -> None:
+    """Rank 0 of two pairs: the other rank of its pair has the same labels, the ranks of the other pair do not."""
     whole = {**MESH, "shape": [2, 2], "ranks": [0, 1, 2, 3], "names": ["dp", "tp"]}
     found = places.of_others(data := program(whole, MESH), key_of(data))
     ranks = [[mesh["rank"] for mesh in json.loads(other)["inputs"]["meshes"]] for other in found.values()]

@@ -1,4 +1,4 @@
-"""Weights that are frozen: by their content, which comes along with a job and is looked at again."""
+"""Tests of frozen weights: the key holds a digest of their content, which is sent with the job and checked again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_what_comes_along_is_the_same_in_the_worker(name: str) -> None:
+def test_worker_gets_equal_tensors(name: str) -> None:
     tensors = (TENSORS[name], torch.randn(3))
     items = described(*tensors)
     found = weights.frozen(tensors, items)
@@ -52,7 +52,7 @@ def test_what_comes_along_is_the_same_in_the_worker(name: str) -> None:
         torch.testing.assert_close(left, right, rtol=0, atol=0)
 
 
-def test_a_change_is_seen_however_it_was_made() -> None:
+def test_any_change_of_a_weight_is_detected() -> None:
     for change in (lambda weight: weight.data.mul_(2), lambda weight: weight.numpy().__imul__(2)):
         weight = torch.randn(4)
         found = weights.frozen([weight], described(weight))
@@ -63,8 +63,8 @@ def test_a_change_is_seen_however_it_was_made() -> None:
             found.data()
 
 
-def test_memory_that_is_gone_or_elsewhere_is_not_read() -> None:
-    """The look before a swap is in a thread of its own, and would end the program."""
+def test_freed_or_moved_memory_is_not_read() -> None:
+    """This check runs in a separate thread before a swap. An invalid read would end the program."""
     for change in (
         lambda weight: weight.untyped_storage().resize_(0),
         lambda weight: setattr(weight, "data", torch.empty(5)),
@@ -76,7 +76,7 @@ def test_memory_that_is_gone_or_elsewhere_is_not_read() -> None:
         assert not found.unchanged()
 
 
-def test_a_worker_takes_no_other_bytes() -> None:
+def test_worker_refuses_other_bytes() -> None:
     weight = torch.randn(4)
     items = described(weight)
     data = weights.frozen([weight], items).data()
@@ -85,7 +85,7 @@ def test_a_worker_takes_no_other_bytes() -> None:
             weights.tensors(items, wrong)
 
 
-def test_a_tensor_whose_memory_is_not_all_its_own_is_refused() -> None:
+def test_tensor_without_contiguous_memory_of_its_own_is_refused() -> None:
     with FakeTensorMode():
         fake = torch.nn.Linear(3, 3).weight
     for tensor in (torch.randn(3).expand(4, 3), torch.randn(4, 4)[:, ::2], torch.ones(3, device="meta"), fake):
@@ -93,7 +93,7 @@ def test_a_tensor_whose_memory_is_not_all_its_own_is_refused() -> None:
             weights.frozen([tensor], described(tensor))
 
 
-def test_a_program_and_its_data_are_one_job() -> None:
+def test_program_and_its_data_are_joined_and_split() -> None:
     (found,) = captures(lambda x: x * 2, torch.randn(3))
     program = found.program.to_bytes()
     for data in (b"", b"\0\1\0"):
@@ -101,7 +101,7 @@ def test_a_program_and_its_data_are_one_job() -> None:
     json.loads(program)
 
 
-def test_the_key_has_the_content_of_frozen_weights_and_of_no_others() -> None:
+def test_key_depends_on_the_content_of_frozen_weights_only() -> None:
     def keys(frozen: bool) -> list[str]:
         found = []
         for value in (1.0, 1.0, 2.0):

@@ -1,4 +1,6 @@
-"""A baked base store holds what a second process needs, for everybody to read, and is found by the rules of bases."""
+"""Tests of baking: a base store holds all that a second process needs, is readable by every user, and follows the rules
+of bases.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def header(code: str = "0") -> package_format.Header:
     return package_format.Header(function, "program", "f", code * 64, False, "compiled")
 
 
-def test_what_is_baked_is_found_and_nothing_else_is_in_it(store: Store, tmp_path: Path) -> None:
+def test_base_holds_exactly_the_usable_artifacts_and_entries(store: Store, tmp_path: Path) -> None:
     for guards in ("s0 < 3", "s0 > 3", "s0 == 3"):
         store.publish(with_program(guards))
     store.publish(fmt.Payload(replace(payload().manifest, key=OTHER), {**payload().files, fmt.PROGRAM: PROGRAM}))
@@ -54,14 +56,14 @@ def test_what_is_baked_is_found_and_nothing_else_is_in_it(store: Store, tmp_path
     assert [item.manifest.guards for item in above.lookup(KEY)] == ["s0 < 3", "s0 == 3"]
     for artifact in above.all_artifacts():
         assert above.read_files(artifact) == payload().files
-        # Only where it may be asked for a further variant, without a trace.
+        # The program is kept only if a further variant may be requested without a trace.
         assert (fmt.PROGRAM in artifact.manifest.files) == bool(artifact.manifest.guards)
     assert above.packages.read(header().function, name).body == b"body"
     assert above.packages.names(header("1").function) == []
 
 
 @pytest.mark.reason("bake-target")
-def test_a_target_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_existing_target_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "base" / "artifacts").mkdir(parents=True)
     for target in (tmp_path / "base", tmp_path / "nowhere" / "base"):
         with pytest.raises(StoreError) as raised:
@@ -71,7 +73,7 @@ def test_a_target_that_is_there_is_left_alone(tmp_path: Path) -> None:
     baking.check_target(tmp_path / "empty")
 
 
-def test_a_bake_that_fails_leaves_nothing(store: Store, tmp_path: Path) -> None:
+def test_failed_bake_leaves_no_files(store: Store, tmp_path: Path) -> None:
     published = store.publish(payload())
     (published.path / fmt.BUNDLE).unlink()
     with pytest.raises(StoreError):

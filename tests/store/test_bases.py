@@ -1,4 +1,4 @@
-"""Base stores: what is in them is found where it lies, nothing is ever written there, and what is wrong is a miss."""
+"""Tests of base stores: artifacts are used in place, a base is never written, and a damaged artifact is a miss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER = package_format.Header(FUNCTION, "program", "f", "0" * 64, False, "compi
 
 
 class Layered:
-    """A base with an artifact and an entry, and a store above it that is not there yet."""
+    """A base with an artifact and an entry, and a store above it that does not exist yet."""
 
     def __init__(self, root: Path) -> None:
         self.base = Store(root / "base")
@@ -43,7 +43,7 @@ def layered(tmp_path: Path) -> Layered:
     return Layered(tmp_path)
 
 
-def test_an_artifact_and_an_entry_are_found_where_they_lie(layered: Layered) -> None:
+def test_artifact_and_entry_of_a_base_are_used_in_place(layered: Layered) -> None:
     store = layered.store
     [found] = store.lookup(KEY)
     assert found == layered.artifact and not store.is_own(found) and found.root == layered.base.root
@@ -57,7 +57,7 @@ def test_an_artifact_and_an_entry_are_found_where_they_lie(layered: Layered) -> 
     assert layered.told == [] and not store.root.exists()
 
 
-def test_a_miss_is_one_stat_of_a_base(layered: Layered, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_miss_costs_one_stat_per_base(layered: Layered, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for name in ("lstat", "stat", "open", "listdir", "scandir"):
         real = getattr(os, name)
@@ -88,10 +88,10 @@ def test_nothing_is_written_to_a_base(layered: Layered) -> None:
     store.publish(payload(guards="s0 > 2"))
     assert store.clear().artifacts == 1
     assert layered.untouched()
-    assert store.lookup(KEY) == [found]  # the note against it was cleared as well
+    assert store.lookup(KEY) == [found]  # clear() also removed the note against the artifact
 
 
-def test_the_store_comes_first_and_a_base_adds_the_variants_that_it_lacks(layered: Layered) -> None:
+def test_base_adds_only_the_variants_that_the_store_lacks(layered: Layered) -> None:
     layered.base.publish(payload(guards="s0 > 2"))
     own = layered.store.publish(payload())
     found = layered.store.lookup(KEY)
@@ -100,15 +100,15 @@ def test_the_store_comes_first_and_a_base_adds_the_variants_that_it_lacks(layere
     assert sum(1 for _ in layered.store.all_artifacts()) == 3
 
 
-def test_the_newest_of_many_entries_are_kept_whatever_a_base_has(layered: Layered) -> None:
-    """Entries of a base are none of those that a publication may remove."""
+def test_entries_of_a_base_do_not_count_toward_the_limit_of_the_store(layered: Layered) -> None:
+    """A publication may remove old entries of its own store, but never entries of a base."""
     name = layered.store.packages.publish(replace(HEADER, meaning="1"), b"{}", b"own")
     assert layered.store.packages.names(FUNCTION) == [name, layered.entry]
     assert layered.untouched()
 
 
 @pytest.mark.parametrize("spoil", ["root", "artifacts", "artifact", "manifest"])
-def test_what_others_could_have_written_is_a_miss_with_a_reason(layered: Layered, spoil: str) -> None:
+def test_base_that_others_could_have_written_is_a_miss_with_a_reason(layered: Layered, spoil: str) -> None:
     path = {
         "root": layered.base.root, "artifacts": layered.base.artifacts, "artifact": layered.artifact.path,
         "manifest": layered.artifact.path / fmt.MANIFEST,
@@ -126,7 +126,7 @@ def test_a_base_behind_a_link_is_a_miss_with_a_reason(layered: Layered, tmp_path
     assert len(layered.told) == 2 and all("symbolic link" in reason for reason in layered.told)
 
 
-def test_a_manifest_that_does_not_seal_is_a_miss_with_a_reason(layered: Layered) -> None:
+def test_invalid_manifest_is_a_miss_with_a_reason(layered: Layered) -> None:
     (layered.artifact.path / fmt.MANIFEST).write_bytes(b"{}")
     before = listing(layered.base.root)
     assert layered.store.lookup(KEY) == [] and len(layered.told) == 1
@@ -134,7 +134,7 @@ def test_a_manifest_that_does_not_seal_is_a_miss_with_a_reason(layered: Layered)
 
 
 @pytest.mark.parametrize("spoil", ["altered", "missing", "writable"])
-def test_a_file_that_does_not_verify_leaves_the_artifact_out_from_then_on(layered: Layered, spoil: str) -> None:
+def test_artifact_whose_file_fails_verification_is_not_used_again(layered: Layered, spoil: str) -> None:
     file = layered.artifact.path / LIBRARY
     if spoil == "altered":
         file.write_bytes(b"\x7fELF" + b"N" * 100)
@@ -146,13 +146,13 @@ def test_a_file_that_does_not_verify_leaves_the_artifact_out_from_then_on(layere
     [found] = layered.store.lookup(KEY)
     with pytest.raises((CorruptArtifact, UntrustedStore)):
         layered.store.read_files(found)
-    # Also for other processes: a worker must not take for there what no client can load.
+    # Other processes omit it too: a worker must not consider an artifact present that no client can load.
     assert Store(layered.store.root, [layered.base.root]).lookup(KEY) == []
     assert listing(layered.base.root) == before
     assert [path.suffix for path in layered.store.quarantined.iterdir()] == [".base"]
 
 
-def test_an_entry_that_does_not_verify_stays_where_it_is(layered: Layered) -> None:
+def test_entry_of_a_base_that_fails_verification_is_left_in_place(layered: Layered) -> None:
     path = layered.base.packages.packages / FUNCTION / layered.entry
     path.write_bytes(b"other")
     before = listing(layered.base.root)
@@ -161,18 +161,18 @@ def test_an_entry_that_does_not_verify_stays_where_it_is(layered: Layered) -> No
     assert len(layered.told) == 1 and listing(layered.base.root) == before
 
 
-def test_entries_of_an_untrusted_base_are_not_there_and_the_own_ones_are(layered: Layered) -> None:
+def test_entries_of_an_untrusted_base_are_ignored(layered: Layered) -> None:
     own = layered.store.packages.publish(replace(HEADER, meaning="1"), b"{}", b"own")
     (layered.base.packages.packages / FUNCTION).chmod(0o777)
     assert layered.store.packages.names(FUNCTION) == [own] and len(layered.told) == 1
 
 
-def test_a_refusal_in_a_base_counts_for_its_own_entries(layered: Layered) -> None:
+def test_refusal_in_a_base_applies_to_the_entries_of_that_base(layered: Layered) -> None:
     layered.base.packages.refuse(HEADER, "an audit")
     assert layered.store.packages.names(FUNCTION) == [] and layered.store.packages.refused(FUNCTION) is None
 
 
-def test_a_corrupt_artifact_of_the_store_itself_does_not_hide_the_bases(layered: Layered) -> None:
+def test_corrupt_artifact_of_the_store_does_not_hide_the_bases(layered: Layered) -> None:
     own = layered.store.publish(payload())
     (own.path / fmt.MANIFEST).write_bytes(b"{}")
     assert layered.store.lookup(KEY) == [layered.artifact]
@@ -184,13 +184,13 @@ def test_a_store_that_is_its_own_base_is_read_once(tmp_path: Path) -> None:
     assert store.bases == [] and store.lookup(KEY) == [published]
 
 
-def test_an_untrusted_store_is_an_error_in_spite_of_bases(layered: Layered) -> None:
+def test_untrusted_store_is_an_error_despite_bases(layered: Layered) -> None:
     layered.store.prepare()
     layered.store.artifacts.chmod(0o777)
     with pytest.raises(StoreError):
         layered.store.lookup(KEY)
 
 
-def test_the_path_says_which_store_it_is(tmp_path: Path) -> None:
+def test_path_of_an_artifact_determines_its_store(tmp_path: Path) -> None:
     assert Artifact(tmp_path / "artifacts" / f"{KEY}.3", payload().manifest).root == tmp_path
     assert PackageStore(tmp_path).names(FUNCTION) == []

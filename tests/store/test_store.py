@@ -1,4 +1,4 @@
-"""The store: what is published can be read whole, and what is not whole is never read."""
+"""Tests of the store: a published artifact can be read completely, and incomplete data is never served."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _with_program(program: bytes = b'{"graph":[]}') -> fmt.Payload:
     return fmt.Payload(plain.manifest, {**plain.files, fmt.PROGRAM: fmt.pack_program(program)})
 
 
-def test_the_program_is_kept_and_no_load_reads_it(store: Store) -> None:
+def test_program_is_stored_and_not_read_by_a_load(store: Store) -> None:
     artifact = store.publish(_with_program())
     assert store.read_program(artifact) == b'{"graph":[]}'
     (artifact.path / fmt.PROGRAM).write_bytes(b"spoiled")
@@ -66,7 +66,7 @@ def test_the_program_is_kept_and_no_load_reads_it(store: Store) -> None:
     assert store.read_program(store.publish(payload())) is None
 
 
-def test_a_program_that_does_not_unpack_is_corrupt_and_nothing_else() -> None:
+def test_program_that_cannot_be_unpacked_is_corrupt() -> None:
     packed = fmt.pack_program(b"graph" * 100)
     for data in (b"graph", packed[:-4], packed[:20], packed[:12] + b"\xff" * 20):
         with pytest.raises(CorruptArtifact):
@@ -85,7 +85,7 @@ def test_a_failure_record_keeps_its_program(store: Store) -> None:
             fmt.program_of_failure(dataclasses.replace(record, program=program))
 
 
-def test_everything_is_for_this_user_only_whatever_the_umask(store: Store) -> None:
+def test_all_files_are_private_at_any_umask(store: Store) -> None:
     before = os.umask(0o000)
     try:
         store.publish(payload())
@@ -106,7 +106,7 @@ def test_variants_take_slots_in_order(store: Store) -> None:
     ]  # fmt: skip
 
 
-def test_what_could_be_tuned_comes_last_also_before_a_bases(tmp_path: Path) -> None:
+def test_untuned_artifacts_are_listed_last(tmp_path: Path) -> None:
     base = Store(tmp_path / "base")
     base.publish(payload())
     store = Store(tmp_path / "store", [base.root])
@@ -117,7 +117,7 @@ def test_what_could_be_tuned_comes_last_also_before_a_bases(tmp_path: Path) -> N
     assert fmt.PROGRAM not in fmt.names_for_others(store.lookup(KEY)[1].manifest)
 
 
-def test_what_was_tuned_takes_the_place_of_what_was_not(store: Store) -> None:
+def test_tuned_artifact_replaces_an_untuned_one(store: Store) -> None:
     for guards in ("a", "b"):
         store.publish(payload(guards=guards, tier=fmt.UNTIMED))
     store.publish(payload(guards="a"))
@@ -126,7 +126,7 @@ def test_what_was_tuned_takes_the_place_of_what_was_not(store: Store) -> None:
     assert found == [("a", fmt.DEFAULT), ("b", fmt.UNTIMED)]
 
 
-def test_a_freed_slot_is_taken_again(store: Store) -> None:
+def test_freed_slot_is_used_again(store: Store) -> None:
     for guards in ("a", "b"):
         store.publish(payload(guards=guards))
     shutil.rmtree(store.artifacts / f"{KEY}.0")
@@ -134,7 +134,7 @@ def test_a_freed_slot_is_taken_again(store: Store) -> None:
     assert store.publish(payload(guards="c")).slot == 0
 
 
-def test_the_same_variant_is_kept_once(store: Store) -> None:
+def test_equal_variant_is_stored_once(store: Store) -> None:
     first = store.publish(payload(guards="a"))
     again = store.publish(payload(guards="a"))
     assert again.path == first.path and again.manifest == first.manifest
@@ -142,7 +142,7 @@ def test_the_same_variant_is_kept_once(store: Store) -> None:
 
 
 @pytest.mark.reason("too-many-variants")
-def test_all_slots_taken(store: Store) -> None:
+def test_publishing_with_all_slots_taken_is_an_error(store: Store) -> None:
     for number in range(fmt.MAX_VARIANTS):
         store.publish(payload(guards=str(number)))
     with pytest.raises(StoreError) as caught:
@@ -152,7 +152,7 @@ def test_all_slots_taken(store: Store) -> None:
 
 
 @pytest.mark.parametrize("plant", ["file", "symlink", "dangling"])
-def test_a_slot_held_by_something_else_is_passed_over(store: Store, plant: str, tmp_path: Path) -> None:
+def test_slot_occupied_by_another_file_is_skipped(store: Store, plant: str, tmp_path: Path) -> None:
     store.prepare()
     slot = store.artifacts / f"{KEY}.0"
     if plant == "file":
@@ -181,7 +181,7 @@ def test_only_keys_become_file_names(store: Store, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "native/../../outside", "/outside", "native/x.so", "other.bin"])
-def test_file_names_no_reader_accepts_are_refused_before_a_slot_is_taken(store: Store, name: str) -> None:
+def test_invalid_file_names_are_refused_before_a_slot_is_taken(store: Store, name: str) -> None:
     sent = payload()
     with pytest.raises(CorruptArtifact):
         store.publish(dataclasses.replace(sent, files={**sent.files, name: b"x"}))
@@ -197,7 +197,7 @@ def test_a_manifest_too_large_for_readers_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("where", ["root", "tmp"])
-def test_a_store_that_cannot_be_written_is_a_store_error(store: Store, where: str) -> None:
+def test_unwritable_store_is_a_store_error(store: Store, where: str) -> None:
     if where == "root":
         store.root.write_text("a file in its place")
     else:
@@ -236,7 +236,7 @@ def _quarantined(store: Store) -> list[str]:
 
 
 def _refused(store: Store) -> None:
-    """The artifact of KEY is not served, is in quarantine with a reason, and can be published anew."""
+    """Check that the artifact of KEY is not served, is quarantined with a reason, and can be published again."""
     artifacts = store.lookup(KEY)
     for artifact in artifacts:
         with pytest.raises(CorruptArtifact):
@@ -293,7 +293,7 @@ MINE = b'{"format":%d,"key":"x"}' % fmt.FORMAT
     "data",
     [b"", b"{}", b"[]", b"null", b"\xff\xfe", MINE[:-9] + b"}", MINE.replace(b'"x"', b"[]"), b"[" * 100_000],
 )
-def test_what_is_no_manifest_is_corrupt_and_nothing_else(data: bytes) -> None:
+def test_invalid_manifest_is_corrupt(data: bytes) -> None:
     for reader in (fmt.open_manifest, fmt.open_failure):
         with pytest.raises(CorruptArtifact):
             reader(data, KEY)
@@ -301,7 +301,7 @@ def test_what_is_no_manifest_is_corrupt_and_nothing_else(data: bytes) -> None:
 
 @pytest.mark.parametrize("value", ['"x"', "[]", "{}", "1", "null", "[" * 400 + "]" * 400])
 @pytest.mark.parametrize("name", ["files", "components", "created", "digest"])
-def test_a_manifest_with_a_field_of_another_kind_is_corrupt_and_nothing_else(name: str, value: str) -> None:
+def test_manifest_with_a_field_of_the_wrong_type_is_corrupt(name: str, value: str) -> None:
     sealed = fmt.seal(dataclasses.replace(payload().manifest, files={fmt.BUNDLE: fmt.FileRecord(1, "0")}))
     import json
 
@@ -324,7 +324,7 @@ def test_one_corrupt_variant_does_not_hide_the_others(store: Store) -> None:
 
 
 @pytest.mark.reason("artifact-format")
-def test_another_format_is_a_miss_but_stays(store: Store) -> None:
+def test_artifact_of_another_format_is_a_miss_and_is_kept(store: Store) -> None:
     path = store.publish(payload()).path / fmt.MANIFEST
     mine, other = (b'"format":%d' % version for version in (fmt.FORMAT, fmt.FORMAT + 1))
     path.write_bytes(path.read_bytes().replace(mine, other))
@@ -338,14 +338,14 @@ def test_another_format_is_a_miss_but_stays(store: Store) -> None:
     assert store.publish(payload()).slot == 1
 
 
-def test_quarantine_works_where_its_directory_is_gone(store: Store) -> None:
+def test_quarantine_works_without_its_directory(store: Store) -> None:
     _flip(store.publish(payload()).path / fmt.MANIFEST, 5)
     store.quarantined.rmdir()
     _refused(store)
 
 
 def test_a_stale_handle_is_a_miss(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS says so of what another host has removed, in the midst of a read as well."""
+    """NFS reports this for files that another host has removed, even during a read."""
     artifact = store.publish(payload())
 
     def stale(*_: object, **__: object) -> bytes:
@@ -359,14 +359,14 @@ def test_a_stale_handle_is_a_miss(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert store.lookup(KEY) == [artifact], "nothing was put into quarantine"
 
 
-def test_evicted_between_lookup_and_read_is_a_miss(store: Store) -> None:
+def test_artifact_evicted_between_lookup_and_read_is_a_miss(store: Store) -> None:
     [artifact] = [store.publish(payload())]
     store.remove(KEY)
     with pytest.raises(FileNotFoundError):
         store.read_files(artifact)
 
 
-def test_replaced_between_lookup_and_read_is_a_miss_and_the_new_one_stays(store: Store) -> None:
+def test_artifact_replaced_between_lookup_and_read_is_a_miss(store: Store) -> None:
     old = store.publish(payload(size=100))
     store.remove(KEY)
     new = store.publish(payload(size=200))
@@ -388,7 +388,7 @@ def test_a_failure_counts_until_its_time_to_live(store: Store) -> None:
     assert store.failure(OTHER) is None
 
 
-def test_a_newer_failure_replaces_and_an_artifact_forgets(store: Store) -> None:
+def test_newer_failure_replaces_an_older_and_an_artifact_removes_it(store: Store) -> None:
     store.publish_failure(failure())
     newer = dataclasses.replace(failure(), reason="timed-out")
     store.publish_failure(newer)
@@ -414,7 +414,7 @@ def _use(artifact: Artifact, when: float) -> None:
     os.utime(artifact.path, (when, when))
 
 
-def test_eviction_takes_what_was_used_longest_ago(store: Store) -> None:
+def test_eviction_removes_the_least_recently_used_artifacts(store: Store) -> None:
     keys = [fmt.digest(bytes([number])) for number in range(4)]
     artifacts = [store.publish(payload(key)) for key in keys]
     for artifact, age in zip(artifacts, (10, 400, 200, 300), strict=True):
@@ -435,7 +435,7 @@ def test_eviction_by_inodes(store: Store) -> None:
     assert list(store.all_artifacts()) == [second]
 
 
-def test_touch_writes_seldom(store: Store) -> None:
+def test_touch_of_a_recently_used_artifact_writes_nothing(store: Store) -> None:
     artifact = store.publish(payload())
     recent = time.time() - store_module.TOUCH_INTERVAL_S / 2
     _use(artifact, recent)
@@ -443,7 +443,9 @@ def test_touch_writes_seldom(store: Store) -> None:
     assert artifact.path.stat().st_mtime == pytest.approx(recent)
 
 
-def test_eviction_sweeps_what_counts_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eviction_removes_leftovers_of_dead_writers_and_expired_records(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     artifact = store.publish(payload())
     (store.tmp / "dead-writer").mkdir()
     (store.tmp / "dead-writer" / "entry.bin").write_bytes(b"half")
@@ -473,7 +475,7 @@ def _scratch(store: Store, name: str, age_s: float, size: int = 1000) -> Path:
     return path
 
 
-def test_the_workers_cache_keeps_to_its_share_oldest_first(store: Store) -> None:
+def test_scratch_files_are_evicted_oldest_first_within_their_share(store: Store) -> None:
     store.prepare()
     hour, day = 3600.0, 86400.0
     stale = _scratch(store, "a/stale", 8 * day)
@@ -488,7 +490,7 @@ def test_the_workers_cache_keeps_to_its_share_oldest_first(store: Store) -> None
     assert running.exists() and stale.parent.is_dir(), "a running compile keeps its files and all directories"
 
 
-def test_directories_that_the_workers_left_empty_go_after_a_while(store: Store) -> None:
+def test_old_empty_scratch_directories_are_removed(store: Store) -> None:
     store.prepare()
     stale = _scratch(store, "1-boot/ab/stale", 8 * 86400.0)
     old = time.time() - 8 * 86400.0
@@ -500,7 +502,7 @@ def test_directories_that_the_workers_left_empty_go_after_a_while(store: Store) 
     assert not stale.parent.exists() and (store.root / scratch.SCRATCH / "2-boot" / "ab" / "new").exists()
 
 
-def test_what_a_worker_has_just_used_is_young(store: Store) -> None:
+def test_recently_used_scratch_file_is_kept(store: Store) -> None:
     store.prepare()
     header = _scratch(store, "2-boot/header.gch", 8 * 86400.0)
     os.utime(header, (time.time(), header.stat().st_mtime))
@@ -508,7 +510,7 @@ def test_what_a_worker_has_just_used_is_young(store: Store) -> None:
     assert header.exists()
 
 
-def test_the_quarantine_keeps_to_its_share_oldest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quarantine_is_evicted_oldest_first_within_its_share(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.prepare()
     first, second = store.quarantined / "first", store.quarantined / "second"
     first.mkdir()
@@ -522,7 +524,7 @@ def test_the_quarantine_keeps_to_its_share_oldest_first(store: Store, monkeypatc
     assert not first.exists() and second.exists()
 
 
-def test_artifacts_the_cache_and_the_quarantine_share_one_budget(store: Store) -> None:
+def test_artifacts_scratch_and_quarantine_share_one_budget(store: Store) -> None:
     keys = [fmt.digest(bytes([number])) for number in range(2)]
     for age, key in zip((200, 100), keys, strict=True):
         _use(store.publish(payload(key)), time.time() - age)
@@ -550,7 +552,7 @@ def test_removal_works_without_tmp(store: Store) -> None:
     assert store.evict(0, 0).artifacts == 1 and list(store.all_artifacts()) == []
 
 
-def test_remove_takes_all_of_one_key_also_what_cannot_be_trusted(store: Store) -> None:
+def test_remove_deletes_all_variants_of_a_key_even_untrusted_ones(store: Store) -> None:
     for guards in ("a", "b", "c"):
         store.publish(payload(guards=guards))
     kept = store.publish(payload(OTHER))
@@ -561,7 +563,7 @@ def test_remove_takes_all_of_one_key_also_what_cannot_be_trusted(store: Store) -
     assert os.listdir(store.artifacts) == [kept.path.name]
 
 
-def test_clear_takes_everything(store: Store) -> None:
+def test_clear_removes_everything(store: Store) -> None:
     store.publish(payload())
     store.publish_failure(failure(OTHER))
     store.quarantine(store.publish(payload(OTHER)).path, "for a test")
@@ -582,7 +584,7 @@ def _publish_many(root: Path, barrier: Barrier, guards: str, count: int) -> None
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["same variant", "different variants"])
-def test_concurrent_publishers(store: Store, same: bool) -> None:
+def test_concurrent_publishers_lose_no_artifact(store: Store, same: bool) -> None:
     writers, count = 4, 10
     barrier = spawn.Barrier(writers)
     processes = [
@@ -612,7 +614,7 @@ def _publish_and_remove(root: Path, rounds: int) -> None:
         store.evict(0, 0)
 
 
-def test_a_reader_sees_a_whole_entry_or_none(store: Store) -> None:
+def test_reader_sees_a_complete_artifact_or_none(store: Store) -> None:
     writer = spawn.Process(target=_publish_and_remove, args=(store.root, 100))
     writer.start()
     reads = 0
@@ -633,7 +635,7 @@ STEPS = ("open", "mkdir", "fsync", "rename", "replace", "close", "unlink")
 
 
 def _publish_and_die(store: Store, step: int) -> None:
-    """Publish over an earlier failure record; SIGKILL ourselves just before system call number `step`."""
+    """Publish over an earlier failure record, and SIGKILL this process just before system call number `step`."""
     count = 0
 
     def dying(call):  # type: ignore[no-untyped-def]
@@ -652,7 +654,7 @@ def _publish_and_die(store: Store, step: int) -> None:
     store.publish_failure(failure(OTHER))
 
 
-def test_a_writer_killed_at_any_point_leaves_a_whole_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_killed_at_any_point_leaves_a_valid_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, outcomes = 0, set()
     while True:
         store = Store(tmp_path / str(step))
@@ -669,7 +671,7 @@ def test_a_writer_killed_at_any_point_leaves_a_whole_store(tmp_path: Path, monke
         assert all(store.read_files(artifact) == payload().files for artifact in artifacts)
         assert artifacts or store.failure(KEY) is not None, "neither the artifact nor the record that it replaces"
         assert os.listdir(store.quarantined) == []
-        store.publish(payload())  # who comes next is not disturbed
+        store.publish(payload())  # a later writer is not affected
         assert [artifact.slot for artifact in store.lookup(KEY)] == [0]
         with monkeypatch.context() as patched:
             later = time.time() + store_module.TMP_MAX_AGE_S + 10
@@ -722,10 +724,10 @@ def test_an_unreadable_store_is_a_store_error_for_another_user(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("operation", ["lookup", "evict", "publish", "names"])
-def test_each_failing_call_is_a_store_error(
+def test_failure_of_any_system_call_is_a_store_error(
     store: Store, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    """The n-th call below the store fails, for each n: nothing but a StoreError, and what is there stays good."""
+    """For each n, the n-th call below the store fails: only a StoreError is raised, and existing data stays valid."""
     other = payload(OTHER)
     steps = {
         "lookup": lambda: [store.read_files(found) for found in store.lookup(KEY)],
@@ -759,7 +761,7 @@ def test_each_failing_call_is_a_store_error(
     assert fails_at > 3 and _quarantined(store) == []
 
 
-def test_a_clear_meanwhile_takes_no_artifact_from_its_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_clear_does_not_break_a_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     rename, cleared = os.rename, []
 
     def clear_first(source: Any, target: Any) -> None:
@@ -772,18 +774,18 @@ def test_a_clear_meanwhile_takes_no_artifact_from_its_writer(store: Store, monke
     assert store.read_files(store.publish(payload())) == payload().files
 
 
-def test_a_clock_that_ran_ahead_keeps_nothing_the_newest(store: Store) -> None:
+def test_touch_corrects_a_time_in_the_future(store: Store) -> None:
     artifact = store.publish(payload())
     _use(artifact, time.time() + 365 * 86400)
     store.touch(artifact)
     assert artifact.path.stat().st_mtime < time.time() + 60
 
 
-def test_a_program_that_would_fill_the_memory_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_above_the_size_limit_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fmt, "MAX_PROGRAM_BYTES", 1000)
     assert fmt.unpack_program(fmt.pack_program(bytes(1000))) == bytes(1000)
     with pytest.raises(CorruptArtifact):
         fmt.unpack_program(fmt.pack_program(bytes(1001)))
-    with pytest.raises(CorruptArtifact):  # it says that it has 10 bytes
+    with pytest.raises(CorruptArtifact):  # its header claims 10 bytes
         fmt.unpack_program(fmt.pack_program(bytes(1001))[:-4] + (10).to_bytes(4, "little"))
     assert fmt.unpack_program(fmt.pack_program(b"")) == b""

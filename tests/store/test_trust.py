@@ -1,4 +1,4 @@
-"""Nothing is read that somebody else could have written."""
+"""Tests that the store reads no file that another user could have written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give fi
 
 
 def _use(store: Store) -> None:
-    """What a client does on a hit."""
+    """Reads as a client does on a hit."""
     for entry in store.lookup(KEY):
         store.read_files(entry)
 
@@ -37,7 +37,7 @@ FILES = [f"artifacts/{KEY}.0/{name}" for name in (fmt.MANIFEST, fmt.BUNDLE, LIBR
 
 @pytest.mark.parametrize("mode", [0o020, 0o002])
 @pytest.mark.parametrize("place", PLACES + FILES)
-def test_writable_by_others(store: Store, place: str, mode: int) -> None:
+def test_file_that_others_can_write_is_refused(store: Store, place: str, mode: int) -> None:
     store.publish(payload())
     path = store.root / place
     path.chmod(path.stat().st_mode | mode)
@@ -48,7 +48,7 @@ def test_writable_by_others(store: Store, place: str, mode: int) -> None:
 
 @root_only
 @pytest.mark.parametrize("place", PLACES + FILES)
-def test_owned_by_somebody_else(store: Store, place: str) -> None:
+def test_file_of_another_owner_is_refused(store: Store, place: str) -> None:
     store.publish(payload())
     os.chown(store.root / place, STRANGER, -1)
     assert str(STRANGER) in _refused(store).message
@@ -65,7 +65,7 @@ def test_symbolic_links_are_not_followed(store: Store, tmp_path: Path, place: st
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "directory"])
 @pytest.mark.parametrize("place", FILES)
-def test_what_is_no_regular_file_is_refused_without_hanging(store: Store, place: str, kind: str) -> None:
+def test_special_file_is_refused_without_blocking(store: Store, place: str, kind: str) -> None:
     store.publish(payload())
     path = store.root / place
     path.unlink()
@@ -76,7 +76,7 @@ def test_what_is_no_regular_file_is_refused_without_hanging(store: Store, place:
     else:
         back = os.open(".", os.O_RDONLY)
         try:
-            os.chdir(path.parent)  # a socket's path may not be long
+            os.chdir(path.parent)  # a socket's path must be short
             with socket.socket(socket.AF_UNIX) as planted:
                 planted.bind("s")
             os.rename("s", path.name)
@@ -89,7 +89,7 @@ def test_what_is_no_regular_file_is_refused_without_hanging(store: Store, place:
 
 @pytest.mark.parametrize("kind", ["fifo", "file"])
 @pytest.mark.parametrize("place", PLACES[1:])
-def test_what_is_no_directory_is_refused_without_hanging(store: Store, place: str, kind: str) -> None:
+def test_special_file_in_place_of_a_directory_is_refused(store: Store, place: str, kind: str) -> None:
     store.publish(payload())
     path = store.root / place
     path.rename(store.root / "moved")
@@ -112,7 +112,7 @@ def test_failure_records_are_checked_too(store: Store, tmp_path: Path, how: str)
     assert [item.key for item in store.failures()] == [OTHER]
 
 
-def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
+def test_file_above_the_size_limit_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "sparse"
     path.touch(0o600)
     os.truncate(path, 1 << 40)
@@ -121,7 +121,7 @@ def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "artifacts", "tmp", "quarantine"])
-def test_nothing_is_published_into_a_directory_that_others_may_write(store: Store, place: str) -> None:
+def test_no_publication_into_a_directory_that_others_can_write(store: Store, place: str) -> None:
     store.prepare()
     (store.root / place).chmod(0o777)
     for publish in (lambda: store.publish(payload()), lambda: store.publish_failure(failure())):

@@ -1,4 +1,6 @@
-"""One worker compiles, the others wait for it: in processes of their own, as the locks are."""
+"""Tests of turns: one worker compiles while others wait. They run in separate processes, because the locks belong to
+processes.
+"""
 
 from __future__ import annotations
 
@@ -48,24 +50,24 @@ def tell(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_the_second_waits_until_the_first_ends_its_turn(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_second_process_waits_until_the_first_ends_its_turn(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     with turn(tmp_path / "turns", "graph") as mine, turn(tmp_path / "turns", "another graph") as another:
         assert mine is not None and another is not None and not mine.waited and not another.waited
         assert line(other) == "begun"
         until_it_waits(other)
-        mine.end()  # early: what it compiles is for one key only
+        mine.end()  # early, because the result is for one key only
         assert line(other) == "True"
     assert not list((tmp_path / "turns").iterdir())
 
 
-def test_a_process_that_is_killed_has_ended_its_turn(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_killed_process_ends_its_turn(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     assert [line(other), line(other)] == ["begun", "False"]
     other.kill()
     with turn(tmp_path / "turns", "graph") as mine:
         assert mine is not None
 
 
-def test_who_waited_is_told(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_turn_reports_whether_it_waited(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     assert [line(other), line(other)] == ["begun", "False"]
     waiting = subprocess.Popen(
         [sys.executable, "-c", OTHER, str(tmp_path / "turns")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -81,13 +83,13 @@ def test_who_waited_is_told(tmp_path: Path, other: subprocess.Popen[str]) -> Non
 
 
 def until_it_waits(process: subprocess.Popen[str]) -> None:
-    """For a lock: the kernel lists it."""
+    """Waits until the kernel lists the process as waiting for a lock."""
     deadline = time.monotonic() + 60
     while not any("->" in text and f" {process.pid} " in text for text in Path("/proc/locks").read_text().splitlines()):
         assert process.poll() is None and time.monotonic() < deadline
 
 
-def test_no_name_or_no_folder_needs_no_turn(tmp_path: Path) -> None:
+def test_no_turn_without_a_name_or_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder, name in ((tmp_path, ""), (tmp_path / "file", "graph")):
         with turn(folder, name) as found:

@@ -1,4 +1,4 @@
-"""What a trace must be to be shown: the rules of the Trace Event Format that Perfetto's importer keeps to."""
+"""Checks of traces by the rules of the Trace Event Format that Perfetto's importer follows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NEEDED = {
 
 
 def slices(document: dict[str, Any], name: str = "") -> list[dict[str, Any]]:
-    """The slices of a trace; those whose name begins so."""
+    """The slices of a trace whose names begin with ``name``."""
     return [event for event in document["traceEvents"] if event["ph"] == "X" and event["name"].startswith(name)]
 
 
 def arrows(document: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """The slices that each arrow goes through, in order: the innermost ones at its points, as the format has it."""
+    """The slices along each arrow, in order. The format assigns each point of an arrow to the innermost slice there."""
     points: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in document["traceEvents"]:
         if event["ph"] in "stf":
@@ -42,7 +42,7 @@ def _around(document: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(document: dict[str, Any]) -> None:
-    """Raises AssertionError where the trace is not what the format says."""
+    """Raises AssertionError if the trace violates the format."""
     named = set()
     rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for event in document["traceEvents"]:
@@ -55,11 +55,11 @@ def check(document: dict[str, Any]) -> None:
             rows[event["pid"], event["tid"]].append(event)
     for (pid, tid), events in rows.items():
         assert ("process_name", pid, 0) in named and ("thread_name", pid, tid) in named, (pid, tid)
-        ends: list[float] = []  # of the slices around
+        ends: list[float] = []  # of the enclosing slices
         for event in sorted((event for event in events if event["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
             while ends and ends[-1] <= event["ts"]:
                 ends.pop()
             end = event["ts"] + event["dur"]
-            assert not ends or end <= ends[-1] + 1e-3, f"a slice does not nest: {event}"  # a nanosecond, of rounding
+            assert not ends or end <= ends[-1] + 1e-3, f"a slice does not nest: {event}"  # rounding: 1 ns
             ends.append(end)
     arrows(document)

@@ -1,7 +1,7 @@
-"""`precompiled trace` and `timeline` over real runs: nothing is made up but in the tests of single functions.
+"""Tests of `precompiled trace` and `timeline` over real runs. Only the tests of single functions use made-up data.
 
-Perfetto's trace processor is a program that its Python package downloads, so it is not to be had where tests run: the
-trace is checked by the rules of its format (support_traces.py), and its sums against those of `stats`.
+Perfetto's trace processor is a program that its Python package downloads, so tests cannot use it. Instead they check a
+trace by the rules of its format (support_traces.py), and its sums against those of `stats`.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ print(json.dumps([graph.source for graph in precompiled.report()]))
 @dataclass
 class Seen:
     host: Host
-    traces: list[dict[str, Any]]  # of the cold run, of one that hits, of one that traces nothing
+    traces: list[dict[str, Any]]  # of a run that misses, of one that hits, of one that traces nothing
     pages: list[str]
     stats: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def seen() -> Iterator[Seen]:
-    """The same program three times, each by `precompiled timeline`."""
+    """Three runs of the same program, each under `precompiled timeline`."""
     with new_host() as host:
         file = host.project(train=PROGRAM) / "train.py"
         found = Seen(host, [], [], [])
@@ -78,19 +78,19 @@ def seen() -> Iterator[Seen]:
 
 
 @pytest.mark.slow
-def test_a_trace_is_what_perfetto_reads(seen: Seen) -> None:
+def test_trace_follows_the_format_of_perfetto(seen: Seen) -> None:
     for document in seen.traces:
         check(document)
 
 
 @pytest.mark.slow
-def test_one_id_leads_from_the_client_over_the_queue_and_the_worker_to_the_load(seen: Seen) -> None:
+def test_arrow_connects_submit_queue_job_and_load_by_one_id(seen: Seen) -> None:
     cold, hit, package = seen.traces
     (way,) = arrows(cold)
     assert [event["name"].split()[0] for event in way] == ["submit", "queued", "job", "load"]
     assert len({event["args"]["id"] for event in way}) == 1
     assert len({event["pid"] for event in way}) == 3  # client, daemon, worker
-    # What was compiled before these began is not in their traces.
+    # Compiles that ended before these runs began are not in their traces.
     assert arrows(hit) == arrows(package) == []
 
 
@@ -113,16 +113,16 @@ def test_a_trace_has_phases_compilers_and_steps(seen: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_the_sums_of_a_trace_are_those_of_stats(seen: Seen) -> None:
+def test_sums_of_a_trace_equal_those_of_stats(seen: Seen) -> None:
     for document, stats in zip(seen.traces, seen.stats, strict=True):
         spent = [event for what in ("lookup", "load") for event in slices(document, what)]
         assert sum(event["args"]["seconds"] for event in spent) == pytest.approx(stats["load_s"], abs=1e-9)
-        # What is drawn may be cut off where two clocks disagree.
+        # Drawn slices may be cut where two clocks disagree.
         assert sum(event["dur"] for event in spent) / 1e6 == pytest.approx(stats["load_s"], abs=2e-3)
 
 
 class _Checked(HTMLParser):
-    """Each element is closed, in order; nothing is loaded and nothing is run."""
+    """Checks that each element is closed in order, and that the page loads nothing and runs no script."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,19 +147,19 @@ class _Checked(HTMLParser):
 
 
 @pytest.mark.slow
-def test_a_page_says_where_each_second_went_beside_plain(seen: Seen) -> None:
+def test_timeline_page_compares_the_start_with_plain_torch(seen: Seen) -> None:
     for page in seen.pages:
         parser = _Checked()
         parser.feed(page)
         assert not parser.open and parser.seen.count("svg") == 1
     cold = seen.pages[0]
     assert "eager steps" in cold and "worker: starts" in cold and "plain torch.compile" in cold
-    # The third traces nothing: what plain would have traced is known from the second.
+    # The third run traces nothing. The second run tells what plain torch.compile would have traced.
     assert "Dynamo need not trace" not in seen.pages[2] and "a package instead of a trace" in seen.pages[2]
 
 
 @pytest.mark.slow
-def test_the_sections_of_a_start_are_the_whole_of_it(seen: Seen) -> None:
+def test_sections_of_a_start_cover_it_without_gaps(seen: Seen) -> None:
     found = gather(seen.host.store.root, 0.0, 2**40)
     assert len(found.processes) == 3
     for process in found.processes:
@@ -192,7 +192,7 @@ def test_a_browser_shows_the_page_without_an_error(seen: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_trace_looks_back_as_far_as_it_is_told(seen: Seen, tmp_path: Path) -> None:
+def test_trace_covers_the_requested_time(seen: Seen, tmp_path: Path) -> None:
     def trace(since: str) -> dict[str, Any]:
         said: dict[str, Any] = json.loads(
             seen.host.command("trace", "--since", since, "-o", str(tmp_path / "t.json"), "--json")
@@ -203,18 +203,18 @@ def test_trace_looks_back_as_far_as_it_is_told(seen: Seen, tmp_path: Path) -> No
     whole, last = trace("2h"), trace("last")
     assert (whole["processes"], whole["graphs"], whole["jobs"], whole["workers"]) == (3, 3, 1, 1)
     assert (last["processes"], last["graphs"], last["jobs"]) == (1, 1, 0)
-    # The hits were of the first run's job: an arrow leads to each.
+    # Both hits use the artifact of the first run's job, so an arrow leads to each.
     ways = arrows(json.loads(json.dumps(_document(seen, tmp_path))))
     assert sorted(len(way) for way in ways) == [2, 2, 4]
 
 
 @pytest.mark.slow
-def test_opentelemetrys_spans_are_of_its_format_and_one_graph_is_one_trace(seen: Seen, tmp_path: Path) -> None:
+def test_opentelemetry_spans_are_valid_and_link_hits_to_their_job(seen: Seen, tmp_path: Path) -> None:
     output = tmp_path / "spans.json"
     seen.host.command("trace", "--format", "otlp", "-o", str(output))
     document = json.loads(output.read_text())
     spans = [span for resource in document["resourceSpans"] for span in resource["scopeSpans"][0]["spans"]]
-    # OTLP's JSON has ids in hexadecimal, where protobuf's has base64. Else it is protobuf's, which knows each field.
+    # OTLP's JSON has ids in hexadecimal, protobuf's JSON in base64. Otherwise protobuf's parser can check the fields.
     for item in [*spans, *(link for span in spans for link in span.get("links", ()))]:
         for name in ("traceId", "spanId", "parentSpanId"):
             if name in item:
@@ -230,7 +230,7 @@ def test_opentelemetrys_spans_are_of_its_format_and_one_graph_is_one_trace(seen:
     assert len(roots) == 3 and sum(span["traceId"] == job["traceId"] for span in roots) == 1
     cold = [span["name"] for span in spans if span["traceId"] == job["traceId"]]
     assert {"lookup", "submit", "queued", "load", "create_aot_dispatcher_function"} <= set(cold)
-    # The others run what its job has compiled, and say so.
+    # The later runs link to the job that compiled their graph.
     links = [link for span in roots for link in span.get("links", ())]
     assert [(link["traceId"], link["spanId"]) for link in links] == [(job["traceId"], job["spanId"])] * 2
 
@@ -243,7 +243,7 @@ def _document(seen: Seen, folder: Path) -> Any:
 # ---------------------------------------------------------------- without a run
 
 
-def test_times_to_look_back_are_checked(tmp_path: Path) -> None:
+def test_invalid_since_is_an_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "precompiled", "trace", "--cache-dir", str(tmp_path), "-o", str(tmp_path / "t")]
     for since in ("yesterday", "10", "-1h"):
         found = subprocess.run([*command, f"--since={since}"], capture_output=True, text=True, check=False)
@@ -252,7 +252,7 @@ def test_times_to_look_back_are_checked(tmp_path: Path) -> None:
     assert found.returncode == 1 and "no run has used the hook yet" in found.stderr
 
 
-def test_of_a_host_that_did_nothing_there_is_a_trace_too(tmp_path: Path) -> None:
+def test_trace_of_an_idle_host_is_empty(tmp_path: Path) -> None:
     output = tmp_path / "t.json"
     command = [sys.executable, "-m", "precompiled", "trace", "--cache-dir", str(tmp_path), "-o", str(output)]
     assert "0 graphs of 0 processes" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -269,7 +269,7 @@ def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     assert found.returncode == 1 and json.loads(found.stdout)["error"]["code"] == "output-unwritable"
 
 
-def test_a_timeline_has_the_commands_status(tmp_path: Path) -> None:
+def test_timeline_exits_with_the_status_of_its_command(tmp_path: Path) -> None:
     page = tmp_path / "t.html"
     command = [sys.executable, "-m", "precompiled", "timeline", "--cache-dir", str(tmp_path), "-o", str(page), "--"]
     for code, status in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 15)", 128 + 15)):
@@ -279,12 +279,12 @@ def test_a_timeline_has_the_commands_status(tmp_path: Path) -> None:
     assert found.returncode == 127 and "cannot be run" in found.stderr
 
 
-def test_spans_of_a_thread_are_cut_off_where_the_one_around_ends() -> None:
+def test_nested_spans_end_with_the_enclosing_span() -> None:
     outer, inner, other = Span("a", 1.0, 2.0, 1), Span("b", 2.0, 1.1, 1), Span("c", 2.0, 5.0, 2)
     assert nested([inner, other, outer]) == [(2.0, 3.0), (2.0, 7.0), (1.0, 3.0)]
 
 
-def test_names_do_not_break_a_picture() -> None:
+def test_special_characters_in_names_are_escaped_in_svg() -> None:
     drawn = svg("<&>", [Bar("a <b>", in_order([("x & y", 1.0), ("nothing", 0.0)]), 0.5)], "'\"")
     parser = _Checked()
     parser.feed(drawn)
@@ -308,7 +308,7 @@ def test_a_job_whose_worker_died_has_no_end(tmp_path: Path) -> None:
     assert first.outcome == "published" and first.spans == [Span("long", 1.0, 2.0, 3)] and not second.ended
 
 
-def test_looking_again_reads_what_has_changed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_read_parses_only_changed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     read: list[str] = []
     reading = lines.read
@@ -333,7 +333,7 @@ def test_looking_again_reads_what_has_changed_alone(tmp_path: Path, monkeypatch:
     assert job.id == "2" and job.estimate_s is not None and job.said().startswith(" of about ")
 
 
-def test_a_worker_begins_a_file_anew_where_the_store_was_emptied(tmp_path: Path) -> None:
+def test_worker_starts_a_new_file_after_the_store_was_cleared(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     record = jobs.JobRecord(tmp_path, 0.0)
     for id in ("1", "2"):
@@ -355,7 +355,7 @@ sys.stdin.read()
 """
 
 
-def test_a_job_whose_worker_has_died_is_lost_and_in_no_later_trace(tmp_path: Path) -> None:
+def test_job_of_a_dead_worker_is_lost_and_not_in_later_traces(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with subprocess.Popen([sys.executable, "-c", DIES, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           text=True) as worker:  # fmt: skip
@@ -371,7 +371,9 @@ def test_a_job_whose_worker_has_died_is_lost_and_in_no_later_trace(tmp_path: Pat
     assert gather(tmp_path, job.ended + 1.0, job.ended + 1000.0).workers == []
 
 
-def test_old_workers_files_are_removed_and_a_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_old_workers_are_removed_and_file_size_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setattr(lines, "MAX_BYTES", 2000)
     folder = lines.folder(tmp_path, jobs.JOBS)
@@ -385,8 +387,8 @@ def test_old_workers_files_are_removed_and_a_file_has_a_limit(tmp_path: Path, mo
     assert 0 < len(worker.jobs) < 20
 
 
-def test_what_was_over_before_the_time_that_is_asked_for_is_left_out() -> None:
-    """Of a process that runs for long, a trace has how its graphs run now, and not how they came to."""
+def test_spans_that_ended_before_the_requested_time_are_omitted() -> None:
+    """For a long-running process, the trace shows how its graphs run now, and omits how they were compiled."""
     graph = {"id": "1", "name": "f", "state": "compiled", "source": "swap", "at": 130.0,
              "spans": [["lookup", 100.0, 1.0, 7], ["submit", 101.0, 1.0, 7], ["load", 120.0, 1.0, 8]]}  # fmt: skip
     process = runs.Process(0, 1, 7, "", "serve.py", [], "", "", 100.0, {"1": graph}, ended=2000.0, launched=90.0,
@@ -402,9 +404,9 @@ def test_what_was_over_before_the_time_that_is_asked_for_is_left_out() -> None:
     assert min(event["ts"] for event in slices(whole)) == 0.0
 
 
-@pytest.mark.timeout(60)  # seconds, where each with each would take minutes
-def test_a_start_and_a_queue_of_thousands() -> None:
-    """What nests and what overlaps: the innermost span counts, and rows of a queue hold one job at a time."""
+@pytest.mark.timeout(60)  # takes seconds; a comparison of each pair would take minutes
+def test_thousands_of_spans_and_jobs_are_handled_in_seconds() -> None:
+    """The innermost of nested spans counts, and each row of a queue holds one job at a time."""
     count = 4000
     graphs = {
         f"{number}": {"id": f"{number}", "key": f"k{number}", "name": "f", "state": "compiled", "source": "swap",
@@ -430,7 +432,9 @@ def test_a_start_and_a_queue_of_thousands() -> None:
 
 
 def test_a_trace_has_each_request_to_the_remote() -> None:
-    """Two at once are in two rows; what began before the trace begins with it."""
+    """Two concurrent requests are in two rows. A request that began before the trace starts at the trace's
+    beginning.
+    """
     asked = [Request("list", "artifacts/a", 90.0, 20.0, 0, ""), Request("read", "artifacts/a/b", 105.0, 2.0, 7, "x")]
     document = trace(known.Facts(100.0, 200.0, [], [], {}, asked))
     check(document)
@@ -439,7 +443,7 @@ def test_a_trace_has_each_request_to_the_remote() -> None:
     assert second["args"] == {"path": "artifacts/a/b", "bytes": 7, "problem": "x"} and second["tid"] != first["tid"]
 
 
-def test_a_graph_without_a_job_of_its_own_has_the_last_one_of_its_key(tmp_path: Path) -> None:
+def test_graph_without_its_own_job_gets_the_last_job_of_its_key(tmp_path: Path) -> None:
     def job(id: str, key: str, began: float, outcome: str = "published") -> jobs.Job:
         return jobs.Job(id, key, "f", 1, began, began, began + 1, outcome)
 

@@ -1,4 +1,4 @@
-"""The two lines of a first run, on a real pseudo-terminal."""
+"""Tests of the two progress lines of a first run, on a real pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ print("@done", flush=True)
 """
 
 
-def test_a_first_run_says_that_it_runs_eager_and_from_when_on_compiled(host: Host) -> None:
-    """Of a host whose daemon and worker start first, so that the graph is pending for longer than nothing."""
+def test_first_run_announces_eager_and_the_first_compiled_step(host: Host) -> None:
+    """The host starts its daemon and worker first, so the graph stays pending for a measurable time."""
     file = host.root / "train.py"
     file.write_text(PROGRAM.format(factor=2))
     with on_terminal([sys.executable, str(file)], host.environment(), host.root) as terminal:
@@ -58,7 +58,7 @@ def test_a_first_run_says_that_it_runs_eager_and_from_when_on_compiled(host: Hos
     assert re.fullmatch(r"precompiled: compiled from step 3 on, after \d+\.\d s|.* after \d min", ours[1])
     assert len(ours) == 2 and lines[-1] == "@done"
 
-    file.write_text(PROGRAM.format(factor=3))  # another graph, and nobody reads along
+    file.write_text(PROGRAM.format(factor=3))  # another graph, without a terminal
     command = [sys.executable, str(file)]
     done = subprocess.run(command, env=host.environment(), capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "@done\n" and done.stderr == ""
@@ -89,7 +89,7 @@ class Pty:
     stderr: TextIO
 
     def said(self) -> list[str]:
-        """What was said until now: what is written to a terminal can be read at once."""
+        """Returns the lines so far. A terminal's output can be read as soon as it is written."""
         os.write(self.stderr.fileno(), b"@\n")
         data = b""
         while not data.endswith(b"@\r\n"):
@@ -101,13 +101,13 @@ class Pty:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pty]:
     master, slave = pty.openpty()
     with open(slave, "w") as stderr:
-        # Not sys.stderr itself, which pytest replaces between a fixture and its test.
+        # Not sys.stderr itself, because pytest replaces it between a fixture and its test.
         monkeypatch.setattr(progress_of_a_client, "sys", SimpleNamespace(stderr=stderr))
         yield Pty(master, stderr)
     os.close(master)
 
 
-def test_several_graphs_are_told_once(terminal: Pty) -> None:
+def test_several_graphs_are_announced_once(terminal: Pty) -> None:
     progress, items = Progress(wanted=True, waits=False), [pending(), pending(), pending()]
     for _ in range(2):
         progress.look(items)
@@ -122,7 +122,7 @@ def test_several_graphs_are_told_once(terminal: Pty) -> None:
     assert terminal.said() == []
 
 
-def test_graphs_that_are_not_called_equally_often_have_no_common_step(terminal: Pty) -> None:
+def test_graphs_with_different_call_counts_name_no_step(terminal: Pty) -> None:
     progress, items = Progress(wanted=True, waits=False), [pending(), pending()]
     items[0].calls.calls = 120
     progress.look(items)
@@ -132,7 +132,7 @@ def test_graphs_that_are_not_called_equally_often_have_no_common_step(terminal: 
     assert re.fullmatch(r"precompiled: compiled after 1\.\d s", terminal.said()[1])
 
 
-def test_graphs_that_stay_eager_are_not_called_compiled(terminal: Pty) -> None:
+def test_graphs_that_stay_eager_are_not_reported_as_compiled(terminal: Pty) -> None:
     progress, items = Progress(wanted=True, waits=False), [pending(), pending()]
     progress.look(items)
     swapped(items[0])
@@ -143,7 +143,7 @@ def test_graphs_that_stay_eager_are_not_called_compiled(terminal: Pty) -> None:
     assert line.endswith("; 1 stays eager; `precompiled explain --run last` says why")
 
 
-def test_a_program_that_waits(terminal: Pty) -> None:
+def test_program_that_waits_is_announced(terminal: Pty) -> None:
     progress, item = Progress(wanted=True, waits=True), pending()
     progress.look([item])
     swapped(item)
@@ -154,7 +154,7 @@ def test_a_program_that_waits(terminal: Pty) -> None:
 
 
 @pytest.mark.parametrize("was_told", [True, False])
-def test_a_program_that_ends_before_its_compile(terminal: Pty, was_told: bool) -> None:
+def test_program_that_ends_before_its_compile_is_announced(terminal: Pty, was_told: bool) -> None:
     progress, item = Progress(wanted=True, waits=False), pending()
     if was_told:
         progress.look([item])
@@ -164,7 +164,7 @@ def test_a_program_that_ends_before_its_compile(terminal: Pty, was_told: bool) -
     assert terminal.said()[was_told:] == [said]
 
 
-def test_a_program_that_ends_after_its_daemon(terminal: Pty) -> None:
+def test_program_that_ends_without_a_daemon_is_announced(terminal: Pty) -> None:
     Progress(wanted=True, waits=False).ended(1, lambda: False)
     said = "precompiled: the program ended before 1 graph was compiled; no daemon runs: the next run asks again"
     assert terminal.said() == [said]
@@ -176,7 +176,7 @@ def test_a_program_that_ends_without_pending_graphs_says_nothing(terminal: Pty) 
     assert terminal.said() == []
 
 
-def test_what_is_compiled_at_once_is_not_told(terminal: Pty) -> None:
+def test_quick_compile_is_not_announced(terminal: Pty) -> None:
     progress, item = Progress(wanted=True, waits=False), pending()
     item.since = time.monotonic() + 60
     progress.look([item])
@@ -185,7 +185,7 @@ def test_what_is_compiled_at_once_is_not_told(terminal: Pty) -> None:
     assert terminal.said() == []
 
 
-def test_off_by_the_setting_and_for_other_ranks(terminal: Pty, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_off_by_setting_and_for_other_ranks(terminal: Pty, monkeypatch: pytest.MonkeyPatch) -> None:
     Progress(wanted=False, waits=False).look([pending()])
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -193,8 +193,8 @@ def test_off_by_the_setting_and_for_other_ranks(terminal: Pty, monkeypatch: pyte
     assert terminal.said() == []
 
 
-def test_it_waits_for_the_end_of_a_prompt(terminal: Pty) -> None:
-    """readline and full-screen programs edit the line, or the screen, that a line of ours would spoil."""
+def test_progress_waits_for_the_end_of_a_prompt(terminal: Pty) -> None:
+    """readline and full-screen programs edit a line or the screen, which a progress line would spoil."""
     usual = termios.tcgetattr(terminal.master)
     termios.tcsetattr(terminal.master, termios.TCSANOW, [*usual[:3], usual[3] & ~termios.ICANON, *usual[4:]])
     progress, item = Progress(wanted=True, waits=False), pending()
@@ -205,7 +205,7 @@ def test_it_waits_for_the_end_of_a_prompt(terminal: Pty) -> None:
     assert len(terminal.said()) == 1
 
 
-def test_it_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = open(os.devnull, "w")  # noqa: SIM115 - that is what is tested
     closed.close()
     for stderr in (None, closed, object()):

@@ -1,7 +1,7 @@
-"""`precompiled top` on a real pseudo-terminal, with a real daemon whose worker is held in the midst of a job.
+"""Tests of `precompiled top` on a real pseudo-terminal, with a real daemon whose worker is held in a job.
 
-The screens are kept in goldens/, with numbers that differ from run to run as `N`. After a change that is meant, make
-them anew by GOLDENS=1 in the environment, and read what has changed.
+The expected screens are in goldens/, with `N` in place of numbers that differ between runs. After an intended change,
+set GOLDENS=1 in the environment to regenerate them, and review the difference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMPILING, QUEUED, SERVED = "ab12" * 16, "cd34" * 16, "ef56" * 16
 
 
 def process(root: Path, run: str, rank: int, ranks: int, program: str, *graphs: dict[str, object]) -> None:
-    """The record of a process that lives: this one."""
+    """Writes the record of a live process, namely this one."""
     now = time.time()
     first = {
         "rank": rank, "ranks": ranks, "pid": os.getpid(), "started": runs.start_of(os.getpid()), "program": program,
@@ -67,7 +67,7 @@ class Busy:
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
-    """One job runs, one waits; two ranks and a server are their clients."""
+    """One job runs and one waits. Two ranks and a server are their clients."""
     directory = tmp_path_factory.mktemp("d")
     go_on = directory / "go-on"
     with running_daemon(directory, workers=1) as daemon, raw_client(daemon.settings) as client:
@@ -92,10 +92,10 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
 
 
 def golden(name: str, screen: str) -> None:
-    """Compare with a golden, but for numbers: of those at the line's left, the width is kept out, too."""
+    """Compare the screen with a golden, ignoring numbers and the widths of numbers at the left."""
     text = re.sub(r"\d+(\.\d+)?", "N", re.sub(r"\b(ab12|cd34|ef56)+\b", lambda key: key[0][:4] + "...", screen))
     text = re.sub(r"N (s|min|h|ms)\b", "N s", re.sub(r"N (KiB|MiB)", "N MiB", text))
-    text = re.sub(r"(\w{4})\w*\.\.(?!\.)", r"\1..", text)  # cut where the numbers beside it leave no place
+    text = re.sub(r"(\w{4})\w*\.\.(?!\.)", r"\1..", text)  # shortened if the numbers beside it need the room
     text = re.sub(r"( for N s) \(.*", r"\1", text)
     text = "\n".join(re.sub(r" {2,}", "  ", line) for line in text.splitlines()) + "\n"
     file = GOLDENS / f"{name}.txt"
@@ -106,23 +106,23 @@ def golden(name: str, screen: str) -> None:
 
 
 def whole(screen: str) -> bool:
-    """Whether all of a frame is drawn: its last line."""
+    """Returns whether the frame is complete, by its last line."""
     return "q quit" in screen.splitlines()[-1] if screen else False
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_screen(busy: Busy, columns: int) -> None:
+def test_screen_fits_the_terminal_and_equals_the_golden(busy: Busy, columns: int) -> None:
     with busy.top(columns=columns) as terminal:
         screen = terminal.wait_for(whole)
         assert max(map(len, screen.splitlines())) <= columns and len(screen.splitlines()) == 24
         golden(f"top-{columns}", screen)
         terminal.press("q")
         assert terminal.ended() == 0
-    # The terminal is as it was: its own screen, with a cursor.
+    # The terminal is restored: its own screen, with a cursor.
     assert terminal.written.endswith("\x1b[?25h\x1b[?1049l")
 
 
-def test_keys(busy: Busy) -> None:
+def test_keys_filter_search_sort_and_quit(busy: Busy) -> None:
     with busy.top() as terminal:
         terminal.wait_for(whole)
         terminal.press("f")
@@ -135,18 +135,18 @@ def test_keys(busy: Busy) -> None:
         terminal.press("\r")
         screen = terminal.wait_for("of serv")
         assert "train.py" not in screen and "graph-attribute" in screen
-        terminal.press("/\x1b")  # all of them again
+        terminal.press("/\x1b")  # shows all again
         terminal.press("ss")
         screen = terminal.wait_for(lambda text: "sort: program" in text and "train.py" in text)
         graphs = screen[screen.index("STATE") :]
         assert graphs.index("encode") < graphs.index("forward") < graphs.index("step")
-        terminal.press("\x1b[A")  # an arrow is none of ours
+        terminal.press("\x1b[A")  # arrow keys have no function
         terminal.press("\x03")
         assert terminal.ended() == 0
 
 
-def test_the_phase_of_a_job_and_what_the_last_ones_took(busy: Busy) -> None:
-    """A worker's own record, as store/jobs.py writes it; of a graph of that name two jobs have ended."""
+def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
+    """The worker's record has the form of store/jobs.py. Two jobs of a graph with that name have ended."""
     (worker,) = busy.daemon.status().workers
     root = busy.daemon.settings.cache_dir
     now = time.time()
@@ -175,7 +175,7 @@ def test_the_phase_of_a_job_and_what_the_last_ones_took(busy: Busy) -> None:
         file.unlink()
 
 
-def test_status_is_shown_again_and_again(busy: Busy) -> None:
+def test_status_watch_repeats_the_status(busy: Busy) -> None:
     command = [sys.executable, "-m", "precompiled", "status", "--watch", "--interval", "0.2"]
     with on_terminal(command, busy.environment(), busy.daemon.directory) as terminal:
         screen = terminal.wait_for(lambda text: "1 worker" in text and terminal.written.count("\x1b[2J") > 2)
@@ -190,7 +190,7 @@ def test_status_is_shown_again_and_again(busy: Busy) -> None:
         assert process.wait(60) == 0
 
 
-def test_a_window_that_becomes_smaller(busy: Busy) -> None:
+def test_smaller_window_is_redrawn_to_fit(busy: Busy) -> None:
     with busy.top(columns=120, rows=30) as terminal:
         terminal.wait_for(whole)
         terminal.resize(60, 14)
@@ -198,7 +198,7 @@ def test_a_window_that_becomes_smaller(busy: Busy) -> None:
         assert max(map(len, screen.splitlines())) <= 60 and len(screen.splitlines()) == 14
 
 
-def test_ended_from_outside_it_gives_the_terminal_back(busy: Busy) -> None:
+def test_terminated_top_restores_the_terminal(busy: Busy) -> None:
     with busy.top() as terminal:
         terminal.wait_for(whole)
         terminal.process.send_signal(signal.SIGTERM)
@@ -206,7 +206,7 @@ def test_ended_from_outside_it_gives_the_terminal_back(busy: Busy) -> None:
     assert terminal.written.endswith("\x1b[?25h\x1b[?1049l")
 
 
-def test_plain_lines_without_a_terminal(busy: Busy) -> None:
+def test_top_without_a_terminal_prints_plain_lines(busy: Busy) -> None:
     command = [sys.executable, "-m", "precompiled", "top", "--interval", "0.2"]
     with subprocess.Popen(command, env=busy.environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -218,7 +218,7 @@ def test_plain_lines_without_a_terminal(busy: Busy) -> None:
         r"1 compiled; 3 hits, \d+ miss(?:es)? since the daemon started; 2 min saved\n", line), line  # fmt: skip
 
 
-def test_once_and_json(busy: Busy) -> None:
+def test_once_and_json_print_one_snapshot(busy: Busy) -> None:
     command = [sys.executable, "-m", "precompiled", "top"]
     done = subprocess.run([*command, "--once"], env=busy.environment(), capture_output=True, text=True, check=True)
     assert "forward [0/0]" in done.stdout and "\x1b" not in done.stdout and "q quit" not in done.stdout
@@ -230,8 +230,8 @@ def test_once_and_json(busy: Busy) -> None:
 
 
 @pytest.mark.reason("no-such-job")
-def test_cancel_and_retry(tmp_path: Path) -> None:
-    """By keys pressed, and by commands; the job's worker is killed, and its client is told."""
+def test_cancel_and_retry_work_by_keys_and_commands(tmp_path: Path) -> None:
+    """Both key presses and commands work. The job's worker is killed, and its client gets a reply."""
     go_on = tmp_path / "go-on"
     with running_daemon(tmp_path / "d", workers=1) as daemon, raw_client(daemon.settings) as client:
         host = Busy(daemon, go_on)
@@ -272,12 +272,12 @@ def test_cancel_and_retry(tmp_path: Path) -> None:
         assert client.ended(second.id).code == "job-cancelled"
         assert command("cancel", QUEUED[:12], status=1)["error"]["code"] == "no-such-job"
         assert command("cancel", "short", status=2)["error"]["code"] == "usage"
-        # It is not held against the key: whoever asks gets it.
+        # The key is not blocked: a later submit is compiled.
         go_on.touch()
         again = daemon.submit(QUEUED)
         client.submit(again, graph())
         assert client.ended(again.id).state == "published"
-        # Two deaths put a key into quarantine, of which a retry knows no more.
+        # Two deaths quarantine a key. A retry removes the quarantine.
         for expected in ("key-quarantined", "key-quarantined"):
             message = daemon.submit(SERVED)
             client.submit(message, graph("die"))
@@ -300,7 +300,7 @@ def test_retry_forgets_a_failure_record_without_a_daemon(tmp_path: Path) -> None
     assert SERVED[:12] in done.stdout and store.failure(SERVED) is None
 
 
-def test_without_a_daemon(tmp_path: Path) -> None:
+def test_top_without_a_daemon_shows_that(tmp_path: Path) -> None:
     environment = {**os.environ, "PRECOMPILED_CACHE_DIR": str(tmp_path), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "r")}
     with on_terminal([sys.executable, "-m", "precompiled", "top"], environment, tmp_path) as terminal:
         screen = terminal.wait_for(whole)
@@ -309,14 +309,14 @@ def test_without_a_daemon(tmp_path: Path) -> None:
         assert terminal.ended() == 0
 
 
-def test_what_a_worker_compiles_for_a_client_that_has_ended_is_shown() -> None:
+def test_job_of_a_client_that_has_ended_is_shown() -> None:
     status = {"workers": [{"job": COMPILING, "job_s": 12.0}, {"job": ""}]}
     job = jobs.UnderWay(7, "1", COMPILING, "forward [0/0]", 88.0, "", 88.0, None)
     (found,) = view.look(100.0, [], status, None, "", iter([job])).graphs
     assert (found.state, found.since, found.name, found.key) == ("compiling", 88.0, "forward [0/0]", COMPILING)
 
 
-def test_rates_are_of_the_last_minute() -> None:
+def test_rates_cover_the_last_minute() -> None:
     rates = view.Rates()
     for second in range(0, 200, 10):
         rates.add(float(second), {"hits": second, "misses": second // 10})
@@ -329,8 +329,8 @@ def test_rates_are_of_the_last_minute() -> None:
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 @pytest.mark.parametrize("rows", [10, 24, 60])
-def test_no_size_is_exceeded(columns: int, rows: int) -> None:
-    """Whatever there is, no line wraps, the last one has the keys, and what is left out is counted."""
+def test_screen_never_exceeds_the_terminal_size(columns: int, rows: int) -> None:
+    """For any content, no line wraps, the last line lists the keys, and omitted rows are counted."""
     many = [view.Graph("queued", 0.0, "p" * 50, "1/2", "n" * 50, "k" * 64, "w" * 50) for _ in range(100)]
     clients = [view.Client("p" * 50, "1/2", 99999, 0.0, dict.fromkeys(view.STATES, 9), 1.0) for _ in range(100)]
     lines = view.screen(view.Look(10.0, None, None, "gone", clients, many), view.Rates(), view.Choices(), columns, rows,
@@ -339,7 +339,7 @@ def test_no_size_is_exceeded(columns: int, rows: int) -> None:
     assert lines[-1].startswith("q quit") and any(re.fullmatch(r"and \d+ more", line) for line in lines)
 
 
-def test_the_emulated_screen() -> None:
+def test_emulated_screen_interprets_escape_sequences() -> None:
     screen = Screen(10, 3)
     screen.feed("one\r\ntwo\r\n\x1b[31mthree\x1b[0m\x1b[1;2HN\x1b[K\x1b[3;1Hx\r\n4")
     assert screen.text() == "two\nxhree\n4"
