@@ -4,13 +4,13 @@ The hook (for a recorded run) or entry.py begins it before the user's modules ar
 datagram with JSON, sent to a Unix socket in the daemon's runtime directory, which every process of the capture has
 from the environment::
 
-        {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
-        {"event": "files", "files": {path: digest}}      sources that were read; sent with each graph and at the end
-        {"event": "written", "path"}                     a file that is opened for writing
-        {"event": "packages", "functions"}               functions whose packages were written so far
-        {"event": "rejected", "id", "code", "message"}   the daemon rejected a submit
-        {"event": "settled"}                             a run's first steps are captured, and everything is submitted
-        {"event": "done", "ok", "error", ...}            the end of an entry point
+    {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
+    {"event": "files", "files": {path: digest}}      sources that were read; sent with each graph and at the end
+    {"event": "written", "path"}                     a file that is opened for writing
+    {"event": "packages", "functions"}               functions whose packages were written so far
+    {"event": "rejected", "id", "code", "message"}   the daemon rejected a submit
+    {"event": "settled"}                             a run's first steps are captured, and everything is submitted
+    {"event": "done", "ok", "error", ...}            the end of an entry point
 
 A source's digest is taken from the bytes that were compiled. Bytecode caches are not used for user modules: Python
 accepts a cached module for a new source if both have the same size and were saved in the same second.

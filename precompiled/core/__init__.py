@@ -1,1 +1,3 @@
-"""What all rooms stand on: settings, errors, files. The standard library only; it imports no other room."""
+"""Settings, errors, files: the lowest layer. It imports the standard library only, and no other package of the
+project.
+"""

@@ -1,4 +1,6 @@
-"""A function's definition in its file: found by the code that the function has, so that another's source is none."""
+"""Finds a function's definition in its source file. The compiled code must equal the function's, so that an edited or
+replaced source is never returned.
+"""
 
 from __future__ import annotations
 import __future__
@@ -13,25 +15,27 @@ from collections.abc import Iterator
 from functools import cache
 from types import CodeType, FunctionType
 
-# What a function was compiled with besides its source (``from __future__ import annotations``).
+# The compiler flags of ``from __future__`` imports, which are part of what a function was compiled with.
 _FLAGS = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
 FUTURES = functools.reduce(operator.or_, _FLAGS)
 
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
-    """A function's definition, without decorators and annotations; None where the source is not the function's."""
+    """A function's definition without decorators and annotations, or None if the source is not that of its code."""
     node = written(function)
     return _bare(node) if node is not None else None
 
 
 def written(function: FunctionType) -> ast.FunctionDef | None:
-    """The same as it stands in its file, not to be changed."""
+    """A function's definition as its file has it. Callers must not change it. None as in ``definition_of``."""
     found = _found(function)
     return found[0] if found is not None and not found[1] else None
 
 
 def method_of(function: FunctionType, kind: str) -> ast.FunctionDef | None:
-    """The same of a method: it must stand in a class of this name, on which the meaning of ``__x`` depends."""
+    """As ``definition_of``, for a method. Its class must have the name ``kind``, since the meaning of ``__x`` depends
+    on the class.
+    """
     found = _found(function)
     return _bare(found[0]) if found is not None and found[1] == kind else None
 
@@ -54,10 +58,10 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
 
 @cache
 def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
-    """The functions that a file defines, and the innermost class around each ("" where there is none), by the code that
-    they have; equal codes have the same line, too.
+    """The functions that a file defines, by their code, each with the innermost class around it ("" if there is
+    none). Equal codes include the same line number.
 
-    The whole file is compiled: what Python makes of a call depends on what the file imports.
+    The whole file is compiled, since the bytecode of a call depends on the file's imports.
     """
     try:
         with warnings.catch_warnings():
@@ -82,7 +86,7 @@ def _functions(node: ast.AST, kind: str) -> Iterator[tuple[ast.FunctionDef, str]
 
 
 def codes_within(code: CodeType) -> Iterator[CodeType]:
-    """A code, and all that are defined in it."""
+    """A code object, and all code objects that are defined in it."""
     yield code
     for item in code.co_consts:
         if isinstance(item, CodeType):

@@ -1,4 +1,4 @@
-"""New files and changed directories, on the disk before the next step: what a rename makes visible is whole."""
+"""Writes files and directory changes durably, so that a file that a rename makes visible is complete on the disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that is not there yet; raises OSError, FileExistsError and for a link of that name among them."""
+    """Write a new file. Raises OSError, for example FileExistsError if the name exists, also as a link."""
     with _new(path, mode) as file:
         file.write(data)
         file.flush()
@@ -19,11 +19,11 @@ def write(path: Path, data: bytes, mode: int) -> None:
 
 @contextmanager
 def replacing(target: Path, mode: int, *, temporary: Path | None = None, sync: bool = True) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``target`` when the block ends, whole; after an error nothing of it is left.
+    """Open a file that replaces ``target`` atomically when the block ends. After an error nothing of it is left.
 
-    ``temporary``: its name until then, on the same disk; without, a hidden one beside the target, with an ending that
-    nobody looks for. ``sync=False``: for what a loss of power may take. That the new name outlives one, too, is
-    ``sync_directory``'s affair.
+    ``temporary``: its name until then, on the same file system. The default is a hidden name beside the target with a
+    random ending. ``sync=False`` is for a file that a power loss may destroy. A caller that needs the new name to
+    survive a power loss calls ``sync_directory``.
     """
     temporary = temporary or target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}")
     file = _new(temporary, mode)
@@ -31,7 +31,7 @@ def replacing(target: Path, mode: int, *, temporary: Path | None = None, sync: b
         with file:
             yield file
             file.flush()
-            if mode & 0o077:  # others are meant to read it, whatever our umask is
+            if mode & 0o077:  # other users must be able to read the file, whatever the umask is
                 os.fchmod(file.fileno(), mode)
             if sync:
                 os.fsync(file.fileno())
@@ -47,7 +47,7 @@ def _new(path: Path, mode: int) -> BinaryIO:
 
 
 def sync_directory(path: Path) -> None:
-    """What was renamed into it or out of it survives a loss of power."""
+    """Make renames into and out of a directory survive a power loss."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

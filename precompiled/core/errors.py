@@ -1,31 +1,32 @@
-"""Typed errors: what is wrong, and what to do next.
+"""The exceptions of this project. Each says what is wrong and what to do next.
 
-Every error has a stable ``code`` (for programs and tests), a ``message`` (what is wrong) and an ``action``
-(what the user can do). Except NotServed (`require`), client processes never see these raised out of a compiled call:
-``backend.py`` catches them, falls back, and counts the ``code`` as the reason.
+Every error has a stable ``code`` (for programs and tests), a ``message`` (what is wrong) and an ``action`` (what the
+user can do). A compiled call raises none of them except NotServed (``require``): ``backend.py`` catches them, falls
+back, and counts the ``code`` as the reason.
 """
 
 from __future__ import annotations
 
-# What torch raised in a worker: the one failure of which a compile in process shows whose fault it was.
+# torch raised an error in a worker. A compile in process shows whether the graph or the worker caused it.
 COMPILE_ERROR = "compile-error"
-# A worker cannot use its GPU any more, whatever graph it had.
+# A worker cannot use its GPU any more, for any graph.
 DEVICE_LOST = "device-lost"
-# A worker finds no room on its GPU now, whatever graph it has.
+# A worker finds no room on its GPU now, for any graph.
 GPU_UNAVAILABLE = "gpu-unavailable"
-# This host builds no kernels, whatever graph a worker has: no compiler, no headers, no assembler.
+# This host cannot build kernels, for any graph: no compiler, no headers or no assembler.
 NO_COMPILER = "no-compiler"
 NO_COMPILER_ACTION = "Install g++ and Python's headers, or set CXX; `precompiled doctor` checks them"
-# A worker's GPU is made up, and the compile asked it for what only a real one has.
+# A worker's GPU is made up, and the compile needed a real one.
 MADE_UP_DEVICE = "made-up-device"
-# What a worker says of a graph that it could not do because of where it is, not of what the graph is.
+# Failures of a worker that its host or device caused, and not the graph.
 OF_THE_PLACE = frozenset({"environment-differs", DEVICE_LOST, GPU_UNAVAILABLE, MADE_UP_DEVICE, NO_COMPILER})
-# What a worker, or a process that keeps its run, cannot leave in the store.
+# A worker, or a process that records its run, cannot write to the store.
 STORE_UNWRITABLE = "store-unwritable"
 
 
 class PrecompiledError(Exception):
-    """Base of everything this project raises on purpose. ``code``: the class's own, or given where it has none."""
+    """Base of all exceptions that this project raises on purpose. ``code``: that of the class, or of the constructor.
+    """
 
     code: str
 
@@ -41,7 +42,7 @@ class PrecompiledError(Exception):
 
 
 def code_of(error: BaseException, otherwise: str) -> str:
-    """The code that an error counts as; ``otherwise`` where it is none of ours."""
+    """The code that an error counts as: its own if it is a PrecompiledError, else ``otherwise``."""
     return error.code if isinstance(error, PrecompiledError) else otherwise
 
 
@@ -58,17 +59,17 @@ class WireError(PrecompiledError):
 
 
 class DaemonError(PrecompiledError):
-    """The daemon cannot be reached, or refused the request; ``code`` says which."""
+    """The daemon cannot be reached, or refused the request. ``code`` says which."""
 
     code = "no-daemon"
 
 
 class Bypass(PrecompiledError):
-    """This graph is not sent to the daemon; ``code`` is the stable reason."""
+    """This graph is not sent to the daemon. ``code`` is the stable reason."""
 
 
 class Refused(PrecompiledError):
-    """The daemon will not compile this graph, or a worker could not: this process does. It is counted already."""
+    """The daemon refuses to compile this graph, or a worker failed, so this process compiles it. Already counted."""
 
 
 class StoreError(PrecompiledError):
@@ -76,7 +77,7 @@ class StoreError(PrecompiledError):
 
 
 class UntrustedStore(StoreError):
-    """A directory or file of the store has an owner or a mode that lets somebody else put code into it."""
+    """A directory or file of the store has an owner or mode that lets another user put code into it."""
 
     code = "store-untrusted"
 
@@ -92,21 +93,22 @@ class CompileFailed(PrecompiledError):
 
 
 class PackageError(PrecompiledError):
-    """A package file cannot be made, or is not for this function, source or machine; ``code`` says which."""
+    """A package file cannot be made, or is for another function, source or machine. ``code`` says which."""
 
 
 class NotServed(PrecompiledError):
-    """With ``PRECOMPILED_REQUIRE=1``, instead of a compile in process or an eager run; ``code`` is its reason.
+    """Raised with ``PRECOMPILED_REQUIRE=1`` instead of a compile in process or an eager run. ``code`` is the reason.
 
-    Raised by the call that compiles a graph (Dynamo wraps it: ``torch._dynamo.exc.BackendCompilerFailed``, with this as
-    its ``inner_exception``) or, for further sizes of it, by each call with these.
+    The call that compiles a graph raises it, wrapped by Dynamo: as the ``inner_exception`` of
+    ``torch._dynamo.exc.BackendCompilerFailed``. For further sizes of a graph, each call with these sizes raises it.
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:
-        from precompiled.core.reasons import REASONS  # only here: processes without errors do without the table
+        # Imported only here: processes without errors do not need the table.
+        from precompiled.core.reasons import REASONS
 
         advice = REASONS[code].plain_advice.rstrip(".") if code in REASONS else ""
-        if advice in message:  # what it stands for has said so
+        if advice in message:  # the original error has given this advice already
             advice = ""
         super().__init__(
             f"the graph {graph} is not served ({code}): {message.rstrip('.')}",

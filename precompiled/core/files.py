@@ -1,4 +1,4 @@
-"""Whose a file is: Python's, torch's, installed, ours, the user's own; and whether this process may have loaded it."""
+"""Tells whose a file is (Python's, torch's, installed, precompiled's, the user's), and when it was saved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OURS = os.path.join(PACKAGE, "")
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is the user's own: not of Python, not installed, not ours."""
+    """Whether a file is the user's own: not Python's, not installed, not precompiled's."""
     path = os.path.abspath(path)
     return not (
         path.startswith(_INSTALLED) or "/site-packages/" in path or "/dist-packages/" in path or is_ours(path)
@@ -38,7 +38,7 @@ def is_users(path: str) -> bool:
 
 
 def is_standard(path: str) -> bool:
-    """Whether a file is of Python's standard library."""
+    """Whether a file belongs to Python's standard library."""
     return path.startswith(_STANDARD) and "/site-packages/" not in path and "/dist-packages/" not in path
 
 
@@ -53,7 +53,7 @@ def _torch_folder() -> str:
 
 
 def is_torchs(path: str) -> bool:
-    """Whether a file is torch's own, by the path that its modules say."""
+    """Whether a file is torch's own, by the path that its modules have."""
     return path.startswith(_torch_folder())
 
 
@@ -64,24 +64,26 @@ def _real_torch_folder() -> str:
 
 @cache
 def is_really_torchs(path: str) -> bool:
-    """Whether a file lies in torch's folder, whatever links lead there: a link's name must not pass for torch's own."""
+    """Whether a file is in torch's folder after all links are resolved: a link's name must not pass for torch's own."""
     return os.path.realpath(path).startswith(_real_torch_folder())
 
 
 def innermost_users(frames: Sequence[_Frame], file: Callable[[_Frame], str]) -> _Frame:
-    """The innermost frame that is not torch's own: a layer's call, rather than a line inside of torch.nn."""
+    """The innermost frame that is not torch's own: a layer's call, and not a line in torch.nn."""
     return next((frame for frame in reversed(frames) if not is_torchs(file(frame))), frames[-1])
 
 
-_FORKED = 0x40  # PF_FORKNOEXEC: forked, and no program of its own since (linux/sched.h)
+_FORKED = 0x40  # PF_FORKNOEXEC: forked, and has not executed a program since (linux/sched.h)
 
 
 @cache
 def process_start() -> float:
-    """When this program started, in seconds since the epoch to a clock tick: what was saved later, it may not have.
+    """When this program started, in seconds since the epoch, to one clock tick. It may lack files that were saved
+    later.
 
-    A fork has what its parent had loaded, so it goes by its parent, or by who adopted it, who is older. Not psutil's
-    time, which goes by the boot, and that is known to a second only.
+    A fork has its parent's modules, so the parent's start counts; if the parent has ended, that of the process that
+    adopted the fork, which is older. psutil's time is not used: it depends on the boot time, which is known to one
+    second only.
     """
     process = kernel.stat_of()
     while process is not None and process.flags & _FORKED:
@@ -94,9 +96,9 @@ def process_start() -> float:
 
 
 def saved(path: str) -> float:
-    """When a file got to its place, in seconds since the epoch: a rename leaves the content's time, a link has its own.
+    """When a file came to its path, in seconds since the epoch. Raises OSError.
 
-    Raises OSError.
+    This is the latest of its mtime, its ctime (which a rename changes) and the ctimes of the links on the path.
     """
     status = os.stat(path)
     found = max(status.st_mtime, status.st_ctime)

@@ -1,8 +1,8 @@
-"""No fork while a background thread imports or loads.
+"""Prevents forks while a background thread imports or loads.
 
-A child inherits the locks of modules that another thread was just importing, and nobody there will ever release them:
-its first import of the same module hangs. So our background threads do such work under ``held``, and a fork waits for
-them (at most one load: well under a second once torch's compiler is imported).
+A child inherits locked the import locks of modules that another thread is importing, and no thread of the child ever
+releases them: its first import of the same module hangs. So background threads do such work under ``held``, and a
+fork waits for them. That takes one load at most: far less than a second once torch's compiler is imported.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import threading
 
-# Reentrant: a thread that forks under its own ``held`` must not wait for itself.
+# Reentrant: a thread that forks under its own ``held`` must not deadlock.
 _lock = threading.RLock()
 
 
 class held:
-    """``with held(): import msgspec``"""
+    """A context manager: ``with held(): import msgspec``."""
 
     def __enter__(self) -> None:
-        self._taken = _lock  # the lock of this process: a fork's child has another
+        self._taken = _lock  # the lock of this process: a fork's child gets a new one
         self._taken.acquire()
 
     def __exit__(self, *exception: object) -> None:
@@ -35,7 +35,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global _lock  # noqa: PLW0603 - the old one's owner may be a thread that does not exist here
+    global _lock  # noqa: PLW0603 - the old lock's owner may be a thread that does not exist in the child
     _lock = threading.RLock()
 
 

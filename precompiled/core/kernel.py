@@ -1,4 +1,4 @@
-"""What the Linux kernel says of a process (``/proc/PID/stat``) and of a connection's peer (``SO_PEERCRED``)."""
+"""Reads the Linux kernel's records of a process (``/proc/PID/stat``) and of a connection's peer (``SO_PEERCRED``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Peer(NamedTuple):
-    """The process at the other end of a Unix socket, as it was when it connected."""
+    """The process at the other end of a Unix socket, as it was when it connected or began to listen."""
 
     pid: int
     uid: int
@@ -16,7 +16,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """Who has connected, or who listens. Raises OSError."""
+    """The process that has connected, or that listens. Raises OSError."""
     return Peer(*struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
 
 
@@ -25,14 +25,15 @@ class ProcessStat(NamedTuple):
 
     parent: int
     flags: int
-    started: int  # in clock ticks since the boot
+    started: int  # in clock ticks since boot
 
 
 def stat_of(pid: int | str = "self") -> ProcessStat | None:
-    """The kernel's record of a process; None if the process has ended or is out of sight."""
+    """The kernel's record of a process, or None if the process has ended or is not visible."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The process's name may hold any character, so the fields begin after its last parenthesis, with the third.
+            # The process's name may contain any character. The other fields follow its last parenthesis, from the
+            # third on.
             fields = file.read().rpartition(")")[2].split()
         return ProcessStat(parent=int(fields[1]), flags=int(fields[6]), started=int(fields[19]))
     except (OSError, IndexError, ValueError):

@@ -1,7 +1,7 @@
-"""Looks at objects of the program that run none of its code.
+"""Reads objects of the program without running any of its code.
 
-``isinstance`` asks an object for its ``__class__``, ``getattr`` runs properties and ``__getattr__``, ``vars`` runs a
-property named ``__dict__``. Each may raise, be slow, or change the program: an unbound proxy, a mock, lazy settings.
+``isinstance`` reads an object's ``__class__``, ``getattr`` runs properties and ``__getattr__``, ``vars`` runs a
+property named ``__dict__``. Each may raise, be slow or change the program: an unbound proxy, a mock, lazy settings.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Any
 _MISSING = object()
 
 
-# Of Python's own module type: a class derived of it may have another __dict__.
+# From Python's own module type: a class derived from it may have another __dict__.
 _OF_A_MODULE: Any = vars(types.ModuleType)["__dict__"]
 
 
 def is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Whether an object is of one of these classes, as its type goes. ``kinds``: classes of Python's or torch's."""
+    """Whether an object's type is, or derives from, one of ``kinds``: classes of Python's or torch's."""
     return issubclass(type(value), kinds)
 
 
 def namespace_of(value: Any) -> dict[str, Any]:
-    """The attributes that an object itself holds, as ``vars``; empty where it has no ``__dict__`` of Python's own."""
+    """The attributes that an object itself holds, as ``vars`` returns them. Empty without a ``__dict__`` of Python's
+    own.
+    """
     if is_a(value, type):
         return dict(type.__dict__["__dict__"].__get__(value))
     if is_a(value, types.ModuleType):
@@ -38,17 +40,17 @@ def namespace_of(value: Any) -> dict[str, Any]:
 
 
 def attribute_of(value: Any, name: str, default: Any = None) -> Any:
-    """An attribute as it is stored, without the binding of descriptors: of a slot and of C's members the value."""
+    """An attribute as it is stored, without binding descriptors. For a slot or a C member, its value."""
     found = inspect.getattr_static(value, name, _MISSING)
     if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
         try:
             return found.__get__(value)
-        except (AttributeError, TypeError):  # an empty slot; or ``value`` is the class itself
+        except (AttributeError, TypeError):  # an empty slot, or ``value`` is the class itself
             return default
     return default if found is _MISSING else found
 
 
 def module_named(module: Any) -> str:
-    """The name of a module's object; "" for what is none: anything may stand in sys.modules."""
+    """The name of a module object, or "" if ``module`` is not one: sys.modules may contain any object."""
     name = namespace_of(module).get("__name__")
     return name if type(name) is str else ""

@@ -1,6 +1,6 @@
-"""Dotted names of attributes, and what they lead to. Where nothing there is an error: ``operator.attrgetter``.
+"""Finds objects by dotted names, and turns Dynamo's names into those of the program.
 
-And Dynamo's names of what it reads, as the program says them.
+The functions return None if a name leads nowhere. Use ``operator.attrgetter`` if that should raise.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import sys
 from operator import attrgetter
 from typing import Any
 
-# ``L['self']._modules['fc']._parameters['weight']``: what Dynamo adds to what the program says.
+# Parts that Dynamo adds to the program's names: ``L['self']._modules['fc']._parameters['weight']``.
 _ROOT = re.compile(r"\b[LG]\['(\w+)'\]")
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 
 
 def in_words(text: str) -> str:
-    """``self.fc.weight``, in place of each of Dynamo's names in a text."""
+    """Replace Dynamo's names in a text by the program's, such as ``self.fc.weight``."""
     return _MEMBER.sub(r".\1", _ROOT.sub(r"\1", text))
 
 
 def attribute_at(holder: Any, qualname: str) -> Any:
-    """What a dotted name leads to from ``holder``; None where it leads nowhere."""
+    """The object at a dotted name below ``holder``, or None."""
     try:
         return attrgetter(qualname)(holder)
     except AttributeError:
@@ -29,5 +29,5 @@ def attribute_at(holder: Any, qualname: str) -> Any:
 
 
 def object_at(module: str, qualname: str) -> Any:
-    """What a qualified name leads to in a module that was imported; None where it leads nowhere."""
+    """The object at a qualified name in an imported module, or None."""
     return attribute_at(sys.modules.get(module), qualname)

@@ -1,6 +1,7 @@
-"""Where the store, the socket, the lock, the log and the settings lie. Every file of ours asks this module.
+"""The paths of the store, the socket, the lock, the log and the settings. All other files take them from here.
 
-The first directory that exists counts (docs/reference/settings.md has the table for users, decision 0055 says why)::
+The first directory in this list that exists is used (docs/reference/settings.md has the table for users, decision
+0055 the reasons)::
 
     store      /var/cache/precompiled/<uid>   while a system daemon runs
                $XDG_CACHE_HOME/precompiled
@@ -11,9 +12,9 @@ The first directory that exists counts (docs/reference/settings.md has the table
                run/ in the store of the settings
     settings   $XDG_CONFIG_HOME/precompiled, <home>/.config/precompiled
 
-<home> is $HOME, or the home of the user's account. A variable that holds no absolute path counts as unset: it would
-name another directory in each working directory. Without a home, paths begin with ``NO_HOME``, where no process can
-create a file. Nothing lies in the working directory or in ``/tmp``.
+<home> is $HOME, or the home of the user's account. A variable without an absolute path counts as unset, since it
+would name another directory in each working directory. Without a home, paths begin with ``NO_HOME``, where no process
+can create a file. No file is in the working directory or in ``/tmp``.
 
 Importable without torch or msgspec.
 """
@@ -30,7 +31,7 @@ SYSTEM_RUNTIME_DIR = Path("/run/precompiled")
 SYSTEM_CACHE_DIR = Path("/var/cache/precompiled")
 SYSTEM_CONFIG = Path("/etc/precompiled.toml")
 
-# What stands for the home of a user that has none: the kernel lets no process, not even root's, create it.
+# Stands for the home of a user without one. The kernel lets no process create it, not even root's.
 NO_HOME = Path("/proc/no-home-directory")
 
 NO_PLACE_ACTION = "Set PRECOMPILED_CACHE_DIR to a directory that this user can write to"
@@ -39,20 +40,20 @@ SOCKET_NAME = "socket"
 LOCK_NAME = "lock"
 LOG_NAME = "daemon.log"
 
-# sizeof(sockaddr_un.sun_path) is 108 on Linux, with the terminating NUL; a longer path fails in bind() with a
-# message that does not say so.
+# sizeof(sockaddr_un.sun_path) is 108 on Linux, with the terminating NUL. A longer path fails in bind(), with an error
+# message that does not name the cause.
 MAX_SOCKET_PATH = 107
-# The environment variable of a watch's capture and its children, which says where to report:
-# <token>:<steps, 0 for an entry point>:<the watcher's socket>
+# The environment variable of a watch's capture and its children: where to report. Its form is <token>:<steps, 0 for
+# an entry point>:<the watcher's socket>
 CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
-# That of a command below `--target`, whose GPU is made up: which kind. Its graphs run eager (client/session.py).
+# The variable of a command below `--target`: the kind of its made-up GPU. Its graphs run eager (client/session.py).
 TARGET_VARIABLE = "PRECOMPILED_TARGET"
-# That of the processes which `precompiled timeline` starts: a name, by which it finds what they have left.
+# The variable of the processes that `precompiled timeline` starts: a name, by which it finds their records.
 TIMELINE_VARIABLE = "PRECOMPILED_TIMELINE"
 
 
 def socket_path(runtime_dir: Path) -> Path:
-    """The daemon's socket below ``runtime_dir``; raises ConfigError when no socket can have that path."""
+    """The daemon's socket below ``runtime_dir``. Raises ConfigError if the path is too long for a socket."""
     path = runtime_dir / SOCKET_NAME
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise ConfigError(
@@ -64,19 +65,19 @@ def socket_path(runtime_dir: Path) -> Path:
 
 
 def system_daemon_runs() -> bool:
-    """Whether a system daemon's socket exists (its directory is root's, so only root can have put it there)."""
+    """Whether a system daemon's socket exists. Its directory is root's, so only root can have created it."""
     return (SYSTEM_RUNTIME_DIR / SOCKET_NAME).exists()
 
 
 def home() -> Path | None:
-    """The user's home directory; None if neither ``$HOME`` nor the user's account names one."""
-    import pwd  # here, since most processes find $HOME
+    """The user's home directory, or None if neither ``$HOME`` nor the user's account names one."""
+    import pwd  # imported only here, since most processes have $HOME
 
     if given := _variable("HOME"):
         return given
     try:
         account = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # an arbitrary uid, as containers have
+    except KeyError:  # a uid without an account, as in containers
         return None
     return Path(account) if os.path.isabs(account) else None
 
@@ -96,16 +97,17 @@ def default_cache_dir() -> Path:
 
 
 def default_runtime_dir(cache_dir: Path | None = None) -> Path:
-    """The system daemon's directory if one runs, else a directory that only this user can enter. ``cache_dir``: the
-    store of the settings.
+    """The system daemon's directory if one runs, else a directory that only this user can enter.
+
+    ``cache_dir``: the store of the settings.
     """
     if system_daemon_runs():
         return SYSTEM_RUNTIME_DIR
     session = _variable("XDG_RUNTIME_DIR")
-    # sudo and su pass the variable of another user on.
+    # sudo and su pass on the variable of another user.
     if session is not None and os.path.isdir(session) and os.stat(session).st_uid == os.getuid() and _takes(session):
         return session / "precompiled"
-    # One daemon serves all stores of a user, so its place does not depend on the settings, if it can.
+    # One daemon serves all stores of a user, so its directory should not depend on the settings.
     store = user_cache_dir()
     if cache_dir is not None and not _takes(store):
         store = cache_dir
@@ -113,13 +115,17 @@ def default_runtime_dir(cache_dir: Path | None = None) -> Path:
 
 
 def of_this_host(directory: Path) -> Path:
-    """Where this host has sockets and locks: nobody listens here on those of another host that shares ``directory``."""
+    """The directory for this host's sockets and locks: those of other hosts that share ``directory`` do not work
+    here.
+    """
     return directory / os.uname().nodename if filesystems.is_shared(directory) else directory
 
 
 def why_no_store(cache_dir: Path, origin: str) -> str:
-    """Why there can be no store at ``cache_dir``, which ``origin`` names (as in ``Settings.origins``); "" if there can
-    be one. A store that exists counts, writable or not.
+    """Why there can be no store at ``cache_dir``, or "" if there can be one. An existing store counts, writable or
+    not.
+
+    ``origin``: where the setting comes from, as in ``Settings.origins``.
     """
     if os.path.lexists(cache_dir) or _takes(cache_dir):
         return ""
@@ -138,13 +144,13 @@ def _of_user(variable: str, below_home: str) -> Path:
 
 
 def _variable(name: str) -> Path | None:
-    """A variable of the environment that names a directory; None where it holds no absolute path."""
+    """The directory that an environment variable names, or None if its value is not an absolute path."""
     text = os.environ.get(name, "")
     return Path(text) if os.path.isabs(text) else None
 
 
 def _takes(directory: Path) -> bool:
-    """Whether this user can write to ``directory``, or create it."""
+    """Whether this user can write to ``directory`` or create it."""
     if directory.is_relative_to(NO_HOME):
         return False
     while not os.path.lexists(directory) and directory != directory.parent:

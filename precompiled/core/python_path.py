@@ -1,4 +1,5 @@
-"""PYTHONPATH with our sitecustomize.py first: how `precompiled run` reaches every Python below it (bootstrap.py)."""
+"""PYTHONPATH with precompiled's sitecustomize.py first: this puts the hook into every Python below `precompiled run`.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from pathlib import Path
 
 
 def hook_folder() -> Path:
-    """The folder with our sitecustomize.py, for PYTHONPATH."""
+    """The folder of precompiled's sitecustomize.py."""
     return Path(__file__).resolve().parent.parent / "sitecustomize"
 
 
 def with_hook(variables: Mapping[str, str]) -> dict[str, str]:
-    """These environment variables, with our folder first on PYTHONPATH, and only there."""
+    """These environment variables, with that folder first on PYTHONPATH, exactly once."""
     return {**variables, "PYTHONPATH": os.pathsep.join([str(hook_folder()), *_others(variables)])}
 
 

@@ -1,12 +1,13 @@
-"""Sockets that a background thread keeps while the program runs, and that the program may close at any time.
+"""Sockets that a background thread uses, and that the program may close at any time.
 
-A program that turns into a daemon closes all of its descriptors (``os.closerange(3, 256)``), also those that it did not
-open. Its next files get the same numbers. A ``GuardedSocket`` compares, before each use, the socket under its number
-with the socket that it opened (``SO_COOKIE``, which the kernel gives to one socket only). If they differ, the socket
-has ended: no byte of the program's file is read or written, and the file stays open.
+A program that turns into a daemon closes all of its descriptors (``os.closerange(3, 256)``), also those that it did
+not open. Its next files get the same numbers. Before each use, a ``GuardedSocket`` compares the socket under its
+number with the socket that it opened, by ``SO_COOKIE``, which is unique for each socket of the kernel. If they
+differ, the GuardedSocket behaves as closed: it reads and writes no byte of the program's file, and leaves the file
+open.
 
-Sockets rather than pipes and eventfds: these have no such number (all eventfds share one inode), and ``recv`` and
-``send`` fail on what is not a socket.
+Pipes and eventfds would not do. They have no such number (all eventfds share one inode), while ``recv`` and ``send``
+fail on anything but a socket.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import socket
 from collections.abc import Sequence
 
 _SO_COOKIE = 57  # asm-generic/socket.h
-_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # a program may have SIGPIPE end it
+_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # a program may have set SIGPIPE to end it
 
 
 class GuardedSocket:
-    """A connected socket that never blocks. One that the program has closed counts as one whose peer has closed it."""
+    """A connected socket that never blocks. If the program closes it, it behaves as if the peer had closed it."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -30,13 +31,13 @@ class GuardedSocket:
         self._identity = _identity_of(sock)
 
     def fileno(self) -> int:
-        """The descriptor; -1 once it is closed, by us or by the program."""
+        """The descriptor, or -1 once this object or the program has closed it."""
         if _identity_of(self._sock) != self._identity:
-            self._sock.detach()  # to close it would close the program's file
+            self._sock.detach()  # a close would close the program's file
         return self._sock.fileno()
 
     def send(self, data: bytes | memoryview) -> int:
-        """How many bytes the kernel has taken; 0: none for now. Raises OSError."""
+        """Send as many bytes as the kernel takes now, and return their number. Raises OSError."""
         if self.fileno() < 0:
             raise BrokenPipeError("the descriptor was closed")
         try:
@@ -45,7 +46,7 @@ class GuardedSocket:
             return 0
 
     def receive(self, size: int) -> bytes | None:
-        """What has arrived: None if nothing has, b"" at the end."""
+        """The bytes that have arrived: None if there are none yet, b"" at the end."""
         if self.fileno() < 0:
             return b""
         try:
@@ -61,11 +62,11 @@ class GuardedSocket:
 
     def __del__(self) -> None:
         if hasattr(self, "_identity"):
-            self.close()  # the socket's own finalizer would close whatever has the number
+            self.close()  # the socket's own finalizer would close any file that has the number
 
 
 class Waker:
-    """Ends another thread's ``wait``."""
+    """Ends the ``wait`` of another thread."""
 
     def __init__(self) -> None:
         self._waiting, self._waking = pair()
@@ -80,10 +81,10 @@ class Waker:
         try:
             self._waking.send(b"\0")
         except OSError:
-            pass  # the waiting thread has noticed: its end has hung up
+            pass  # the waiting thread notices by itself that the other end is closed
 
     def clear(self) -> None:
-        """Forget the wakes so far."""
+        """Discard the wakes so far."""
         while self._waiting.receive(4096):
             pass
 
@@ -100,7 +101,7 @@ def pair() -> tuple[GuardedSocket, GuardedSocket]:
 def wait(
     reading: Sequence[GuardedSocket | Waker], writing: Sequence[GuardedSocket] = (), timeout_s: float | None = None
 ) -> None:
-    """Until something can be read or written, or one of them has ended, or ``timeout_s`` seconds have passed."""
+    """Wait until a socket can be read or written, or is closed, or ``timeout_s`` seconds have passed."""
     poll = select.poll()
     events: dict[int, int] = {}
     for flag, sockets in ((select.POLLIN, reading), (select.POLLOUT, writing)):
@@ -111,20 +112,22 @@ def wait(
             events[fd] = events.get(fd, 0) | flag
     for fd, wanted in events.items():
         poll.register(fd, wanted)
-    # The kernel keeps what it polls, so a close by the program is not an event of a socket. It is one of a Waker, whose
-    # other socket hangs up.
+    # The kernel keeps a reference to what it polls, so a close by the program causes no event for a GuardedSocket. It
+    # does for a Waker, whose other socket is closed as well.
     poll.poll(None if timeout_s is None else int(max(0.0, timeout_s) * 1000) + 1)
 
 
 def _identity_of(sock: socket.socket) -> object:
-    """What tells a socket from all others; None if its number is closed, or names something else than a socket."""
+    """A value that differs for every socket. None if the number is closed or belongs to something other than a
+    socket.
+    """
     try:
-        # getsockopt keeps the GIL, unlike fstat: the program's threads stand still until the next call, which uses it.
+        # getsockopt keeps the GIL, unlike fstat, so no thread of the program can close the socket before it is used.
         return sock.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, 8)
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
             return None
-    try:  # a sandbox without cookies, as gVisor
+    try:  # a sandbox without socket cookies, such as gVisor
         found = os.fstat(sock.fileno())
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""What took how long, for people: a name, when it began, and its seconds. Nothing is decided by it."""
+"""Spans: a measured interval of a thread, for people. No decision depends on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """``began``: seconds since the epoch. ``thread``: the kernel's number of the thread that did it."""
+    """One interval. ``began``: seconds since the epoch. ``thread``: the kernel's id of the thread."""
 
     what: str
     began: float
@@ -21,5 +21,5 @@ class Span(NamedTuple):
 
 
 def ended(what: str, seconds: float) -> Span:
-    """Of something that this thread has done for ``seconds`` until now."""
+    """The span of work that this thread has done for ``seconds`` until now."""
     return Span(what, time.time() - seconds, seconds, threading.get_native_id())

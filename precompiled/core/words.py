@@ -1,6 +1,6 @@
-"""Numbers as people read them: with their units, and right in singular and plural. All that is shown is said so.
+"""Texts for people: numbers with units, singular and plural, lists. All output of the project uses them.
 
-Imports nothing, since a program's own process says things, too.
+The file imports nothing, since a client's process uses it too.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 
 def counted(count: int, one: str, many: str = "", *, zero: str = "0") -> str:
-    """``1 artifact``, ``2 artifacts``, ``0 artifacts``. ``many``: the plural, where it is not ``one`` with an s (or its
-    first word with an s: ``counted(2, "graph that failed", "graphs that failed")``). ``zero``: such as "no".
+    """``1 artifact``, ``2 artifacts``, ``0 artifacts``.
+
+    ``many``: the plural if it is not ``one`` with an s, as in ``counted(2, "graph that failed", "graphs that
+    failed")``. ``zero``: the word for 0, such as "no".
     """
     number = f"{count:,}" if abs(count) >= 10_000 else str(count)
     return f"{number if count else zero} {one if count == 1 else many or one + 's'}"
@@ -22,13 +24,14 @@ def listed(parts: Sequence[str], last: str = "and") -> str:
 
 
 def install(extra: str) -> str:
-    """How to get what an optional part needs: an extra of pyproject.toml. The project is installed from a clone until a
-    release of it is on an index."""
+    """The command that installs an optional part: ``extra`` is a name in pyproject.toml. Users install the project
+    from a clone until a release is on an index.
+    """
     return f"`pip install '.[{extra}]'` in a clone of precompiled (`'precompiled[{extra}]'` where an index has it)"
 
 
 def sentence(text: str) -> str:
-    """``text`` with a full stop."""
+    """``text`` with a full stop at its end."""
     return text if text.endswith((".", "!", "?", ":")) else text + "."
 
 

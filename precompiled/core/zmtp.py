@@ -1,9 +1,9 @@
-"""ZMTP 3.0, the wire format of ZeroMQ, between the daemon (a ROUTER) and a client (a DEALER): bytes in, messages out,
-no I/O.
+"""ZMTP 3.0, ZeroMQ's wire format, between the daemon (a ROUTER) and a client (a DEALER): bytes in, messages out, no
+I/O.
 
-Both read and write the format without libzmq, which ends the process with an assertion: in the daemon if a peer chooses
-its routing id or opens too many connections (docs/decisions/0056), in a client if the program closes libzmq's
-descriptors (docs/decisions/0058).
+Neither side uses libzmq, which ends its process with an assertion: in the daemon if a peer chooses its routing id or
+opens too many connections (docs/decisions/0056), in a client if the program closes libzmq's descriptors
+(docs/decisions/0058).
 
 Source: the ZeroMQ message transport protocol, version 3.0 (rfc.zeromq.org/spec/23).
 """
@@ -13,8 +13,8 @@ from __future__ import annotations
 from precompiled.core.errors import WireError
 
 GREETING_BYTES = 64
-KEPT_FRAMES = 4  # of one message; the frames after these are read and dropped
-MAX_PARTS = 1024  # frames and commands up to the end of a message
+KEPT_FRAMES = 4  # per message; further frames are read and dropped
+MAX_PARTS = 1024  # frames and commands up to the end of one message
 MAX_COMMAND_BYTES = 8 << 10
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
@@ -31,7 +31,7 @@ def _command(name: bytes, body: bytes) -> bytes:
 
 
 def hello(role: bytes) -> bytes:
-    """What each side sends at once, before its peer has said anything. ``role``: b"ROUTER" or b"DEALER"."""
+    """The first bytes of each side, which do not depend on the peer's. ``role``: b"ROUTER" or b"DEALER"."""
     return _GREETING + _command(b"READY", _property(b"Socket-Type", role) + _property(b"Identity", b""))
 
 
@@ -41,7 +41,7 @@ def encode(frames: list[bytes]) -> bytes:
 
 
 def parts_of(frames: list[bytes]) -> list[bytes]:
-    """The same in pieces, without a copy of the frames."""
+    """The bytes of one message in pieces, without copies of the frames."""
     parts = []
     for number, frame in enumerate(frames):
         more = _MORE if number < len(frames) - 1 else 0
@@ -54,30 +54,32 @@ def parts_of(frames: list[bytes]) -> list[bytes]:
 
 
 class Reader:
-    """``feed`` it what a peer sends, then take messages from ``next_message`` until it returns None."""
+    """Parses a peer's bytes: ``feed`` them, then call ``next_message`` until it returns None."""
 
     def __init__(self, max_bytes: int) -> None:
-        """``max_bytes``: of one message. A longer one raises WireError before any of its bytes is kept."""
+        """``max_bytes``: the limit of one message. A longer one raises WireError before any of its bytes is kept."""
         self._max_bytes = max_bytes
         self._data = bytearray()
-        self._at = 0  # where the part of _data begins that is not understood yet
+        self._at = 0  # where the part of _data begins that is not parsed yet
         self._frames: list[bytes] = []
-        self._frame_bytes = 0  # of the frames of the message under way, dropped ones included
+        self._frame_bytes = 0  # of the frames of the present message, including dropped ones
         self._greeted = False
-        self.ready = False  # the handshake has ended
+        self.ready = False  # whether the handshake is complete
         self._parts = 0
-        self.reply = b""  # to the last command, for the caller to send
+        self.reply = b""  # answers the last command; the caller sends it
 
     @property
     def held(self) -> int:
-        """Bytes in memory."""
+        """The bytes that this reader holds in memory."""
         return len(self._data) + self._frame_bytes
 
     def feed(self, data: bytes) -> None:
         self._data += data
 
     def next_message(self) -> list[bytes] | None:
-        """The frames of the next whole message; None until more is fed. Raises WireError: close the connection."""
+        """The frames of the next complete message, or None until more is fed. Raises WireError: close the connection
+        then.
+        """
         if not self._greeted and not self._greet():
             return None
         while (found := self._next_frame()) is not None:
@@ -135,8 +137,8 @@ class Reader:
         length = body[0] if body else 0
         name, rest = body[1 : 1 + length], body[1 + length :]
         if name == b"READY" and not self.ready:
-            self.ready = True  # the properties are the peer's own word: neither its identity nor its type counts
+            self.ready = True  # the properties are ignored: the peer's identity and type are only claims
         elif name == b"PING" and self.ready:
-            self.reply = _command(b"PONG", rest[2:18])  # after the time to live: what the peer wants back
+            self.reply = _command(b"PONG", rest[2:18])  # the part after the time to live is returned to the peer
         elif name not in (b"PONG", b"SUBSCRIBE", b"CANCEL"):
             raise WireError(f"an unknown command {name[:20]!r}")

@@ -1,4 +1,4 @@
-"""What lies on the disk: artifacts, packages, failure records, and whom to trust with having written them. No torch.
+"""The files on disk: artifacts, packages and failure records, and the checks of their owners. No torch.
 
-``artifacts.Store`` and ``packages.PackageStore`` are the doors; ``*_format`` say what is in the files.
+``artifacts.Store`` and ``packages.PackageStore`` are the entry points. The ``*_format`` modules define the files.
 """

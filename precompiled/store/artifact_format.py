@@ -7,7 +7,7 @@ Grammar::
                     "manifest.json"           Manifest, as JSON; its "digest" is over itself with digest = ""
                     "entry.bin"               AOTAutograd's bundle: the pickled compile result (load_artifact.py)
                     "native/<sha256>.so"      C++ kernels: extension modules, several in a file
-                    "program.json.gz"         what it was compiled from, for people: no load reads it
+                    "program.json.gz"         the program that was compiled, for people: no load reads it
     failure     = file "<key>.failed"         Failure, as JSON
     key         = 64 lower-case hexadecimal digits
 
@@ -17,8 +17,8 @@ Version history:
     2   program.json.gz; failure records keep their program
     3   a file in native/ holds many kernels; Manifest.kernels
 
-A reader takes every other version for a miss: there is no migration, graphs are compiled again.
-Plain json and dataclasses, not msgspec: a hit is served before msgspec would be imported (13 to 26 ms).
+A reader treats every other version as a miss. There is no migration: graphs are compiled again. The format uses json
+and dataclasses, not msgpack: a hit is served before msgspec is imported (13 to 26 ms).
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ BUNDLE = "entry.bin"
 NATIVE = "native"
 PROGRAM = "program.json.gz"
 MAX_MANIFEST_BYTES = 4 << 20
-# One file of an artifact; graphs with large lifted constants stay far below.
+# The limit of one file of an artifact. Graphs with large lifted constants stay far below.
 MAX_FILE_BYTES = 4 << 30
-# The program in a failure record: a client that looks the graph up reads the whole record.
+# The limit of a program in a failure record: a lookup reads the whole record.
 MAX_FAILURE_PROGRAM_BYTES = 1 << 20
-# A program, unpacked: a few bytes can be packed that would fill the memory. The largest graph that is served by default
-# has a quarter of it.
+# The limit of an unpacked program: a few packed bytes could otherwise fill the memory. By default, the largest graph
+# that is served has a quarter of this.
 MAX_PROGRAM_BYTES = 1 << 30
 
-# Tiers. "untimed": made where no time can be measured, and one would have made a choice; another may be quicker.
+# The tiers of artifacts. "untimed": compiled without time measurements although a choice depended on them, so another
+# choice may be faster.
 DEFAULT, UNTIMED = "default", "untimed"
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -56,7 +57,7 @@ _FILE = re.compile(r"entry\.bin|program\.json\.gz|native/[0-9a-f]{64}\.so")
 
 
 def is_key(text: str) -> bool:
-    """Whether ``text`` has the form of a key; everything that becomes a file name is checked with this first."""
+    """Whether ``text`` has the form of a key. Checked before a key becomes a file name."""
     return _KEY.fullmatch(text) is not None
 
 
@@ -72,7 +73,7 @@ def digest(data: bytes | memoryview) -> str:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One file of an artifact: ``bytes`` long, with this SHA-256."""
+    """One file of an artifact: its size and SHA-256."""
 
     bytes: int
     digest: str
@@ -80,21 +81,22 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact says about itself."""
+    """The description of an artifact, in its manifest.json."""
 
     key: str
-    name: str  # what people call the graph
+    name: str  # the graph's name for people
     components: dict[str, str]  # the parts of the key, readable
     environment: dict[str, str]  # interpreter, torch, triton
     device: str  # "cpu" or "cuda"
-    guards: str  # expression over the symbolic sizes, "" when there are none
+    guards: str  # an expression over the symbolic sizes, or ""
     files: dict[str, FileRecord]
     compile_s: float
     created: float  # seconds since the epoch
-    compiled_by: dict[str, str]  # version, uid, pid, host; device where it is made up: nothing was chosen by a time
+    # Version, uid, pid, host; also device if it is made up, so that no choice depended on a time.
+    compiled_by: dict[str, str]
     tier: str = DEFAULT
     has_backward: bool = False
-    kernels: dict[str, str] = field(default_factory=dict)  # name of a kernel -> the digest of its file in native/
+    kernels: dict[str, str] = field(default_factory=dict)  # kernel name -> digest of its file in native/
     format: int = FORMAT
     digest: str = ""
 
@@ -105,7 +107,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a graph has no artifact. It counts until ``created + ttl_s``; then it is compiled again."""
+    """Why a graph has no artifact. Valid until ``created + ttl_s``; after that the graph is compiled again."""
 
     key: str
     name: str
@@ -114,9 +116,10 @@ class Failure:
     created: float  # seconds since the epoch
     ttl_s: float
     compile_s: float = 0.0
-    # For clients from before decision 0018, which stay eager at any other word. Later ones compile in process.
+    # For clients from before decision 0018, which keep the graph eager at any other value. Later clients ignore it
+    # and compile in process.
     advice: str = "inline"
-    program: str = ""  # base64 of the content of a program.json.gz; "" where that is too large
+    program: str = ""  # base64 of a program.json.gz, or "" if that is too large
     format: int = FORMAT
 
     def expired(self, now: float) -> bool:
@@ -125,7 +128,7 @@ class Failure:
 
 
 def canonical(record: Any) -> bytes:
-    """A record as JSON: equal records have equal bytes."""
+    """A record as JSON. Equal records have equal bytes."""
     return json.dumps(dataclasses.asdict(record), sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -136,7 +139,7 @@ def seal(manifest: Manifest) -> bytes:
 
 
 def open_manifest(data: bytes, key: str) -> Manifest:
-    """Parse and check ``manifest.json``; raises CorruptArtifact, and nothing else, where it is not valid."""
+    """Parse and check ``manifest.json``. Raises CorruptArtifact, and nothing else, if it is invalid."""
     manifest = _parse(data, Manifest, key)
     files: dict[str, FileRecord] = {}
     try:
@@ -152,7 +155,7 @@ def open_manifest(data: bytes, key: str) -> Manifest:
     manifest = dataclasses.replace(manifest, files=files)
     try:
         sealed = seal(manifest)
-    except (ValueError, TypeError, RecursionError) as error:  # json reads deeper nesting than it writes
+    except (ValueError, TypeError, RecursionError) as error:  # json can parse deeper nesting than it can write
         raise CorruptArtifact(f"the manifest cannot be sealed again: {error}") from error
     if sealed != data:
         raise CorruptArtifact("the manifest does not match its own digest")
@@ -162,8 +165,10 @@ def open_manifest(data: bytes, key: str) -> Manifest:
 
 
 def names_for_others(manifest: Manifest) -> list[str]:
-    """The files that another host or user needs: all, with the program only where it may be compiled again: for
-    further sizes where nothing is traced (packages/graphs.py), or to be tuned. It has lines of the user's code.
+    """The files that another host or user needs.
+
+    These are all, except that the program, which contains lines of the user's code, is included only if the graph may
+    be compiled again: for further sizes if nothing is traced (packages/graphs.py), or to tune it.
     """
     again = bool(manifest.guards) or manifest.tier == UNTIMED
     return [name for name in manifest.files if name != PROGRAM or again]
@@ -174,7 +179,7 @@ def encode_failure(failure: Failure) -> bytes:
 
 
 def open_failure(data: bytes, key: str) -> Failure:
-    """Parse a failure record; raises CorruptArtifact where it is not valid."""
+    """Parse a failure record. Raises CorruptArtifact if it is invalid."""
     failure = _parse(data, Failure, key)
     if not all(isinstance(value, (int, float)) for value in (failure.created, failure.ttl_s)):
         raise CorruptArtifact("the failure record's times are not numbers")
@@ -182,20 +187,20 @@ def open_failure(data: bytes, key: str) -> Failure:
 
 
 def pack_program(program: bytes) -> bytes:
-    """The content of ``program.json.gz``: equal for equal programs."""
+    """The content of ``program.json.gz``. Equal programs have equal bytes."""
     import gzip
 
     return gzip.compress(program, compresslevel=6, mtime=0)
 
 
 def unpack_program(data: bytes) -> bytes:
-    """The program that was packed; raises CorruptArtifact where ``data`` is none."""
+    """Unpack a program. Raises CorruptArtifact if ``data`` is not a packed program."""
     import zlib
 
-    size = int.from_bytes(data[-4:], "little")  # what gzip says of itself: no more than that is unpacked
+    size = int.from_bytes(data[-4:], "little")  # the size in gzip's trailer: no more than that is unpacked
     if size > MAX_PROGRAM_BYTES:
         raise CorruptArtifact(f"the program would have {size} bytes, over the limit of {MAX_PROGRAM_BYTES}")
-    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # of gzip
+    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # gzip's format
     try:
         program = unpacking.decompress(data, max(size, 1))
     except zlib.error as error:
@@ -212,7 +217,7 @@ def program_for_failure(program: bytes) -> str:
 
 
 def program_of_failure(failure: Failure) -> bytes | None:
-    """The program in a failure record; None where it has none. Raises CorruptArtifact where it cannot be read."""
+    """The program in a failure record, or None if it has none. Raises CorruptArtifact if it cannot be read."""
     if not failure.program:
         return None
     try:
@@ -241,7 +246,7 @@ def _parse(data: bytes, kind: Any, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Payload:
-    """What a worker hands to the store: the manifest without ``files`` and ``digest``, and the files' contents."""
+    """What a worker gives to the store: the manifest without ``files`` and ``digest``, and the files' contents."""
 
     manifest: Manifest
     files: dict[str, bytes] = field(repr=False)

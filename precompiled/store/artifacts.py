@@ -1,7 +1,7 @@
 """The store: lookup, atomic publish, quarantine, eviction.
 
-Names appear in ``artifacts/`` by rename only, so a reader sees a whole artifact or none (a directory scan that met
-other writers' temporary files cost 512 GPUs a run: pytorch#172144).
+Names appear in ``artifacts/`` by rename only, so a reader sees a complete artifact or none. (A directory scan that
+met other writers' temporary files ended runs on 512 GPUs: pytorch#172144.)
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from precompiled.store.packages import PackageStore, temporary_name
 from precompiled.store.reading import Artifact, Reader, reading
 
 FAILED_SUFFIX = ".failed"
-# A hit marks its artifact as used at most this often: a loop of steps must not write metadata all the time.
+# Seconds between two marks of an artifact as used: a loop of steps must not write metadata all the time.
 TOUCH_INTERVAL_S = 60.0
-# Files that a dead writer left in tmp/ are removed after this.
+# After this many seconds, files of a dead writer in tmp/ are removed.
 TMP_MAX_AGE_S = 3600.0
-# Quarantined files are for people to look at; after this they are removed.
+# Quarantined files are kept for people this long, in seconds.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
-# Packages (store/packages.py): small beside the artifacts of their graphs.
+# The share of packages (store/packages.py), which are small beside the artifacts of their graphs.
 PACKAGES_SHARE = 1 / 10
 
 
@@ -41,19 +41,19 @@ class Evicted:
 
     artifacts: int
     bytes: int
-    packages: int = 0  # entries of packages; ``bytes`` is without them
+    packages: int = 0  # entries of packages; ``bytes`` does not include them
 
 
 def full(key: str) -> StoreError:
-    """The error for a further variant where no slot is left."""
+    """The error for a further variant if no slot is left."""
     return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
 
 
 class Store(Reader):
-    """The cache directory at ``root``. Nothing is created before something is published.
+    """A user's store: the cache directory at ``root``. No directory is created before something is published.
 
-    ``base``: base stores below it (bases.py), in this order; ``told`` is called with a sentence for what is left out
-    of them. What is written, removed and counted is the user's own.
+    ``base``: base stores (bases.py), searched after it in this order. ``told`` is called with a sentence for each
+    thing in them that is left out. Writes, removals and counts concern the user's own store alone.
     """
 
     def __init__(self, root: Path, base: Sequence[Path] = (), told: bases.Told = lambda reason: None) -> None:
@@ -67,11 +67,11 @@ class Store(Reader):
     # ------------------------------------------------------------------ reading
 
     def lookup(self, key: str) -> list[Artifact]:
-        """All variants of ``key``, the store's own by slot, then those that only a base has, and last what could be
-        tuned; with checked manifests: their files are checked when they are read.
+        """Return all variants of ``key`` with checked manifests. Their files are checked when they are read.
 
-        A corrupt artifact is put into quarantine and left out. Raises UntrustedStore when the store itself, or an
-        artifact of the key in it, could have been written by another user.
+        The order: the store's own variants by slot, then variants that only a base has. Untimed artifacts, which
+        could be tuned, come last. A corrupt artifact is quarantined and left out. Raises UntrustedStore if another
+        user could have written the store or an artifact of the key in it.
         """
         _check_key(key)
         found: list[Artifact] = []
@@ -101,7 +101,7 @@ class Store(Reader):
         return artifact.root == self.root
 
     def failure(self, key: str, now: float | None = None) -> fmt.Failure | None:
-        """The failure record of ``key``, if there is one that has not expired."""
+        """The failure record of ``key``, or None if there is none or it has expired."""
         _check_key(key)
         name = key + FAILED_SUFFIX
         try:
@@ -116,26 +116,28 @@ class Store(Reader):
         return None if failure.expired(time.time() if now is None else now) else failure
 
     def read_files(self, artifact: Artifact) -> dict[str, bytes]:
-        """The checked contents of all files of an artifact that a load needs, by name.
+        """The checked contents, by name, of all files of an artifact that a load needs.
 
-        Raises CorruptArtifact (and puts the artifact into quarantine) when a file is missing, short or altered;
-        UntrustedStore when another user could have written it; FileNotFoundError when the artifact was evicted.
+        Raises CorruptArtifact (and quarantines the artifact) if a file is missing, short or altered; UntrustedStore
+        if another user could have written it; FileNotFoundError if the artifact was evicted.
         """
-        # The program is for people: to read and hash it would only make a hit slower.
+        # Without the program, which is for people: reading and hashing it would slow down a hit.
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
     def read_for_others(self, artifact: Artifact) -> dict[str, bytes]:
-        """What another host or user needs of an artifact (``names_for_others``). Raises as ``read_files``."""
+        """The files of an artifact that another host or user needs (``names_for_others``). Raises as ``read_files``."""
         return self.read_some(artifact, fmt.names_for_others(artifact.manifest))
 
     def read_program(self, artifact: Artifact) -> bytes | None:
-        """The program that an artifact was compiled from, checked as any of its files; None where it has none."""
+        """The program from which an artifact was compiled, checked like its other files. None if the artifact has
+        none.
+        """
         if fmt.PROGRAM not in artifact.manifest.files:
             return None
         return fmt.unpack_program(self.read_some(artifact, [fmt.PROGRAM])[fmt.PROGRAM])
 
     def read_some(self, artifact: Artifact, names: list[str]) -> dict[str, bytes]:
-        """The checked contents of these files of an artifact; raises as ``read_files``."""
+        """The checked contents of these files of an artifact. Raises as ``read_files``."""
         if not self.is_own(artifact):
             try:
                 return Reader(artifact.root).read(artifact, names)
@@ -149,25 +151,27 @@ class Store(Reader):
             raise
 
     def touch(self, artifact: Artifact) -> None:
-        """Mark as used now, for eviction by least recent use; best effort (the store may be read-only)."""
+        """Mark an artifact as used now, for eviction by least recent use. Best effort: the store may be read-only."""
         if self.is_own(artifact):
             with suppress(OSError):
-                # abs: a clock that ran ahead must not keep an artifact the newest.
+                # abs: a clock that ran ahead must not keep an artifact the newest for ever.
                 if abs(time.time() - artifact.path.stat().st_mtime) > TOUCH_INTERVAL_S:
                     os.utime(artifact.path)
 
     def all_artifacts(self) -> Iterator[Artifact]:
-        """Every readable artifact, the bases' too, in no order."""
+        """Every readable artifact, including the bases', in no order."""
         for reader in (self, *self.bases):
             yield from reader.every()
 
     def keys(self) -> set[str]:
-        """Every key of which there is something, in the store or in a base."""
+        """Every key for which the store or a base has an artifact or failure record."""
         own = {name.partition(".")[0] for name in self.names()}
         return own.union(*(base.keys() for base in self.bases))
 
     def is_empty(self) -> bool:
-        """Whether there is no artifact at all: then a graph that is being traced will be a miss. Raises StoreError."""
+        """Whether there is no artifact at all, so that a graph that is being traced will be a miss. Raises
+        StoreError.
+        """
         for reader in (self, *self.bases):
             with suppress(FileNotFoundError), reading(reader.root), os.scandir(reader.artifacts) as found:
                 if next(found, None) is not None:
@@ -188,7 +192,7 @@ class Store(Reader):
     # ------------------------------------------------------------------ writing
 
     def prepare(self) -> None:
-        """Create the directories, for this user only; raises StoreError when they cannot be written or trusted."""
+        """Create the directories, for this user only. Raises StoreError if they cannot be written or trusted."""
         try:
             for directory in (self.root, self.artifacts, self.tmp, self.quarantined):
                 directory.mkdir(mode=0o700, parents=directory is self.root, exist_ok=True)
@@ -203,10 +207,10 @@ class Store(Reader):
             ) from error
 
     def publish(self, payload: fmt.Payload) -> Artifact:
-        """Make an artifact visible, whole and durable, in the first free slot of its key.
+        """Publish an artifact, completely and durably, in the first free slot of its key.
 
-        When another writer has published the same variant meanwhile, that one stays and is returned. What was tuned
-        takes the place of what was not. Raises StoreError when it cannot be written or all MAX_VARIANTS slots are
+        If another writer has published the same variant meanwhile, that one stays and is returned. A tuned artifact
+        replaces an untimed one. Raises StoreError if the artifact cannot be written or all MAX_VARIANTS slots are
         taken.
         """
         files = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in payload.files.items()}
@@ -225,7 +229,7 @@ class Store(Reader):
             try:
                 return self._place(manifest, sealed, payload.files)
             except StoreError as error:
-                # All was cleared meanwhile, or an eviction by a clock that runs ahead took the files for a dead
+                # The store was cleared meanwhile, or an eviction whose clock runs ahead removed the files as a dead
                 # writer's.
                 if not again or not isinstance(error.__cause__, FileNotFoundError):
                     raise
@@ -238,7 +242,7 @@ class Store(Reader):
             for name, data in files.items():
                 path = directory / name
                 path.parent.mkdir(mode=0o700, exist_ok=True)
-                # Native code is mapped executable, so it may need the x bit on file systems that check it.
+                # Native code is mapped executable, which needs the x bit on some file systems.
                 durable.write(path, data, 0o700 if name.endswith(".so") else 0o600)
             durable.write(directory / fmt.MANIFEST, sealed, 0o600)
             for parent in {(directory / name).parent for name in files} | {directory}:
@@ -246,7 +250,7 @@ class Store(Reader):
             for slot in range(fmt.MAX_VARIANTS):
                 target = self.artifacts / f"{key}.{slot}"
                 try:
-                    os.rename(directory, target)  # fails when the slot holds an artifact: a directory that is not empty
+                    os.rename(directory, target)  # fails if the slot holds an artifact, a directory that is not empty
                 except OSError as error:
                     if os.path.lexists(target):
                         if (other := self._same_variant(target, manifest)) is not None:
@@ -261,7 +265,7 @@ class Store(Reader):
         raise full(key)
 
     def publish_failure(self, failure: fmt.Failure) -> None:
-        """Make a failure record visible, in place of an older one of its key."""
+        """Publish a failure record, which replaces an older one of its key."""
         _check_key(failure.key)
         self.prepare()
         target = self.artifacts / (failure.key + FAILED_SUFFIX)
@@ -278,7 +282,7 @@ class Store(Reader):
             (self.artifacts / (key + FAILED_SUFFIX)).unlink()
 
     def quarantine(self, path: Path, reason: str) -> None:
-        """Move an artifact or failure record out of the readers' way, for people to look at; best effort."""
+        """Move an artifact or failure record to the quarantine, for people to inspect. Best effort."""
         target = self.quarantined / f"{path.name}.{temporary_name()}"
         with suppress(OSError):
             self.quarantined.mkdir(mode=0o700, exist_ok=True)
@@ -286,8 +290,8 @@ class Store(Reader):
             (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
 
     def set_aside(self, artifact: Artifact, reason: str) -> None:
-        """Have no lookup find an artifact again, which turned out to be unfit when it was read or loaded; nor a remote
-        bring it again.
+        """Exclude from lookups an artifact that turned out to be unusable when it was read or loaded. The remote does
+        not fetch it again either.
         """
         unfit.note(artifact, self.quarantined, reason)
         if self.is_own(artifact):
@@ -296,7 +300,7 @@ class Store(Reader):
             bases.leave_out(artifact, self.quarantined, reason)
 
     def remove(self, key: str) -> Evicted:
-        """Remove all variants and the failure record of ``key``, also what cannot be read or trusted."""
+        """Remove all variants and the failure record of ``key``, even if they cannot be read or trusted."""
         _check_key(key)
         removed = Evicted(0, 0)
         for slot in range(fmt.MAX_VARIANTS):
@@ -325,8 +329,8 @@ class Store(Reader):
     def evict(self, max_bytes: int, max_inodes: int) -> Evicted:
         """Remove least recently used artifacts until both budgets hold.
 
-        Also remove leftovers of dead writers, expired failure records, and old files of the quarantine and of the
-        workers' cache. The files that stay of these two count towards ``max_bytes``, up to their shares of it.
+        Also remove files of dead writers, expired failure records, and old files of the quarantine and the workers'
+        cache. The remaining files of these two, and packages, count towards ``max_bytes``, each up to its share.
         """
         self._sweep(self.tmp, TMP_MAX_AGE_S)
         self._sweep(self.quarantined, QUARANTINE_MAX_AGE_S)
@@ -371,7 +375,7 @@ class Store(Reader):
             _remove_tree(directory)
 
     def _same_variant(self, path: Path, manifest: fmt.Manifest) -> Artifact | None:
-        """The artifact at ``path``, when it is the variant that ``manifest`` is about."""
+        """The artifact at ``path`` if it is the same variant as ``manifest``, else None."""
         try:
             with self.artifacts_fd() as artifacts_fd:
                 artifact = self.read_artifact(path.name, manifest.key, artifacts_fd)
@@ -380,7 +384,7 @@ class Store(Reader):
         return artifact if artifact.variant == (manifest.guards, manifest.tier) else None
 
     def _twin(self, manifest: fmt.Manifest, tier: str) -> Artifact | None:
-        """The own artifact of the same key and guards, of this tier."""
+        """The store's own artifact with the key and guards of ``manifest`` and this tier, or None."""
         for slot in range(fmt.MAX_VARIANTS):
             path = self.artifacts / f"{manifest.key}.{slot}"
             if (found := self._same_variant(path, dataclasses.replace(manifest, tier=tier))) is not None:
@@ -388,12 +392,12 @@ class Store(Reader):
         return None
 
     def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
-        # Another format is not corruption: the version of precompiled that wrote it can read it.
+        # Another format is not corrupt: the version of precompiled that wrote it can read it.
         if error.code != "artifact-format":
             self.quarantine(path, str(error))
 
     def _remove_path(self, path: Path) -> Evicted:
-        # Renamed first: a reader sees a whole artifact or none. A reader that has opened it already reads on.
+        # Renamed first, so that a reader sees a complete artifact or none. A reader that has opened it can read on.
         grave = self.tmp / temporary_name()
         try:
             size, _inodes = _weigh(path)
@@ -409,7 +413,7 @@ class Store(Reader):
             for child in directory.iterdir():
                 with suppress(OSError):
                     status = child.lstat()
-                    # ctime too: a rename into quarantine keeps mtime, which says when the artifact was last used.
+                    # ctime as well: a rename into quarantine keeps mtime, the time of the artifact's last use.
                     if time.time() - max(status.st_mtime, status.st_ctime) > max_age_s:
                         _remove_tree(child)
 
@@ -422,14 +426,14 @@ class Store(Reader):
                         self.forget_failure(key)
 
     def _shrink_quarantine(self, max_bytes: int) -> int:
-        """Remove the oldest quarantined files; how much of ``max_bytes`` is used now."""
+        """Remove the oldest quarantined files. Returns how many bytes of ``max_bytes`` are in use then."""
         quarantined: list[tuple[float, int, Path]] = []
         with suppress(OSError):
             for child in self.quarantined.iterdir():
                 with suppress(OSError):
                     status = child.lstat()
                     size = _weigh(child)[0] if stat.S_ISDIR(status.st_mode) else status.st_size
-                    quarantined.append((status.st_ctime, size, child))  # ctime: when it was quarantined
+                    quarantined.append((status.st_ctime, size, child))  # the time of the quarantine
         total = sum(size for _, size, _ in quarantined)
         for _since, size, path in sorted(quarantined):
             if total <= max_bytes:
@@ -440,7 +444,7 @@ class Store(Reader):
 
 
 def _check_key(key: str) -> None:
-    """Raise StoreError where ``key`` is none: it becomes a file name."""
+    """Raise StoreError unless ``key`` has the form of a key: it becomes a file name."""
     if not fmt.is_key(key):
         raise StoreError(f"{key!r} is not a key", code="bad-key")
 
@@ -450,7 +454,7 @@ def _plus(left: Evicted, right: Evicted) -> Evicted:
 
 
 def _is_directory(path: Path) -> bool:
-    """Whether a name is a directory, and no link to one; False where the file system cannot tell."""
+    """Whether a path is a directory and not a link. False if the file system raises an error."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -458,7 +462,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a tree, best effort: what stays is swept later."""
+    """Remove a file or tree, best effort. A later sweep removes what is left."""
     with suppress(OSError):
         if _is_directory(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -467,7 +471,7 @@ def _remove_tree(path: Path) -> None:
 
 
 def _weigh(path: Path) -> tuple[int, int]:
-    """Bytes and inodes of a directory tree."""
+    """The bytes and inodes of a directory tree."""
     size, inodes = 0, 1
     for parent, directories, files in os.walk(path):
         inodes += len(directories) + len(files)

@@ -1,4 +1,4 @@
-"""Makes a base store of a store (bases.py): what a second process needs, readable by everybody, and nothing else."""
+"""Makes a base store (bases.py) from a store: only what a second process needs, readable for every user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from precompiled.store.reading import Artifact
 
 @dataclass(frozen=True)
 class Baked:
-    """What a base store holds."""
+    """The contents of a base store."""
 
     artifacts: int
     packages: int  # entries
@@ -27,7 +27,9 @@ class Baked:
 
 
 def bake(store: Store, target: Path) -> Baked:
-    """Write a base store to ``target``, which must not be there, whole or not at all. Raises StoreError, OSError."""
+    """Write a base store to ``target``, completely or not at all. ``target`` must not exist. Raises StoreError,
+    OSError.
+    """
     new = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}")
     count, size, entries = 0, 0, 0
     try:
@@ -36,7 +38,7 @@ def bake(store: Store, target: Path) -> Baked:
         slots: dict[str, int] = {}
         for artifact in sorted(store.every(), key=lambda item: item.path.name):
             key = artifact.manifest.key
-            slots[key] = slots.get(key, -1) + 1  # without the gaps that evictions leave: bases have none
+            slots[key] = slots.get(key, -1) + 1  # bases must not have the gaps that evictions leave
             size += _artifact(store, artifact, new / "artifacts" / f"{key}.{slots[key]}")
             count += 1
         for entry in store.packages.entries():
@@ -57,7 +59,7 @@ def bake(store: Store, target: Path) -> Baked:
 
 
 def _artifact(store: Store, artifact: Artifact, folder: Path) -> int:
-    """Write what a load needs of an artifact; how many bytes."""
+    """Write the files of an artifact that a load needs. Returns their bytes."""
     files = store.read_for_others(artifact)
     records = {name: record for name, record in artifact.manifest.files.items() if name in files}
     _directory(folder)
@@ -73,17 +75,17 @@ def _artifact(store: Store, artifact: Artifact, folder: Path) -> int:
 def _directory(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir()
-        path.chmod(0o755)  # others are meant to read it, whatever our umask is
+        path.chmod(0o755)  # other users must be able to read it, whatever the umask is
 
 
 def _file(path: Path, data: bytes) -> None:
     durable.write(path, data, 0o600)
-    # Native code is mapped executable, so it may need the x bit on file systems that check it.
+    # Native code is mapped executable, which needs the x bit on some file systems.
     path.chmod(0o755 if path.suffix == ".so" else 0o644)
 
 
 def check_target(target: Path) -> None:
-    """Raise StoreError where nothing can be baked to ``target``; an empty directory there is taken away."""
+    """Raise StoreError if nothing can be baked to ``target``. An empty directory at ``target`` is removed."""
     with suppress(OSError):
         target.rmdir()
     if os.path.lexists(target):

@@ -1,13 +1,19 @@
-"""What each worker did for its jobs, and when, for people: `precompiled trace`, `timeline` and `top` read it.
+"""Records the phases of each worker's jobs, for people: `precompiled trace`, `timeline` and `top` read them.
 
 ::
 
     jobs/<pid>-<started>.jsonl
 
-A file is of one worker, and the last KEPT workers' are there. Each line is a JSON object: the first says which worker
-it is; each job then has a line when it begins, one for each phase that it comes to, some about the kernels that it
-waits for, and one at its end, which has all spans of time that torch measured in it. A job without an end is under way,
-or its worker has died: then it ended when its worker wrote last, and is lost.
+A file belongs to one worker; the files of the last KEPT workers are kept. Each line is a JSON object. The first line
+describes the worker. A job then has:
+
+- a line at its begin
+- a line for each phase that it enters
+- lines about the kernels that it waits for
+- a line at its end, with all spans that torch measured
+
+A job without an end is under way, or its worker has died. In the second case its outcome is LOST, and the worker's
+last write counts as its end.
 """
 
 from __future__ import annotations
@@ -32,15 +38,15 @@ log = logging.getLogger("precompiled")
 
 JOBS = "jobs"
 KEPT = 64
-MAX_SPANS = 80  # of a job: the longest ones. So a file has room for all jobs of a worker
-SHORT_S = 0.001  # a span below is not kept
-ESTIMATED_BY = 5  # jobs
-LOST = "lost"  # the outcome of a job whose worker has died at it
+MAX_SPANS = 80  # kept per job, the longest ones, so that a file has room for all jobs of a worker
+SHORT_S = 0.001  # shorter spans are not kept
+ESTIMATED_BY = 5  # the number of jobs in an estimate
+LOST = "lost"  # the outcome of a job whose worker died
 
 
 @dataclass
 class Job:
-    """One job. Times in seconds since the epoch; 0: not yet. ``queued``: when the daemon got it."""
+    """One job. Times are in seconds since the epoch; 0 means not yet. ``queued``: when the daemon got it."""
 
     id: str
     key: str
@@ -51,8 +57,9 @@ class Job:
     ended: float = 0.0
     outcome: str = ""  # as in wire.Finished, or LOST
     reason: str = ""
-    phases: list[tuple[str, float]] = field(default_factory=list)  # what it came to, and when
-    kernels: dict[str, tuple[int, int]] = field(default_factory=dict)  # by phase: built, and of how many
+    phases: list[tuple[str, float]] = field(default_factory=list)  # the phases that it entered, and when
+    # Phase -> the numbers of kernels that are built, and of all.
+    kernels: dict[str, tuple[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
 
@@ -73,8 +80,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A job that a worker is at. ``estimate_s``: what the last jobs of graphs of that name took, by their median; None
-    where none is known.
+    """A job that a worker is running.
+
+    ``estimate_s``: the median seconds of the last jobs with this graph name, or None without such a job.
     """
 
     worker: int  # its pid
@@ -88,7 +96,7 @@ class UnderWay:
     kernels: tuple[int, int] = (0, 0)
 
     def said(self) -> str:
-        """Behind how long it has taken: `` of about 35.0 s, C++ compilers, 64 of 120 kernels``."""
+        """The text after the elapsed time: `` of about 35.0 s, C++ compilers, 64 of 120 kernels``."""
         of = f" of about {human_seconds(self.estimate_s)}" if self.estimate_s is not None else ""
         built, all_kernels = self.kernels
         kernels = f", {built:,} of {counted(all_kernels, 'kernel')}" if all_kernels else ""
@@ -96,21 +104,21 @@ class UnderWay:
 
 
 class JobRecord:
-    """The file of this process, a worker, in one store. Raises nothing: a compile does not depend on it."""
+    """The record of this process, a worker, for one store. Raises nothing, since a compile does not depend on it."""
 
     def __init__(self, root: Path, ready: float) -> None:
         self._root, self._ready = root, ready
         self._lines: lines.Lines | None = None
         self._job = ""
         self._phases: set[str] = set()
-        self._share = -1  # of the kernels, in percent, that was said last
-        self.spans: list[Span] = []  # of the job that is under way
+        self._share = -1  # the share of built kernels, in percent, of the last line
+        self.spans: list[Span] = []  # of the present job
 
     def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> None:
         now = time.time()
         self._job, self._phases, self.spans = id, set(), []
         try:
-            if self._lines is None or not self._lines.file.exists():  # somebody has emptied the store
+            if self._lines is None or not self._lines.file.exists():  # the store was cleared
                 self._lines = self._open()
         except OSError as error:
             self._lines = None
@@ -128,21 +136,21 @@ class JobRecord:
         return found
 
     def phase(self, name: str) -> None:
-        """The job has come to this; said once of each."""
+        """Record that the job has entered this phase. A phase is recorded once."""
         if name not in self._phases:
             self._phases.add(name)
             self._share = -1
             self._write({"job": self._job, "phase": name, "at": time.time()})
 
     def kernels(self, built: int, of: int) -> None:
-        """Of the kernels that the job waits for, so many are built. Of many, not each is said."""
+        """Record how many of the kernels that the job waits for are built, once per percent."""
         share = built * 100 // of
         if share != self._share:
             self._share = share
             self._write({"job": self._job, "kernels": (built, of)})
 
     def spent(self, what: str, seconds: float) -> None:
-        """This thread did that for the job, until now."""
+        """Record that this thread spent ``seconds``, until now, with ``what`` for the job."""
         self.spans.append(ended(what, seconds))
 
     def end(self, outcome: str, reason: str) -> None:
@@ -165,7 +173,7 @@ class JobRecord:
 
 
 def under_way(root: Path) -> list[UnderWay]:
-    """The jobs that the store's workers are at."""
+    """The jobs that the store's workers are running."""
     known = workers(root)
     ended = sorted(
         (job for worker in known for job in worker.jobs if job.outcome == "published"), key=lambda job: job.ended
@@ -186,13 +194,13 @@ def under_way(root: Path) -> list[UnderWay]:
 
 
 def workers(root: Path) -> list[Worker]:
-    """The workers of the store at ``root`` that are known, in the order of their starts. What cannot be trusted or
-    read is left out.
+    """The recorded workers of the store at ``root``, in the order of their starts. Files that cannot be trusted or
+    read are left out.
     """
     return sorted(_workers(root), key=lambda worker: worker.launched)
 
 
-# What was read, for whoever looks again and again (`top`): most files are of workers that have ended.
+# A cache for callers that read repeatedly (`top`): most files belong to workers that have ended.
 _read: dict[Path, tuple[tuple[int, int], Worker]] = {}
 
 
@@ -216,7 +224,8 @@ def _worker(found: list[dict[str, object]]) -> Worker:
     job: Job | None = None
     for line in found[1:]:
         if "began" in line:
-            if job is not None and not job.ended:  # a worker does one at a time: its end could not be written
+            # A worker runs one job at a time, so the end of this one could not be written.
+            if job is not None and not job.ended:
                 job.ended, job.outcome = max(job.began, line["began"]), LOST  # type: ignore[call-overload]
             job = Job(id=line.pop("job"), **line)  # type: ignore[arg-type]
             worker.jobs.append(job)

@@ -1,7 +1,7 @@
-"""Files of JSON lines that are kept for people, and serve nothing: runs/, jobs/, requests/ (a file of each here).
+"""Files of JSON lines for people, which serve nothing: runs/, jobs/ and requests/ (runs.py, jobs.py, requests.py).
 
-A line is written at once and whole, by one process, to a file of its own. A file has a limit, and so has a folder; what
-is beyond is not kept.
+A file belongs to one process, which writes each line with one call. Files and folders have limits; lines beyond them
+are dropped.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from typing import Any
 
 from precompiled.store import trust
 
-MAX_BYTES = 1 << 20  # of a file, about; what comes after that is not kept
+MAX_BYTES = 1 << 20  # about the limit of a file; later lines are dropped
 
 
 def folder(root: Path, *names: str) -> Path:
-    """A folder in a store, made with the modes that a store must have. Raises OSError."""
+    """A folder in a store, created with the modes that a store must have. Raises OSError."""
     path = root
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in names:
         path = path / name
-        # Each by itself: a parent would get the umask's mode, and a store that a group may write is not trusted.
+        # One by one: mkdir(parents=True) would create parents with the umask's mode, and a store that a group can
+        # write is not trusted.
         path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
 def drop_oldest(parent: Path, kept: int, but: Path) -> None:
-    """Remove what lies in ``parent``, but for the ``kept`` newest, among which is ``but``."""
+    """Remove the oldest entries of ``parent``. The newest ``kept`` stay, and ``but`` is one of them."""
     others = sorted((path for path in parent.iterdir() if path != but), key=_changed, reverse=True)
     for old in others[kept - 1 :]:
         if old.is_dir():
@@ -47,14 +48,14 @@ def _changed(path: Path) -> float:
 
 
 class Lines:
-    """A file that is being written."""
+    """A file to which this process appends lines."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.left = MAX_BYTES
 
     def append(self, line: Mapping[str, Any] | Sequence[Any]) -> None:
-        """Raises OSError."""
+        """Append a line, unless the file is full. Raises OSError."""
         data = json.dumps(line).encode() + b"\n"
         if len(data) > self.left:
             return
@@ -70,5 +71,5 @@ class Lines:
 def read(name: str, directory_fd: int, *, shown: str) -> list[Any]:
     """The lines of a file in a checked directory. Raises OSError, StoreError, ValueError."""
     data = trust.read_file(name, directory_fd, 2 * MAX_BYTES, shown=shown)
-    # What is being written has no end yet.
+    # The last line may be incomplete, since it is being written.
     return [json.loads(line) for line in data.split(b"\n")[:-1] if line]

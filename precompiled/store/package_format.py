@@ -4,28 +4,29 @@ Grammar::
 
     store    = root "/packages/" function*     beside "artifacts/"
     function = directory "<function>"          64 hexadecimal digits: function_key()
-    refused  = file "refused"                  the function's packages are out of use: function and reason, in JSON
+    refused  = file "refused"                  takes the packages out of use: function and reason, in JSON
     entry    = file "<digest>.entry"           SHA-256 of the file's content: checked before anything is decoded
     content  = header "\\n" about "\\n" body   header: one line of JSON (Header), read at each lookup; about: one
                                                line of JSON (About), for people; body: a pickle
                                                (packages/dynamo/entry_codec.py)
 
-An entry is what Dynamo made of one frame under one set of guards; a function with several sets has several files.
-Writers never change a file, so they cannot lose each other's entries, and equal entries have one name.
+An entry is the result of Dynamo for one frame under one set of guards. A function with several sets has several
+files. A file never changes, so writers cannot lose each other's entries, and equal entries have one name.
 
 Version history:
 
     1   first version
     2   about; meaning
     3   first; program
-    4   guards on types say what a decorator was made with; Seen.wholes
+    4   guards on types include the arguments of a decorator; Seen.wholes
     5   facts about sets; all defaults of functions
     6   sources
     7   the keys of graphs changed: guards name each integer input, assertions are in the graph
     8   the pickle's classes are in other modules
-    9   sources_code: what matters of the program's texts (decision 0024); ``later`` in the body
-    10  sizes_met: what the trace has met of sizes and numbers (packages/dynamo/size_history.py)
+    9   sources_code: the part of the program's texts that matters (decision 0024); ``later`` in the body
+    10  sizes_met: the sizes and numbers that the trace met (packages/dynamo/size_history.py)
     11  tensors that a graph holds, optimizers
+    12  functions that Dynamo called, replaced functions of torch, closures that share a variable
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from precompiled.store.artifact_format import canonical, digest
 FORMAT = 12
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
-MAX_HEADER_BYTES = 1 << 20  # the first line; of a longer one no header is read without its entry
-# Entries that one function may have; many, since some functions are part of every model (decorators of libraries).
+MAX_HEADER_BYTES = 1 << 20  # of the first line; a longer header cannot be read without its entry
+# The most entries of one function. Many, since some functions are part of every model (decorators of libraries).
 MAX_ENTRIES = 256
-# Entries that may differ in ``sources`` alone: a library's function is part of several programs.
+# The most entries that differ in ``sources`` alone, since a library's function is part of several programs.
 MAX_PROGRAMS = 32
 
-# The module of the function that Dynamo wraps around what is torch's own: one function for all such modules.
+# The module of the function that Dynamo wraps around functions of torch. One function serves all such modules.
 WRAPPER = "torch._dynamo.external_utils"
 
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")
@@ -57,35 +58,41 @@ _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
 @dataclass(frozen=True)
 class Header:
-    """Facts about an entry that are read without running its code. No times, no process ids: equal entries are one."""
+    """Facts about an entry that are read without running its code. No times or process ids, so that equal entries
+    have equal bytes.
+    """
 
-    function: str  # the key of the function: the name of the directory
+    function: str  # the key of the function, which names the directory
     module: str
     qualname: str
-    code: str  # digest of its code
+    code: str  # digest of the function's code
     one_graph: bool  # fullgraph=True
     kind: str  # "compiled" or "skipped"
-    # Facts that must be equal in the process that uses the entry: name -> text or digest. People are shown the names.
+    # Facts that must be equal in the process that uses the entry: name -> text or digest. Messages show the names.
     requires: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
-    # Of the locals that have guards: fingerprints, to compare without decoding the body (guard_facts).
+    # Fingerprints of the locals that have guards, to compare without decoding the body (guard_facts).
     locals: dict[str, str] = field(default_factory=dict)
     guards: int = 0
-    # Digest of what the entry guards on and does, without lines of code: an edit that moves lines keeps it.
+    # Digest of what the entry guards on and does, without line numbers: an edit that only moves lines keeps it.
     meaning: str = ""
-    program: str = ""  # bytecode digest: of the bytecode, and of what Dynamo put into its globals
-    # Digest of the source files of the process that made it (packages/source_files.py); "": for any process.
+    program: str = ""  # digest of the bytecode and of what Dynamo put into its globals
+    # Digest of the source files of the process that made it (packages/source_files.py). "" means valid for any
+    # process.
     sources: str = ""
-    # Digest of what of these can change the program (packages/program_text.py); "" where nobody asked for it.
+    # Digest of the part of these files that can change the program (packages/program_text.py). "" if it was not
+    # computed.
     sources_code: str = ""
-    # Whether it was traced before another call could tell Dynamo which sizes change (packages/audit.py).
+    # Whether it was traced before a second call could show Dynamo which sizes change (packages/audit.py).
     first: bool = False
     format: int = FORMAT
 
 
 @dataclass(frozen=True)
 class Told:
-    """One guard, for people. ``fact``: the description of what is at its source; ``place``: the user's line of code."""
+    """One guard, for people. ``fact``: the description of the value at its source. ``place``: the user's line of
+    code.
+    """
 
     source: str
     kind: str
@@ -96,21 +103,21 @@ class Told:
 
 @dataclass(frozen=True)
 class About:
-    """What an entry guards on, to be shown and compared without running any of it."""
+    """What an entry guards on, to show and compare without running any of it."""
 
     guards: list[Told] = field(default_factory=list)
     inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
-    sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes, None for any size
+    sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes; None means any size
     state: str = ""  # Dynamo's global state
     seen: list[list[Any]] = field(default_factory=list)  # facts without a guard (packages/dynamo/unguarded.py)
-    reason: str = ""  # of a skipped frame: why Dynamo left it as it is
+    reason: str = ""  # of a skipped frame: why Dynamo skipped it
 
     def without_places(self) -> About:
-        """The same without the user's lines of code, for a file that goes to other hosts."""
+        """A copy without the user's lines of code, for a file that goes to other hosts."""
         return dataclasses.replace(self, guards=[dataclasses.replace(guard, place="") for guard in self.guards])
 
     def to_bytes(self) -> bytes:
-        # As canonical(), but with the repr of values that have no JSON: facts are only compared.
+        # Like canonical(), but a value without a JSON form is written as its repr: facts are only compared.
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), default=repr).encode()
 
     @staticmethod
@@ -124,10 +131,10 @@ class About:
 
 
 def files_of(header: Header, about: About) -> set[str]:
-    """One of these has a main program's function, by the places of its guards: those of functions of its name. Empty
-    for another module's, and where it is not known.
+    """The possible files of a main program's function, from the places of those guards that are in functions of its
+    name. Empty for a function of another module, and if the file is unknown.
 
-    A notebook's cell is none: it is named by its text, so an edit of it would be another program.
+    A notebook's cell gives an empty set: its name contains its text, so each edit would look like another program.
     """
     own = f", in {header.qualname.rpartition('.')[2]}"
     found = {guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own)}
@@ -136,12 +143,12 @@ def files_of(header: Header, about: About) -> set[str]:
 
 
 def are_of_other_files(one: set[str], other: set[str]) -> bool:
-    """Whether two main programs are others, by ``files_of``."""
+    """Whether two sets of ``files_of`` belong to different main programs."""
     return bool(one) and bool(other) and not one & other
 
 
 def function_key(module: str, qualname: str, code: str, *, one_graph: bool) -> str:
-    """The name of a function's directory; ``code``: the digest of its code."""
+    """The name of a function's directory. ``code``: the digest of its code."""
     return hashlib.sha256(json.dumps([FORMAT, module, qualname, code, one_graph]).encode()).hexdigest()
 
 
@@ -156,7 +163,7 @@ def seal(header: Header, about: bytes, body: bytes) -> tuple[str, bytes]:
 
 
 def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes, bytes]:
-    """Header, about and body of a file's content; raises CorruptArtifact unless its name is its digest."""
+    """The header, about and body of a file's content. Raises CorruptArtifact unless its name is its digest."""
     if not is_name(name) or digest(content) != name.removesuffix(SUFFIX):
         raise CorruptArtifact(f"the package entry {name[:16]} does not match its digest", code="package-corrupt")
     line, _, rest = content.partition(b"\n")
@@ -168,7 +175,7 @@ def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes,
 
 
 def parse_header(line: bytes) -> Header:
-    """The header in an entry's first line; raises CorruptArtifact."""
+    """The header in an entry's first line. Raises CorruptArtifact."""
     try:
         raw = json.loads(line)
         if raw.get("format") != FORMAT:
@@ -185,7 +192,7 @@ def seal_refusal(header: Header, reason: str) -> bytes:
 
 
 def open_refusal(content: bytes) -> dict[str, str]:
-    """``function`` and ``reason``; an unreadable file takes the packages out of use as well."""
+    """The ``function`` and ``reason`` of such a file. An unreadable file takes the packages out of use as well."""
     try:
         raw = json.loads(content)
         return {"function": str(raw["function"]), "reason": str(raw["reason"])}

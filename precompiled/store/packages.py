@@ -1,6 +1,6 @@
-"""Packages in the store: entries of a function are found, published and removed, by the trust rules of artifacts.
+"""Finds, publishes and removes the packages in the store: entries of functions, under the trust rules of artifacts.
 
-No locks and no merging: an entry is a file of its own, named by its content, and appears by rename.
+There are no locks and no merging: an entry is a file of its own, named by its content, and appears by rename.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from precompiled.store.bases import Told, is_there
 from precompiled.store.reading import reading
 
 PACKAGES = "packages"
-REFUSED = "refused"  # beside a function's entries: why none of them is used
+REFUSED = "refused"  # the name of the file, beside a function's entries, that says why none of them is used
 _MAX_REFUSAL_BYTES = 1 << 16
-EMPTY_MAX_AGE_S = 3600.0  # an eviction leaves an empty directory that is younger: its first entry is being written
+EMPTY_MAX_AGE_S = 3600.0  # evictions keep a younger empty directory, since its first entry may be under way
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry, its digest checked; ``about`` (format.About) and ``body`` are not decoded yet."""
+    """One entry with a verified digest. ``about`` (format.About) and ``body`` are not decoded yet."""
 
     path: Path
     header: fmt.Header
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def root(self) -> Path:
-        """The store, or the base, that it lies in."""
+        """The store or base that contains it."""
         return self.path.parent.parent.parent
 
 
@@ -50,37 +50,39 @@ def temporary_name() -> str:
 
 
 class _Reader:
-    """The packages below ``root``, read: of a store, or of a base."""
+    """Reads the packages below ``root``, of a store or of a base."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.packages = self.root / PACKAGES
 
     def listed(self, function: str) -> list[str]:
-        """Names of a function's entries, newest first. Raises FileNotFoundError, StoreError."""
+        """The names of a function's entries, newest first. Raises FileNotFoundError, StoreError."""
         with self.function_fd(function) as fd:
             found = []
             for name in filter(fmt.is_name, os.listdir(fd)):
-                with suppress(FileNotFoundError):  # it was evicted meanwhile; the others are listed
+                with suppress(FileNotFoundError):  # evicted meanwhile
                     found.append((-os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime, name))
             return [name for _newest, name in sorted(found)]
 
     def opened(self, function: str, name: str) -> Entry:
-        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, StoreError."""
+        """An entry with checked owner, mode, size and digest. Raises FileNotFoundError, StoreError."""
         path = self.packages / function / name
         with self.function_fd(function) as fd:
             content = trust.read_file(name, fd, fmt.MAX_ENTRY_BYTES, shown=str(path))
         return Entry(path, *fmt.open_entry(name, content, function))
 
     def functions(self) -> list[str]:
-        """Names of the functions' directories. Raises StoreError."""
+        """The names of the functions' directories. Raises StoreError."""
         with suppress(FileNotFoundError), reading(self.root), suppress(NotADirectoryError, PermissionError):
             return os.listdir(self.packages)
         return []
 
     @contextmanager
     def function_fd(self, function: str) -> Iterator[int]:
-        """A function's directory. Raises FileNotFoundError, and StoreError for every other error of the file system."""
+        """A descriptor of a function's directory. Raises FileNotFoundError, and StoreError for other errors of the
+        file system.
+        """
         with (
             reading(self.root),
             trust.open_directory(self.root) as root_fd,
@@ -91,9 +93,9 @@ class _Reader:
 
 
 class PackageStore(_Reader):
-    """The packages below a store's root. Nothing is created before something is published.
+    """The packages below a store's root. No directory is created before something is published.
 
-    ``base``, ``told``: as in Store. What is written and removed is the store's own.
+    ``base``, ``told``: as in Store. Writes and removals concern the store's own packages alone.
     """
 
     def __init__(self, root: Path, base: Sequence[Path] = (), told: Told = lambda reason: None) -> None:
@@ -103,19 +105,20 @@ class PackageStore(_Reader):
         self._told = told
 
     def names(self, function: str) -> list[str]:
-        """Names of a function's entries, newest first, then those of bases; [] where there is none.
+        """The names of a function's entries, newest first, then those of bases. Empty if there is none.
 
         Raises StoreError.
         """
         found = self._own_names(function)
         for base in self._bases:
-            # The one stat of a miss. An audit has refused the function where such a base comes from.
+            # is_there makes the only stat of a miss. REFUSED: an audit took the function's packages out of use in the
+            # store from which the base was made.
             folder = base.packages / function
             if is_there(folder, self._told) and not os.path.lexists(folder / REFUSED):
                 try:
                     found += [name for name in base.listed(function) if name not in found]
                 except FileNotFoundError:
-                    continue  # it was taken away meanwhile
+                    continue  # the base's entries were removed meanwhile
                 except (StoreError, OSError) as error:
                     self._told(f"the base store {base.root} cannot be used: {error}")
         return found
@@ -127,7 +130,7 @@ class PackageStore(_Reader):
             return []
 
     def read(self, function: str, name: str) -> Entry:
-        """An entry, checked: owner, mode, size, digest. Raises FileNotFoundError, StoreError."""
+        """An entry with checked owner, mode, size and digest. Raises FileNotFoundError, StoreError."""
         try:
             return self.opened(function, name)
         except CorruptArtifact as error:
@@ -146,34 +149,34 @@ class PackageStore(_Reader):
             raise
 
     def header(self, function: str, name: str) -> fmt.Header | None:
-        """An entry's header, unverified; None where it is none. Raises FileNotFoundError."""
+        """An entry's header, unverified, or None if the file has none. Raises FileNotFoundError."""
         for place in (self, *self._bases):
             with suppress(FileNotFoundError):
                 return _header(place.packages / function / name)
         raise FileNotFoundError(name)
 
     def refused(self, function: str) -> str | None:
-        """Why a function's packages are out of use; None where they are not. Raises StoreError."""
+        """Why a function's packages are out of use, or None if they are in use. Raises StoreError."""
         try:
             return self._refusal(function)["reason"]
         except FileNotFoundError:
             return None
 
     def refuse(self, header: fmt.Header, reason: str) -> None:
-        """Take a function's packages out of use, for good: until the store is cleared. Raises StoreError."""
+        """Take a function's packages out of use until the store is cleared. Raises StoreError."""
         self._write(header.function, REFUSED, fmt.seal_refusal(header, reason))
         for name in self._own_names(header.function):
             with suppress(OSError):
                 (self.packages / header.function / name).unlink()
 
     def refusals(self) -> Iterator[dict[str, str]]:
-        """``function`` and ``reason`` of each function whose packages are out of use."""
+        """The ``function`` and ``reason`` of each function whose packages are out of use."""
         for function in self.functions():
             with suppress(StoreError, OSError):
                 yield self._refusal(function)
 
     def publish(self, header: fmt.Header, about: bytes, body: bytes) -> str:
-        """Make an entry visible, whole and durable; returns its file's name. The same entry again changes nothing."""
+        """Publish an entry, completely and durably, and return its file's name. Idempotent."""
         name, content = fmt.seal(header, about, body)
         if len(content) > fmt.MAX_ENTRY_BYTES:
             raise StoreError(
@@ -181,21 +184,22 @@ class PackageStore(_Reader):
             )
         with suppress(OSError):
             os.utime(self.packages / header.function / name, follow_symlinks=False)
-            return name  # it is there already
+            return name  # the store has this entry already
         self._write(header.function, name, content)
         self._keep_newest(header, name)
         return name
 
     def touch(self, entry: Entry) -> None:
-        """Mark an entry as used, at most once a minute; one of a base is left as it is."""
+        """Mark an entry as used, at most once a minute. An entry of a base stays unchanged."""
         if entry.root != self.root:
             return
         with suppress(OSError):
-            if abs(time.time() - entry.path.stat().st_mtime) > 60.0:  # a clock that ran ahead must not keep it newest
+            # Abs: a clock that ran ahead must not keep it the newest.
+            if abs(time.time() - entry.path.stat().st_mtime) > 60.0:
                 os.utime(entry.path)
 
     def entries(self) -> Iterator[Entry]:
-        """Every readable entry, the bases' too, in no order."""
+        """Every readable entry, including the bases', in no order."""
         for function in {name for place in (self, *self._bases) for name in place.functions()}:
             with suppress(StoreError, OSError):
                 for name in self.names(function):
@@ -203,7 +207,7 @@ class PackageStore(_Reader):
                         yield self.read(function, name)
 
     def remove(self, function: str) -> int:
-        """Remove a function's entries; returns how many."""
+        """Remove a function's entries. Returns their number."""
         removed = 0
         directory = self.packages / function
         for name in list(os.listdir(directory)) if directory.is_dir() else []:
@@ -215,11 +219,11 @@ class PackageStore(_Reader):
         return removed
 
     def clear(self) -> int:
-        """Remove all entries; returns how many."""
+        """Remove all entries. Returns their number."""
         return sum(self.remove(function) for function in self.functions())
 
     def shrink(self, max_bytes: int) -> int:
-        """Remove least recently used entries until ``max_bytes`` hold; returns the bytes of those that stay."""
+        """Remove least recently used entries until ``max_bytes`` holds. Returns the bytes of the remaining entries."""
         files = sorted(self._files(), key=lambda item: item[0])
         total = sum(size for _used, size, _path in files)
         for _used, size, path in files:
@@ -229,19 +233,19 @@ class PackageStore(_Reader):
                 path.unlink()
                 total -= size
         for function in self.functions():
-            with suppress(OSError):  # OSError: where it is not empty
+            with suppress(OSError):  # not empty
                 if time.time() - os.lstat(self.packages / function).st_mtime > EMPTY_MAX_AGE_S:
                     (self.packages / function).rmdir()
         return total
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """Time of the last use, bytes, and path of each entry."""
+        """The time of the last use, the bytes and the path of each entry."""
         found = []
         for function in self.functions():
             with suppress(OSError):
                 for item in os.scandir(self.packages / function):
                     if item.name == REFUSED:
-                        continue  # refusals stay for good
+                        continue  # evictions keep refusals
                     with suppress(OSError):
                         status = item.stat(follow_symlinks=False)
                         found.append((status.st_mtime, status.st_size, Path(item.path)))
@@ -255,7 +259,7 @@ class PackageStore(_Reader):
             return fmt.open_refusal(trust.read_file(REFUSED, fd, _MAX_REFUSAL_BYTES, shown=str(path)))
 
     def _write(self, function: str, name: str, content: bytes) -> None:
-        """Write a file of a function's, whole and durable, or not at all. Raises StoreError, UntrustedStore."""
+        """Write a file of a function, durably, completely or not at all. Raises StoreError, UntrustedStore."""
         directory = self.packages / function
         for again in (True, False):
             try:
@@ -266,7 +270,8 @@ class PackageStore(_Reader):
                     file.write(content)
                 return durable.sync_directory(directory)
             except OSError as error:
-                # The directory was old and empty, or all were cleared; now it is new, and evictions leave it.
+                # An eviction removed the old, empty directory, or the store was cleared. The new directory is too
+                # young for evictions.
                 if again and isinstance(error, (FileNotFoundError, FileExistsError)):
                     continue
                 raise StoreError(
@@ -276,9 +281,11 @@ class PackageStore(_Reader):
                 ) from error
 
     def _keep_newest(self, header: fmt.Header, written: str) -> None:
-        """Of entries that mean the same, keep the newest of each program; of all, MAX_ENTRIES. Remove the others, but
-        for the one that was just ``written``, and none that is not older: of two that are written at once each would
-        remove the other.
+        """Remove entries that are superseded by ``written``, the entry that was just published.
+
+        Among entries with the same meaning, the newest of each program stays, for MAX_PROGRAMS programs. Of all
+        entries, MAX_ENTRIES stay. An entry with the same meaning is removed only if it is older than ``written``:
+        otherwise two writers could remove each other's entries.
         """
         alike = _of_any_program(header)
         programs = {header.sources}
@@ -307,7 +314,7 @@ def _of_any_program(header: fmt.Header) -> fmt.Header:
 
 
 def _header(path: Path) -> fmt.Header | None:
-    """The header in an entry's first line, unverified; None where it is none. Raises OSError."""
+    """The header in an entry's first line, unverified. None if the line is not a header. Raises OSError."""
     with suppress(CorruptArtifact, UntrustedStore), trust.open_file(path) as file:
         return fmt.parse_header(file.readline(fmt.MAX_HEADER_BYTES))
     return None

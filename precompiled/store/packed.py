@@ -1,4 +1,4 @@
-"""An artifact as one piece of bytes: on its way from another host, through a remote or from a farm."""
+"""Packs an artifact into one byte string, for its transfer through a remote or from a farm."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from precompiled.store import artifact_format as fmt
 
 
 def pack(manifest: fmt.Manifest, files: dict[str, bytes]) -> bytes:
-    """The manifest, then its files in the order of their names, of the sizes that it says."""
+    """The manifest, then the files ordered by name. The manifest holds their sizes."""
     records = {name: fmt.FileRecord(len(data), fmt.digest(data)) for name, data in files.items()}
     sealed = fmt.seal(dataclasses.replace(manifest, files=records))
     return b"".join((sealed, b"\n", *(files[name] for name in sorted(files))))
 
 
 def unpack(body: bytes, key: str) -> fmt.Payload:
-    """The inverse; every digest is verified. Raises CorruptArtifact."""
+    """The inverse of ``pack``. Every digest is verified. Raises CorruptArtifact."""
     sealed, newline, _ = body[: fmt.MAX_MANIFEST_BYTES + 1].partition(b"\n")
     if not newline:
         raise CorruptArtifact("a packed artifact has no manifest")

@@ -1,6 +1,6 @@
-"""One directory of artifacts, read: the user's own store's, or a base's (bases.py). Nothing here writes.
+"""Reads one directory of artifacts: that of the user's own store, or of a base (bases.py). Nothing here writes.
 
-Every directory from the root down is opened relative to the last, and checked, before anything of it is believed.
+Every directory from the root down is opened relative to its parent, and checked before its content is used.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Artifact:
 
     @property
     def root(self) -> Path:
-        """The store, or the base, that it lies in."""
+        """The store or base that contains it."""
         return self.path.parent.parent
 
     @property
     def variant(self) -> tuple[str, str]:
-        """What tells it apart from others of its key."""
+        """What distinguishes it from other artifacts of its key."""
         return self.manifest.guards, self.manifest.tier
 
 
@@ -49,8 +49,8 @@ class Reader:
     def read(self, artifact: Artifact, names: Sequence[str]) -> dict[str, bytes]:
         """The checked contents of these files of an artifact.
 
-        Raises CorruptArtifact when a file is missing, short or altered; UntrustedStore when another user could have
-        written it; FileNotFoundError when the artifact was evicted.
+        Raises CorruptArtifact if a file is missing, short or altered; UntrustedStore if another user could have
+        written it; FileNotFoundError if the artifact was evicted.
         """
         contents: dict[str, bytes] = {}
         with (
@@ -62,7 +62,8 @@ class Reader:
                 for name in names:
                     contents[name] = _read_checked(artifact, name, artifact.manifest.files[name], artifact_fd)
             except CorruptArtifact as error:
-                # Evicted since the lookup, and its slot taken by a sound artifact: a miss, and nothing to quarantine.
+                # If it was evicted since the lookup and its slot was reused by a sound artifact, this is a miss, and
+                # nothing must be quarantined.
                 if self._replaced(artifact, artifacts_fd):
                     raise FileNotFoundError(f"{artifact.path} was evicted") from error
                 raise
@@ -80,7 +81,7 @@ class Reader:
                     yield artifact
 
     def names(self) -> list[str]:
-        """Names of artifacts and failure records, readable or not. Raises StoreError."""
+        """The names of artifacts and failure records, readable or not. Raises StoreError."""
         with suppress(FileNotFoundError), reading(self.root), suppress(NotADirectoryError, PermissionError):
             return os.listdir(self.artifacts)
         return []
@@ -94,7 +95,7 @@ class Reader:
             yield artifacts_fd
 
     def read_artifact(self, name: str, key: str, artifacts_fd: int) -> Artifact:
-        """The artifact of this name, its manifest checked."""
+        """The artifact of this name, with a checked manifest."""
         path = self.artifacts / name
         with trust.open_directory(name, artifacts_fd, shown=str(path)) as artifact_fd:
             try:
@@ -119,13 +120,13 @@ class Reader:
 
 @contextmanager
 def reading(root: Path) -> Iterator[None]:
-    """Raise StoreError for errors of the file system, but for FileNotFoundError, which the caller handles."""
+    """Turn errors of the file system into StoreError, except for FileNotFoundError, which the caller handles."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno == errno.ESTALE:  # of NFS: another host has removed what is open here
+        if error.errno == errno.ESTALE:  # NFS: another host has removed the open file
             raise FileNotFoundError(errno.ENOENT, f"removed by another host: {error}") from error
         raise StoreError(
             f"the store {root} cannot be read: {error}",
@@ -155,9 +156,10 @@ def _read_checked(artifact: Artifact, name: str, record: fmt.FileRecord, artifac
 
 
 def _is_at(directory_fd: int, path: Path) -> bool:
-    """Whether the open directory is still the one at ``path``; if not, it was evicted: a miss, and no corruption.
+    """Whether the open directory is still the one at ``path``. If it is not, it was evicted: a miss, and not
+    corruption.
 
-    By inode: another artifact may have been published at the path since.
+    Compared by inode, since another artifact may have been published at the path.
     """
     try:
         there = os.lstat(path)

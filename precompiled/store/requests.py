@@ -1,11 +1,11 @@
-"""What a remote's helper asked the remote for, and when, for people: `precompiled trace` reads it.
+"""Records a helper's requests to its remote, for people: `precompiled trace` reads them.
 
 ::
 
     requests/<began>-<pid>.jsonl
 
-A file is of one helper, which begins another one where it is full; the last KEPT are there. Each line is a JSON array:
-a Request.
+A file belongs to one helper, which begins another one when it is full. The last KEPT files are kept. Each line is a
+JSON array, the fields of a Request.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ log = logging.getLogger("precompiled")
 
 REQUESTS = "requests"
 KEPT = 8
-ROOM = 4096  # for a line
+ROOM = 4096  # bytes of one line
 
 
 class Request(NamedTuple):
-    """``what``: list, read, write, create, remove. ``path``: below the remote's URL. ``began``: seconds since the
-    epoch. ``bytes``: read or written. ``problem``: the code of what went wrong; "" where nothing did.
+    """One request to the remote.
+
+    - ``what``: "list", "read", "write", "create" or "remove"
+    - ``path``: relative to the remote's URL
+    - ``began``: seconds since the epoch
+    - ``bytes``: read or written
+    - ``problem``: the code of the error, or ""
     """
 
     what: str
@@ -47,7 +52,7 @@ class Request(NamedTuple):
 
 
 class RequestRecord:
-    """The requests of this process, in one store. Thread-safe; raises nothing: no request depends on it."""
+    """The requests of this process for one store. Thread-safe. Raises nothing, since no request depends on it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -67,8 +72,8 @@ class RequestRecord:
 
 
 def requests(root: Path, since: float) -> list[Request]:
-    """Those of the store at ``root`` that ended after ``since``, in the order in which they began. What cannot be
-    trusted or read is left out.
+    """The requests, for the store at ``root``, that ended after ``since``, ordered by their begin. Files that cannot
+    be trusted or read are left out.
     """
     return sorted((one for one in _read(root) if one.ended >= since), key=lambda one: one.began)
 

@@ -1,15 +1,18 @@
-"""What became of the graphs of each process, for people: nothing is ever served by it.
+"""Records what becomes of the graphs of each process, for people. Nothing is served from it.
 
 ::
 
     runs/<run>/<rank>-<pid>.jsonl
     runs/<run>/<key>.program.gz
 
-A run is what was started together: the ranks of a job, or a program with its workers (client/runs.py). Each line of a
-file is a JSON object. The first one says which process it is; each other what became of a graph by then, or how long
-Dynamo or a package took for a frame; the last one, at the process's end, how often each graph was called, and which
-functions Dynamo had to trace. A program is that of a graph which was a miss and was sent to nobody (mode "lookup", no
-daemon).
+A run is a set of processes that were started together: the ranks of a job, or a program with its workers
+(client/runs.py). Each line of a file is a JSON object:
+
+- the first line describes the process
+- further lines hold the present state of a graph, or the time that Dynamo or a package took for a frame
+- the last line, at the process's end, holds the number of calls of each graph and the functions that Dynamo traced
+
+A program file belongs to a graph that was a miss and was not submitted (mode "lookup", no daemon).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import lines, trust
 
 RUNS = "runs"
-KEPT = 64  # runs; older ones are removed
+KEPT = 64  # the number of runs; older ones are removed
 _PROGRAM = ".program.gz"
 MAX_PROGRAM_BYTES = 1 << 20
 BY_DAEMON = ("hit", "swap", "package")
@@ -37,8 +40,10 @@ NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "n
 
 
 def way(graph: Mapping[str, Any]) -> str:
-    """How a graph runs, by fields of its report: "pending", "compiled" (by the daemon), "error" (with ``require`` its
-    calls raise), "in process" or "eager".
+    """How a graph runs, from the fields of its report.
+
+    Returns "pending", "compiled" (by the daemon), "error" (with ``require``, its calls raise), "in process" or
+    "eager".
     """
     state, source = graph.get("state"), graph.get("source")
     if state == "pending":
@@ -52,30 +57,34 @@ def way(graph: Mapping[str, Any]) -> str:
 
 @dataclass
 class Process:
-    """One process of a run. ``graphs``: fields of a GraphReport (client/ledger.py) by id, without those that are 0."""
+    """One process of a run.
+
+    ``graphs``: fields of a GraphReport (client/ledger.py), without those that are 0 or empty, by the graph's id.
+    """
 
     rank: int
     ranks: int
     pid: int
-    started: str  # when the kernel started it, so that nobody takes another process of that number for it
-    program: str  # as people call it: the file's name
+    started: str  # the kernel's start time, which distinguishes it from a later process with the same pid
+    program: str  # its name for people: the file's name
     argv: list[str]
     executable: str
     directory: str
-    began: float  # when its first graph came. This and all other times: seconds since the epoch
+    began: float  # when its first graph came; this and all other times are in seconds since the epoch
     graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    functions: list[dict[str, Any]] = field(default_factory=list)  # those that were traced
+    functions: list[dict[str, Any]] = field(default_factory=list)  # functions that Dynamo traced
     ended: float = 0.0
-    launched: float = 0.0  # when it was started; 0 of a fork, which has what its parent had imported
-    torch: tuple[float, float] = (0.0, 0.0)  # when the import of torch began and ended; 0: not known
-    timeline: str = ""  # of which `precompiled timeline` it is a process
-    frames: list[tuple[str, Span]] = field(default_factory=list)  # names, and how long they took Dynamo or a package
-    files: dict[str, str] = field(default_factory=dict)  # the program's own: path -> digest of the text
-    is_worker: bool = False  # which a library has started for the program: of DataLoader, of pytest-xdist
+    launched: float = 0.0  # when it was started; 0 for a fork, which has its parent's imports
+    torch: tuple[float, float] = (0.0, 0.0)  # begin and end of torch's import; 0 if unknown
+    timeline: str = ""  # the name of the `precompiled timeline` that started it
+    # Frame names, and the time that Dynamo or a package took.
+    frames: list[tuple[str, Span]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)  # the program's own source files: path -> digest of the text
+    is_worker: bool = False  # a library started it for the program (DataLoader, pytest-xdist)
 
     @property
     def since(self) -> float:
-        """When it was started, for people; of a fork, when its first graph came."""
+        """When it was started, for people. For a fork, when its first graph came."""
         return self.launched or self.began
 
     @property
@@ -86,7 +95,7 @@ class Process:
 @dataclass
 class Run:
     name: str
-    # By rank; of a rank that was started again, the last one. The program's own workers come after it.
+    # Ordered by rank. If a rank was started again, the last process counts. The program's workers follow it.
     processes: list[Process]
 
     @property
@@ -100,7 +109,7 @@ class Run:
 
     @property
     def began(self) -> float:
-        """By which runs are ordered: when its last process had a graph."""
+        """When its last process had its first graph. Runs are ordered by this."""
         return max(process.began for process in self.processes)
 
     @property
@@ -109,21 +118,21 @@ class Run:
 
 
 def start_of(pid: int) -> str:
-    """When the kernel started a process, in its own ticks; "" where there is none."""
+    """When the kernel started a process, in clock ticks. "" if the process does not exist."""
     stat = kernel.stat_of(pid)
     return str(stat.started) if stat is not None else ""
 
 
 def runs(root: Path) -> list[Run]:
-    """The runs of the store at ``root``, the newest first. What cannot be trusted or read is left out."""
+    """The runs of the store at ``root``, newest first. Files that cannot be trusted or read are left out."""
     found = [Run(name, processes) for name in _names(root) if (processes := list(_processes(root, name)))]
     return sorted(found, key=lambda run: run.began, reverse=True)
 
 
 def last_command(root: Path) -> Process:
-    """The newest process that was started by a command, and not by hand at Python's prompt. Raises PrecompiledError.
+    """The newest process that was started by a command, and not at Python's prompt. Raises PrecompiledError.
 
-    Not its environment: programs are given passwords in it, and nobody asked for these to be kept.
+    Its environment is not recorded, since environments may hold passwords.
     """
     for run in runs(root):
         for process in run.processes:
@@ -143,7 +152,7 @@ def _names(root: Path) -> list[str]:
 
 
 def processes(root: Path) -> list[Process]:
-    """All processes of the last runs, in the order of their first graphs."""
+    """All processes of the recorded runs, in the order of their first graphs."""
     return sorted((item for name in _names(root) for item in _all(root, name)), key=lambda process: process.began)
 
 
@@ -165,7 +174,7 @@ def _all(root: Path, name: str) -> Iterator[Process]:
 
 
 def _process(found: list[dict[str, Any]]) -> Process:
-    # A later version may say more.
+    # A later version may write further fields, which are ignored.
     process = Process(**{name: value for name, value in found[0].items() if name in _TOLD})
     for line in found[1:]:
         if "ended" in line:
@@ -190,12 +199,15 @@ def spans_of(graph: Mapping[str, Any]) -> list[Span]:
 
 
 def waited_s(graph: Mapping[str, Any]) -> float:
-    """Seconds that the program stood still for a graph that was a miss. Its load is another thread's, or in a wait."""
+    """The seconds for which a graph that was a miss blocked the program. Loads are left out: they run in another
+    thread or during a wait.
+    """
     return sum(span.seconds for span in spans_of(graph) if span.what != "load")
 
 
 def traces(process: Process) -> list[tuple[str, float]]:
-    """The functions that Dynamo traced, and the seconds of it, without what was done for the graphs that came of it."""
+    """The functions that Dynamo traced, and the seconds of each trace, without the work for the graphs of that trace.
+    """
     done = [span for graph in process.graphs.values() for span in spans_of(graph)]
     found = []
     for name, trace in process.frames:
@@ -206,12 +218,12 @@ def traces(process: Process) -> list[tuple[str, float]]:
     return found
 
 
-# Ends are told by one clock, and lengths by another.
+# A span's begin and its length come from different clocks.
 _CLOCK_S = 0.01
 
 
 def keep_program(folder: Path, key: str, program: bytes) -> None:
-    """Raises OSError."""
+    """Keep the program of a graph, unless it is too large. Raises OSError."""
     data = fmt.pack_program(program)
     if len(data) > MAX_PROGRAM_BYTES:
         return
@@ -224,7 +236,7 @@ def keep_program(folder: Path, key: str, program: bytes) -> None:
 
 
 def programs(root: Path) -> dict[str, tuple[float, str]]:
-    """The programs that runs have kept, by key: when the last one was kept, in seconds since the epoch, and its run."""
+    """The programs that runs have kept: key -> when the last one was kept, in seconds since the epoch, and its run."""
     found: dict[str, tuple[float, str]] = {}
     for run in _names(root):
         with suppress(OSError, StoreError), trust.open_directory(root / RUNS / run) as fd:
@@ -237,13 +249,13 @@ def programs(root: Path) -> dict[str, tuple[float, str]]:
 
 
 def read_program(root: Path, run: str, key: str) -> bytes:
-    """Raises OSError, StoreError."""
+    """A kept program. Raises OSError, StoreError."""
     with trust.open_directory(root / RUNS / run) as fd:
         return fmt.unpack_program(trust.read_file(f"{key}{_PROGRAM}", fd, MAX_PROGRAM_BYTES))
 
 
 def begin(root: Path, run: str) -> Path:
-    """The folder of a run, which is made; of the other runs, the oldest are removed. Raises OSError."""
+    """Create the folder of a run, and remove the oldest runs. Raises OSError."""
     folder = root / RUNS / run
     if not folder.is_dir():
         lines.folder(root, RUNS, run)

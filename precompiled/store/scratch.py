@@ -1,14 +1,13 @@
-"""The workers' own Inductor cache, below the store: it only makes compiles quicker, and nothing in it is ever served.
+"""The workers' own Inductor cache, below the store. It only makes compiles faster; nothing in it is served.
 
 ::
 
-    scratch/<GENERATION>-<boot>/    what workers of this format use, until the machine is started anew
+    scratch/<GENERATION>-<boot>/    used by workers of this format, until the machine restarts
 
-What one of them leaves there when it is killed, or the disk is full, the next ones would believe; so every file gets
-its name when it is whole (torch_internals/worker/cpp_builds.py). That holds for what is written from now on:
-GENERATION leaves behind what earlier workers left half-written. And it holds while the machine runs: nothing here is
-synced, so after a loss of power a file may have a name and no content, which is why each start of the machine has a
-directory of its own.
+A later worker trusts every file in it, even if the writer was killed or the disk was full. So a file gets its name
+only when it is complete (torch_internals/worker/cpp_builds.py). GENERATION separates files of earlier versions, which
+did not do that. Nothing is synced, so after a power loss a file may have its name but no content. So each boot of the
+machine gets a directory of its own.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from functools import cache
 from pathlib import Path
 
 SCRATCH = "scratch"
-GENERATION = 2  # 1: in scratch/ itself, with files that a compiler was writing under their final names
+GENERATION = 2  # 1 was scratch/ itself, where compilers wrote files under their final names
 MAX_AGE_S = 7 * 86400.0
 MIN_AGE_S = 1800.0
-SHARE = 1 / 4  # of the store's budget, at most
+SHARE = 1 / 4  # the most that it may take of the store's budget
 
 
 def directory(root: Path) -> Path:
-    """Where the workers on the store at ``root`` have their files."""
+    """The directory of the workers that use the store at ``root``."""
     return root / SCRATCH / f"{GENERATION}-{_boot()}"
 
 
@@ -40,7 +39,7 @@ def _boot() -> str:
 
 
 def weigh(root: Path) -> tuple[int, int]:
-    """Bytes of all files of the store at ``root``, and of those of them that are the workers' own."""
+    """The bytes of all files of the store at ``root``, and of those that are the workers' cache."""
     whole = own = 0
     ours = os.path.join(root, SCRATCH)
     for parent, _, names in os.walk(root):
@@ -53,7 +52,9 @@ def weigh(root: Path) -> tuple[int, int]:
 
 
 def shrink(root: Path, max_bytes: int) -> int:
-    """Remove what was not used for long, then the oldest files; how much of ``max_bytes`` is used now."""
+    """Remove files that were not used for long, then the oldest. Returns how many bytes of ``max_bytes`` are in use
+    then.
+    """
     files: list[tuple[float, int, str]] = []
     directories: list[str] = []
     for parent, names_of_directories, names in os.walk(root / SCRATCH):
@@ -65,7 +66,7 @@ def shrink(root: Path, max_bytes: int) -> int:
                 files.append((max(status.st_mtime, status.st_atime), status.st_size, path))
     total = sum(size for _, size, _ in files)
     now = time.time()
-    # Nothing young: a worker may be compiling in there now.
+    # A young file stays, since a worker may be using it.
     for used, size, path in sorted(files):
         age = now - used
         if age <= MIN_AGE_S or (age <= MAX_AGE_S and total <= max_bytes):
@@ -73,7 +74,7 @@ def shrink(root: Path, max_bytes: int) -> int:
         with suppress(OSError):
             os.unlink(path)
             total -= size
-    for path in reversed(directories):  # what they contain comes first
+    for path in reversed(directories):  # children come before their parents
         with suppress(OSError):
             if now - os.lstat(path).st_mtime > MAX_AGE_S:
                 os.rmdir(path)

@@ -1,8 +1,8 @@
-"""Who may have put code into the store: checked before anything of it is loaded, as ssh does with its keys.
+"""Checks that no other user can have written code into the store, before anything in it is loaded.
 
-Loading an artifact runs its code. So every directory from the store's root down, and every file, must be owned by
-this process's user or by root, and be writable by nobody else; symbolic links are never followed. The checks use
-file descriptors (openat), so that what was checked is what is read.
+Loading an artifact runs its code. So, as with ssh's keys, every directory from the store's root down and every file
+must be owned by this process's user or by root, and nobody else may be able to write to it. Symbolic links are never
+followed. The checks use file descriptors (openat), so that the file that is checked is the file that is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_stat(status: os.stat_result, what: str, *, directory: bool) -> None:
-    """Raise UntrustedStore unless ``status`` is of a directory (or regular file) that only we and root can change."""
+    """Raise UntrustedStore unless ``status`` is of a directory (or regular file) that only this user and root can
+    change.
+    """
     kind_is_right = stat.S_ISDIR(status.st_mode) if directory else stat.S_ISREG(status.st_mode)
     if not kind_is_right:
         raise UntrustedStore(f"{what} is not a {'directory' if directory else 'regular file'}", "Remove it")
@@ -40,11 +42,13 @@ def check_stat(status: os.stat_result, what: str, *, directory: bool) -> None:
 
 @contextmanager
 def open_directory(path: str | Path, parent_fd: int | None = None, *, shown: str = "") -> Iterator[int]:
-    """A checked file descriptor of a directory; FileNotFoundError when it is absent, UntrustedStore when it is off."""
+    """A checked file descriptor of a directory. Raises FileNotFoundError if it is absent, UntrustedStore if the check
+    fails.
+    """
     what = shown or str(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
-    except NotADirectoryError as error:  # also what O_DIRECTORY | O_NOFOLLOW says of a symbolic link
+    except NotADirectoryError as error:  # also the error of O_DIRECTORY | O_NOFOLLOW for a symbolic link
         raise UntrustedStore(f"{what} is not a directory, or is a symbolic link", "Remove it") from error
     try:
         check_stat(os.fstat(fd), what, directory=True)
@@ -55,21 +59,23 @@ def open_directory(path: str | Path, parent_fd: int | None = None, *, shown: str
 
 @contextmanager
 def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str = "") -> Iterator[BinaryIO]:
-    """A checked regular file, open for reading. Raises FileNotFoundError when it is absent, UntrustedStore when another
-    user could have written it or when it is a link, a FIFO or a socket.
+    """A checked regular file, open for reading.
+
+    Raises FileNotFoundError if it is absent, UntrustedStore if another user could have written it or if it is a link,
+    a FIFO or a socket.
     """
     what = shown or str(name)
     try:
-        # O_NONBLOCK: a FIFO planted under this name must not hang the reader before fstat can refuse it.
+        # O_NONBLOCK: a FIFO under this name must not block the reader before fstat can refuse it.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory_fd)
     except OSError as error:
-        if error.errno == errno.ELOOP:  # O_NOFOLLOW met a symbolic link
+        if error.errno == errno.ELOOP:  # O_NOFOLLOW found a symbolic link
             raise UntrustedStore(f"{what} is a symbolic link", "Remove it") from error
         if error.errno == errno.ENXIO:  # a socket
             raise UntrustedStore(f"{what} is not a regular file", "Remove it") from error
         raise
     try:
-        check_stat(os.fstat(fd), what, directory=False)  # before fdopen, which refuses a directory in its own way
+        check_stat(os.fstat(fd), what, directory=False)  # before fdopen, which raises another error for a directory
         with os.fdopen(fd, "rb", closefd=False) as file:
             yield file
     finally:
@@ -77,8 +83,8 @@ def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str =
 
 
 def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> bytes:
-    """All bytes of a checked regular file of at most ``limit`` bytes. Raises as ``open_file``, and UntrustedStore when
-    the file is larger.
+    """All bytes of a checked regular file. Raises as ``open_file``, and UntrustedStore if it has more than ``limit``
+    bytes.
     """
     with open_file(name, directory_fd, shown=shown) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,10 +1,10 @@
-"""Workers that are about to compile the same for several keys: one of them does it, the others wait for it.
+"""Lets one of several workers compile a result that serves the keys of all, while the others wait.
 
-Ranks of a job have keys of their own where they use DTensors, and mostly one artifact
-(torch_internals/ranks/rank_dependence.py). The rank that compiles first publishes it under all of the keys, or finds
-early on that it cannot, and lets the others begin.
+Ranks of a job that use DTensors have a key each, but mostly one artifact (torch_internals/ranks/rank_dependence.py).
+The rank that compiles first publishes it under all of the keys. If it finds that it cannot, it ends its turn early,
+and the others compile.
 
-A record lock on a file: it ends with its process, and no child has it.
+The turn is a record lock on a file: the kernel releases it when its process ends, and children do not inherit it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class Turn:
-    """``waited``: another worker had it, and has done."""
+    """A worker's turn. ``waited``: another worker had the turn first, and has ended it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class Turn:
             self.waited = True
 
     def end(self) -> None:
-        """Let the others go on. More than once is once."""
+        """End the turn, so that the others go on. Idempotent."""
         if self._file is not None:
             if not self.waited:
                 with suppress(FileNotFoundError):
@@ -41,7 +41,7 @@ class Turn:
 
 @contextmanager
 def turn(folder: Path, name: str) -> Iterator[Turn | None]:
-    """The turn to compile what is called ``name``; None where it needs none (""), or the folder cannot be used."""
+    """The turn to compile ``name``. None if ``name`` is "" (no turn is needed) or the folder cannot be used."""
     found = None
     if name:
         with suppress(OSError):

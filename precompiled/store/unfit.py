@@ -1,7 +1,9 @@
-"""Notes, in the quarantine, of artifacts that were whole and could not be used here: no remote is to bring them again.
+"""Notes in the quarantine about sound artifacts that could not be used here, so that the remote does not fetch them
+again.
 
-By the digest of the artifact as it travels (packed.py), which a remote's listing shows. They are kept as long as what
-else is in the quarantine. One that was spoiled on this disk has none: to fetch it again mends it.
+A note is named by the digest of the packed artifact (packed.py), which a remote's listing shows. Notes are kept as
+long as other files of the quarantine. An artifact that was damaged on this disk gets no note: another fetch repairs
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ NOTE_SUFFIX = ".unfit.reason"
 
 
 def note(artifact: Artifact, quarantine: Path, reason: str) -> None:
-    """Best effort: without it the next process finds out by itself."""
+    """Write the note, best effort: without it the next process finds the problem by itself."""
     with suppress(OSError, StoreError):
         files = Reader(artifact.root).read(artifact, fmt.names_for_others(artifact.manifest))
         quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
