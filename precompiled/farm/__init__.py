@@ -1,11 +1,11 @@
-"""The farm (docs/guides/farm.md, docs/decisions/0051): a Ray cluster that compiles the jobs that find no worker here.
+"""The farm (docs/guides/farm.md, docs/decisions/0051): a Ray cluster that compiles jobs while local workers are busy.
 
 ::
 
     courier ── helper (farm.Farm) ── driver.py (Ray) ── a node: node.py ── worker
-    offers      what is out, what      one for a         in a process       service/worker.py,
-    a job       came back              helper            of Ray's           as everywhere
+    offers      tracks the jobs     one for a         in a process       service/worker.py,
+    a job       at the farm         helper            of Ray's           as everywhere
 
-Doors: ``farm`` (for the helper of a store), ``messages`` (what is sent). Ray is imported in ``driver`` alone, which is
-a process of its own: where a cluster goes away Ray ends the process that had joined it.
+Entry points: ``farm`` (for the helper of a store) and ``messages`` (the protocol). Only ``driver`` imports Ray. It is
+a process of its own, because Ray ends a process that has joined a cluster when the cluster disappears.
 """

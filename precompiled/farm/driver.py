@@ -1,8 +1,9 @@
-"""``python -m precompiled.farm.driver``: has nodes of a Ray cluster do tasks, for one helper; the only file with Ray.
+"""``python -m precompiled.farm.driver``: runs tasks on nodes of a Ray cluster, for one helper. Only this file uses
+Ray.
 
-Ray's are: which node does a task, in which order, on which node again after one was lost, where the graphs lie while
-they wait. Started by farm.py, whose messages it reads from the descriptor ``--fd``; it ends with that stream. Ray may
-end it.
+Ray chooses the node and the order of tasks, repeats a task after a node was lost, and stores the graphs that wait.
+farm.py starts this process, which reads messages from the descriptor ``--fd`` and exits when that stream ends. Ray
+may end the process at any time.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from precompiled.core import words
 from precompiled.farm import node
 from precompiled.farm.messages import Drop, Ended, Node, Nodes, Result, Task, ToDriver, Unusable, decode, receive, send
 
-RESOURCE = "precompiled"  # of Ray's, which a node that compiles has: for so many compiles at a time
-CALLS = 200  # that a process of Ray's does, and its worker with it: a worker cannot unload modules and libraries
+RESOURCE = "precompiled"  # Ray's resource of the nodes that compile; its amount is the number of simultaneous compiles
+CALLS = 200  # after which a process of Ray's exits with its worker, since a worker cannot unload modules and libraries
 RETRIES = 2  # after a node, or a process of Ray's on it, was lost
-LOOK_S = 2.0  # between two looks at who is there
+LOOK_S = 2.0  # between two looks at the cluster's nodes
 
 
 class Driver:
     def __init__(self, ray: Any, sock: socket.socket) -> None:
         self._ray, self._sock = ray, sock
-        self._lock = threading.Lock()  # of the stream
+        self._lock = threading.Lock()  # for the stream
         self._refs: dict[int, Any] = {}
         self._compile = ray.remote(
             num_cpus=1, resources={RESOURCE: 1}, max_retries=RETRIES, max_calls=CALLS, scheduling_strategy="SPREAD"
         )(node.compile_job)  # fmt: skip
 
     def run(self) -> None:
-        """Until the helper ends the stream."""
+        """Run tasks until the helper ends the stream."""
         threading.Thread(target=self._watch, daemon=True).start()
         stream = self._sock.makefile("rb")
         while (message := receive(stream, ToDriver)) is not None:
@@ -52,7 +53,7 @@ class Driver:
             send(self._sock, message)
 
     def _watch(self) -> None:
-        """Tell who compiles; leave where the cluster does not say."""
+        """Report the nodes that compile, after each change. Exits if the cluster does not answer."""
         told: list[Node] | None = None
         try:
             while True:
@@ -65,7 +66,7 @@ class Driver:
                     self.tell(Nodes(found))
                     told = found
                 time.sleep(LOOK_S)
-        except Exception as error:  # noqa: BLE001 - whatever Ray raises
+        except Exception as error:  # noqa: BLE001 - Ray raises anything
             with suppress(OSError):
                 self.tell(Unusable(f"the cluster does not answer: {type(error).__name__}: {_last_line(error)}"))
             os._exit(1)
@@ -78,10 +79,11 @@ class Driver:
         except self._ray.exceptions.GetTimeoutError:
             self._drop(task.number)
             result = Result("failed", code="farm-lost", message=f"no result within {task.time_limit_s:g} s")
-        except self._ray.exceptions.RayTaskError as error:  # our part of it raises nothing: it is not there
+        # compile_job raises nothing, so the node could not even import it.
+        except self._ray.exceptions.RayTaskError as error:
             why = str(error.cause or error)[:500]
             result = Result("refused", code="farm-environment", message=f"a node cannot run our part of it: {why}")
-        except Exception as error:  # noqa: BLE001 - Ray's, of many classes: the node, its process, the cluster
+        except Exception as error:  # noqa: BLE001 - Ray has many classes for a lost node, process or cluster
             result = Result("failed", code="farm-lost", message=f"{type(error).__name__}: {_last_line(error)}")
         finally:
             self._refs.pop(task.number, None)
@@ -90,7 +92,8 @@ class Driver:
     def _drop(self, number: int) -> None:
         ref = self._refs.get(number)
         if ref is not None:
-            self._ray.cancel(ref, force=True)  # a compile cannot be interrupted: the process ends, and its worker
+            # A compile cannot be interrupted, so this kills the process and its worker.
+            self._ray.cancel(ref, force=True)
 
 
 def _last_line(error: Exception) -> str:
@@ -112,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
     except ImportError as error:
         send(sock, Unusable(f"Ray cannot be imported here ({error}): {words.install('farm')}"))
         return 1
-    except Exception as error:  # noqa: BLE001 - whatever Ray raises
+    except Exception as error:  # noqa: BLE001 - Ray raises anything
         send(sock, Unusable(f"no cluster answers at {options.address}: {type(error).__name__}: {_last_line(error)}"))
         return 1
     Driver(ray, sock).run()
@@ -121,4 +124,4 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
-    os._exit(status)  # threads wait for Ray, which cleans up after a driver that has gone
+    os._exit(status)  # some threads still wait for Ray, which cleans up after a driver that has exited

@@ -1,8 +1,8 @@
-"""In the helper of a store: which jobs are at the farm, and what came back. It knows no Ray: driver.py does.
+"""The helper's view of the farm: which jobs it has, and what came back. driver.py talks to Ray.
 
-A case is *waiting* here until one of the farm's places is free, then *out*. Couriers bring jobs; a worker that has a
-slot free asks too, and gets a waiting one back, or one that has been out for longer than the farm usually takes (once:
-then both compile it, and whoever publishes first wins).
+A case is *waiting* in this process until one of the farm's places is free, then *out*. Couriers bring the jobs. A
+local worker with a free slot asks for its job too. It gets a waiting job back, and also a job that has been out for
+longer than the farm usually takes. In the second case both compile the job, and the first to publish wins.
 """
 
 from __future__ import annotations
@@ -39,24 +39,28 @@ from precompiled.farm.messages import (
 from precompiled.store import packed
 from precompiled.store.artifacts import Store
 
-MAX_WAITING = 64  # cases that no place is free for; and their bytes
+MAX_WAITING = 64  # the most cases that wait for a place; the next line limits their bytes
 MAX_WAITING_BYTES = 256 << 20
-WAITING_AGAIN_S = 2.0  # after which a worker or courier asks again for one that waits
-OUT_AGAIN_S = (1.0, 10.0)  # and for one that is out, at least and at most
-FULL_AGAIN_S = 10.0  # and a courier for one that there was no room for
-STARTING_AGAIN_S = 1.0  # and while the driver starts, which takes a minute where nobody answers
-REST_S = 30.0  # after the driver has left, until another one is started
-KEPT_S = 600.0  # that a graph is kept here after the farm could not compile it
-USUAL_S = 30.0  # what a compile there takes, until some have ended
-WANTED_S = 60.0  # a case that waits, and that nobody has asked for since, keeps no helper
-PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after so many times the usual, and this at least
+WAITING_AGAIN_S = 2.0  # after which a worker or courier asks again about a waiting case
+OUT_AGAIN_S = (1.0, 10.0)  # the same for a case that is out, at least and at most
+FULL_AGAIN_S = 10.0  # the same for a courier whose case found no room
+STARTING_AGAIN_S = 1.0  # the same while the driver starts, which takes a minute if no cluster answers
+REST_S = 30.0  # between the driver's exit and the next start
+KEPT_S = 600.0  # how long a key stays away from the farm after the farm has ended with it
+USUAL_S = 30.0  # assumed time of a compile at the farm, until some have ended
+WANTED_S = 60.0  # after which a waiting case about which no process asked does not keep the helper running
+PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after PATIENCE times the usual time, and at least MIN_PATIENCE_S
 
 
 @dataclass
 class Counts:
-    """What was done. ``refused``, ``failed``: jobs that nodes gave back, by code; ``last``: the last of them in words.
-    ``taken_back``: jobs that a worker here was free for before a node was; ``hedged``: that one compiled as well.
-    ``compile_s``: that nodes spent on what they compiled.
+    """Counts of a farm.
+
+    - ``refused``, ``failed``: jobs that nodes returned without an artifact, by code
+    - ``last``: the last of these, in words
+    - ``taken_back``: jobs that a local worker took before a node was free
+    - ``hedged``: jobs that a local worker compiled as well
+    - ``compile_s``: the nodes' seconds for compiled jobs
     """
 
     sent: int = 0
@@ -76,13 +80,15 @@ class _Case:
     request: bytes
     time_limit_s: float
     asked: float = 0.0
-    number: int = 0  # of its task, once it is out
+    number: int = 0  # of its task, once it is out; 0 while it waits
     out_since: float = 0.0
     hedged: bool = False
 
 
 class Farm:
-    """Thread-safe. ``ended`` is called, in a thread of this object's, with a key and the slots that were published."""
+    """The cases of a helper. Thread-safe. ``ended`` is called, in a thread of this object, with a key and its
+    published slots.
+    """
 
     def __init__(self, address: str, store: Store, ended: Callable[[str, list[int]], None]) -> None:
         self.counts = Counts()
@@ -97,11 +103,12 @@ class Farm:
         self._sock: socket.socket | None = None
         self._changed = threading.Condition()
 
-    # ------------------------------------------------ for who asks
+    # ------------------------------------------------ for workers and couriers
 
     def ask(self, key: str, *, courier: bool) -> dict[str, Any] | None:
-        """What becomes of a job: {"again_s"}, {"keep_s"} for a courier, {"compile"} for a worker; None where the farm
-        does not have it, and would take it of a courier.
+        """The answer about a job: {"again_s"}, {"keep_s"} for a courier, or {"compile"} for a worker.
+
+        None if the farm does not have the job, and would take it from a courier.
         """
         with self._changed:
             now, case = time.monotonic(), self._cases.get(key)
@@ -137,7 +144,7 @@ class Farm:
         return None
 
     def take(self, job: wire.Job) -> dict[str, Any]:
-        """A courier brings a job that ``ask`` had nothing to say about."""
+        """Take a courier's job for which ``ask`` returned None."""
         assert job.offer is not None
         with self._changed:
             self._cases[job.key] = _Case(
@@ -147,7 +154,7 @@ class Farm:
         return {"again_s": WAITING_AGAIN_S}
 
     def published_here(self, key: str) -> None:
-        """A worker of this host was faster: nobody waits for the farm's."""
+        """Drop a job that a worker of this host has published."""
         with self._changed:
             case = self._cases.pop(key, None)
             if case is not None and case.number:
@@ -156,13 +163,13 @@ class Farm:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for something."""
+        """Whether a case is out, or a waiting case was asked about lately."""
         with self._changed:
             since = time.monotonic() - WANTED_S
             return any(case.number or case.asked > since for case in self._cases.values())
 
     def look(self, wait_s: float) -> None:
-        """Have the driver say who compiles there, or why nobody does."""
+        """Wait until the driver has reported the cluster's nodes, or why there are none."""
         with self._changed:
             self._start(time.monotonic())
             self._changed.wait_for(lambda: self._state != "starting", wait_s)
@@ -174,7 +181,7 @@ class Farm:
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def document(self) -> dict[str, Any]:
-        """What ``status``, ``farm status`` and ``doctor`` show; field names are public."""
+        """The state that ``status``, ``farm status`` and ``doctor`` show. Field names are public."""
         with self._changed:
             out = sum(case.number > 0 for case in self._cases.values())
             counts = vars(self.counts) | {"refused": dict(self.counts.refused), "failed": dict(self.counts.failed)}
@@ -198,7 +205,7 @@ class Farm:
         return max(MIN_PATIENCE_S, PATIENCE * self._usual_s())
 
     def _send_out(self) -> None:
-        """Those that wait, where places are free. Others use the cluster too: what a task then waits for is Ray's."""
+        """Send out waiting cases while places are free. The cluster may have other users: Ray then queues the task."""
         free = self._places - sum(case.number > 0 for case in self._cases.values())
         for case in [case for case in self._cases.values() if not case.number][: max(0, free)]:
             self._numbers += 1
@@ -212,11 +219,12 @@ class Farm:
         with self._changed:
             case = next((case for case in self._cases.values() if case.number == ended.number), None)
         if case is None:
-            return  # a worker here was faster
+            return  # a worker of this host was faster
         result, slots = ended.result, list[int]()
         if result.outcome == "compiled":
             try:
-                # Of a key that was asked for, whole by its digests. Who computed it is the user's cluster.
+                # The key was asked for, and the digests are verified. The node itself is trusted: it belongs to the
+                # user's cluster.
                 for data in result.artifacts:
                     slots.append(self._store.publish(packed.unpack(data, case.key)).slot)
             except StoreError as error:
@@ -225,14 +233,16 @@ class Farm:
         with self._changed:
             if self._cases.get(case.key) is case:
                 del self._cases[case.key]
-            self._kept[case.key] = time.monotonic() + KEPT_S  # further sizes of it, too: it was told what it knows
+            # Also for further sizes of the graph: the farm knows only what it was sent.
+            self._kept[case.key] = time.monotonic() + KEPT_S
             if slots:
                 self.counts.compiled += 1
                 self.counts.compile_s += result.seconds
                 self._usual.append(time.monotonic() - case.out_since)
             else:
                 which = self.counts.refused if result.outcome == "refused" else self.counts.failed
-                which[result.code or "farm-lost"] += 1  # evicted there before it was read
+                # Without a code: the artifact was evicted on the node before it was read.
+                which[result.code or "farm-lost"] += 1
                 self.counts.last = f"{case.name or case.key[:12]}: {result.message}"
             self._send_out()
         self._ended(case.key, slots)
@@ -295,12 +305,12 @@ class Farm:
 
     def _say(self, message: Task | Drop) -> None:
         if self._sock is not None:
-            with suppress(OSError):  # its end is read, too
+            with suppress(OSError):  # the reading thread notices the end as well
                 send(self._sock, message)
 
 
 def _launched(address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
-    """A driver. Raises OSError."""
+    """Start a driver. Raises OSError."""
     fd = stream.fileno()
     return subprocess.Popen(
         [sys.executable, "-m", "precompiled.farm.driver", "--address", address, "--fd", str(fd)], pass_fds=(fd,),

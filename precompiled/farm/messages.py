@@ -1,4 +1,4 @@
-"""What goes to a node and comes back, and what helper and driver say to each other: msgpack, each with its length."""
+"""The messages between helper, driver and nodes: msgpack, each with its length."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ class _Message(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 
 
 class Request(_Message, frozen=True):
-    """To a node: compile this job, whose ``offer`` says in what kind of worker, and for how long at most."""
+    """To a node: compile this job. Its ``offer`` describes the worker and the time limit."""
 
     job: wire.Job
 
 
 class Result(_Message, frozen=True):
-    """From a node. "refused": it cannot compile for this host; "failed": it could not compile this graph."""
+    """From a node. "refused": the node cannot compile for this host. "failed": it could not compile this graph."""
 
     outcome: Literal["compiled", "refused", "failed"]
-    artifacts: list[bytes] = []  # store/packed.py
+    artifacts: list[bytes] = []  # packed by store/packed.py
     code: str = ""
     message: str = ""
-    node: str = ""  # its host's name
+    node: str = ""  # the host name of the node
     seconds: float = 0.0
 
 
 class Task(_Message, frozen=True):
-    """Helper to driver: have a node do this (an encoded Request). ``name``: for Ray's own lists of tasks."""
+    """Helper to driver: have a node run this encoded Request. ``name``: for Ray's own lists of tasks."""
 
     number: int
     name: str
     request: bytes
-    time_limit_s: float  # in all
+    time_limit_s: float  # for the whole task
 
 
 class Drop(_Message, frozen=True):
-    """Helper to driver: nobody waits for this task any more."""
+    """Helper to driver: the result of this task is not needed any more."""
 
     number: int
 
@@ -53,7 +53,7 @@ ToDriver = Task | Drop
 
 
 class Node(msgspec.Struct, frozen=True):
-    """``places``: compiles at the same time, which its resource "precompiled" says."""
+    """A node. ``places``: its number of simultaneous compiles, from its resource "precompiled"."""
 
     name: str
     address: str
@@ -61,20 +61,20 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Nodes(_Message, frozen=True):
-    """Driver to helper: who compiles, now."""
+    """Driver to helper: the nodes that compile now."""
 
     nodes: list[Node]
 
 
 class Ended(_Message, frozen=True):
-    """Driver to helper: what became of a task."""
+    """Driver to helper: the result of a task."""
 
     number: int
     result: Result
 
 
 class Unusable(_Message, frozen=True):
-    """Driver to helper, before it leaves."""
+    """Driver to helper: the cluster cannot be used. The driver exits after this message."""
 
     message: str
 
@@ -93,7 +93,7 @@ def encode(message: _Message) -> bytes:
 
 
 def decode(data: bytes, kind: type[_M] | object) -> _M:
-    """Raises WireError."""
+    """Decode a message. Raises WireError."""
     try:
         return _decoders[kind].decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -106,7 +106,7 @@ def send(sock: socket.socket, message: _Message) -> None:
 
 
 def receive(stream: BinaryIO, kind: type[_M] | object) -> _M | None:
-    """The next message; None at the end of the stream. Raises WireError, OSError."""
+    """The next message, or None at the end of the stream. Raises WireError, OSError."""
     head = stream.read(_LENGTH_BYTES)
     data = stream.read(int.from_bytes(head, "big")) if len(head) == _LENGTH_BYTES else b""
     return decode(data, kind) if data else None

@@ -1,8 +1,8 @@
-"""On a node of the farm, in a process of Ray's: compile a job in a worker of the node's own, as the daemon would.
+"""Runs on a node of the farm, in a process of Ray's: compiles a job in a worker of this node, as the daemon would.
 
-The worker (service/worker.py) is the node's interpreter with the client's variables, and checks the environment as each
-worker does. It stays for the next job of the same interpreter, and ends with this process: at the end of its stream its
-guardian kills its group. The store is the node's own: what is in it is given back without a compile.
+The worker (service/worker.py) has the node's interpreter and the client's variables, and checks the environment as
+every worker does. It stays for the next job of the same interpreter. It ends with this process: when its stream ends,
+its guardian kills its process group. The store is the node's own: an artifact in it is returned without a compile.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from precompiled.store.artifacts import Store
 from precompiled.version import VERSION
 
 START_S = 300.0  # until a worker has imported torch
-SAID_BYTES = 1500  # of a worker's last words
-# The node's own, whatever the client's are.
+SAID_BYTES = 1500  # of a dead worker's output kept
+# Variables that are always the node's own, whatever the client sent.
 _OF_THE_NODE = frozenset({"HOME", "USER", "XDG_CACHE_HOME"})
 
 
 class Lost(PrecompiledError):
-    """The worker has died, or took too long."""
+    """The worker has died or took too long."""
 
     code = "farm-lost"
 
 
 class _Worker:
-    """A worker of one interpreter. Raises Lost."""
+    """A worker process for one interpreter. Raises Lost."""
 
     def __init__(self, interpreter: wire.Interpreter) -> None:
         self.interpreter = interpreter
         self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
         ours, theirs = socket.socketpair()
         given = {name: value for name, value in interpreter.variables.items() if name not in _OF_THE_NODE}
-        visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""  # of the node's own, if it has some, none
+        visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""  # none of the node's real GPUs
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
@@ -57,7 +57,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True, umask=0o077,
             )  # fmt: skip
         self._sock = ours
-        # The worker's guardian has the other end as well, and waits for ours: the stream of a dead worker has no end.
+        # The worker's guardian holds the other end too, so the stream of a dead worker does not end by itself.
         threading.Thread(target=self._watched, name="farm-worker", daemon=True).start()
         self._stream: BinaryIO = ours.makefile("rb")
         ready = self._receive(START_S)
@@ -109,11 +109,11 @@ class _Worker:
             one.close()
 
 
-_worker: _Worker | None = None  # a process of Ray's does one task at a time
+_worker: _Worker | None = None  # a process of Ray's runs one task at a time
 
 
 def compile_job(request: bytes) -> bytes:
-    """An encoded Request to an encoded Result. Raises nothing: what goes wrong here is in the result."""
+    """Compile an encoded Request. Returns an encoded Result. Raises nothing: errors are in the result."""
     began = time.monotonic()
     try:
         result = _compiled(decode(request, Request))
@@ -121,7 +121,7 @@ def compile_job(request: bytes) -> bytes:
         result = Result("refused", code="farm-environment", message=f"the node has precompiled {VERSION}: {error}")
     except Lost as error:
         result = Result("failed", code=error.code, message=error.message)
-    except Exception as error:  # noqa: BLE001 - settings, a store, an interpreter: the helper tells it
+    except Exception as error:  # noqa: BLE001 - settings, a store, an interpreter: the helper reports it
         result = Result("refused", code="farm-environment", message=f"{type(error).__name__}: {error}")
     seconds = time.monotonic() - began
     return encode(msgspec.structs.replace(result, node=socket.gethostname(), seconds=seconds))

@@ -1,4 +1,4 @@
-"""A place that fsspec reaches: listed, read, written within a time limit, and left alone for a while after failures."""
+"""Object storage that fsspec reaches: lists, reads and writes within a time limit, and rests after failures."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from precompiled.store.requests import Request
 
 _T = TypeVar("_T")
 
-# Schemes of URLs -> the extra of pyproject.toml with what fsspec needs for them.
+# Schemes of URLs -> the extra of pyproject.toml that installs what fsspec needs for them.
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
 
-MAX_FAILURES = 3  # in a row
-REST_S = 30.0  # then nothing is asked for so long; after that one request tries
-BYTES_PER_S = 1 << 20  # what a slow line may be: a large object has as much more time
+MAX_FAILURES = 3  # in a row, after which the remote rests
+REST_S = 30.0  # how long the remote rests; after that, one request tries again
+BYTES_PER_S = 1 << 20  # of a slow line: the time limit of a large object grows accordingly
 
 
 class Breaker:
-    """Whether to ask at all. Thread-safe enough: a request too many does no harm."""
+    """A circuit breaker for requests. A race between threads only causes one request too many."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class Breaker:
         return self._failures >= MAX_FAILURES and self._clock() < self._until
 
     def check(self) -> None:
-        """Raise the last failure again while it rests."""
+        """Raise the last failure again while the remote rests."""
         if self.rests and self.reason is not None:
             raise self.reason
 
@@ -52,18 +52,20 @@ class Breaker:
 
 
 class Bucket:
-    """``url``: any of fsspec's. Each method raises RemoteError, and FileNotFoundError where nothing is there."""
+    """The remote at ``url``, any URL of fsspec's. Methods raise RemoteError, and FileNotFoundError for a missing
+    object.
+    """
 
     def __init__(self, url: str, timeout_s: float, note: Callable[[Request], None] = lambda request: None) -> None:
-        """``note`` is told of each request, in the thread that asks."""
+        """``note`` is called with each request, in the thread that makes it."""
         self.url = url
         self._note = note
-        self.reading, self.writing = Breaker(), Breaker()  # credentials may allow the one and not the other
+        self.reading, self.writing = Breaker(), Breaker()  # separate, since credentials may allow only one of the two
         self._timeout_s = timeout_s
         try:
             from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
 
-            # Listings that it keeps would hide what others put.
+            # A cache of listings would hide objects that other hosts put.
             self._fs, root = url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             extra = EXTRAS.get(url.partition(":")[0], "remote")
@@ -72,13 +74,13 @@ class Bucket:
                 f"Install what fsspec needs ({words.install(extra)}), or correct the setting `remote`",
                 code="remote-unusable",
             ) from error
-        except Exception as error:  # libraries for stores raise anything
+        except Exception as error:  # libraries for object stores raise anything
             raise self._error(error) from error
         self._root = root.rstrip("/")
         self._is_local = "file" in ((self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol)
 
     def listed(self, folder: str) -> dict[str, int]:
-        """Sizes by name of the objects in a folder."""
+        """The sizes of the objects in a folder, by name."""
 
         def call() -> dict[str, int]:
             self._fs.invalidate_cache()
@@ -91,14 +93,15 @@ class Bucket:
         return self._within(self.reading, ("list", folder), call)
 
     def everything(self) -> dict[str, tuple[int, float | None]]:
-        """By path, below the URL, of all objects: the size, and when it was written (seconds since the epoch, by the
-        place's clock), where that is known.
+        """All objects, by path below the URL: size and time of writing.
+
+        The time is in seconds since the epoch, by the remote's clock, or None if it is unknown.
         """
 
         def call() -> dict[str, tuple[int, float | None]]:
             self._fs.invalidate_cache()
             found = self._fs.find(self._root, detail=True)
-            # The file system's own form of the root: a local one is absolute.
+            # In the file system's own form of the root: a local path is absolute.
             start = self._fs._strip_protocol(self._root).rstrip("/") + "/"
             return {
                 name[len(start) :]: (int(item["size"] or 0), _written(item))
@@ -109,7 +112,7 @@ class Bucket:
         return self._within(self.reading, ("list", ""), call, 10 * self._timeout_s)
 
     def read(self, path: str, start: int, end: int) -> bytes:
-        """Bytes of an object."""
+        """The bytes ``start`` to ``end`` of an object."""
         return self._within(
             self.reading, ("read", path),
             lambda: bytes(self._fs.cat_file(f"{self._root}/{path}", start=start, end=end)),
@@ -117,7 +120,7 @@ class Bucket:
         )  # fmt: skip
 
     def write(self, path: str, data: bytes) -> None:
-        """Write an object, whole or not at all as far as the place can: readers verify it anyway."""
+        """Write an object, atomically if the remote can. Readers verify objects in any case."""
         target = f"{self._root}/{path}"
 
         def call() -> None:
@@ -131,8 +134,10 @@ class Bucket:
         self._within(self.writing, ("write", path), call, self._timeout_s + len(data) / BYTES_PER_S, len(data))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a small object, whole, where there is none; whether there was none. One of all who do so at once is
-        told so, as far as the place can: file systems with links, S3, GCS and Azure can; others may look first.
+        """Write a small object unless its path exists. Returns whether it was written.
+
+        Of several writers at once, exactly one gets true, if the remote can ensure it: file systems with links, S3,
+        GCS and Azure can. Others may only check first.
         """
         target = f"{self._root}/{path}"
 
@@ -149,7 +154,7 @@ class Bucket:
         return self._within(self.writing, ("create", path), call, written=len(data))
 
     def remove(self, path: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object if it exists."""
 
         def call() -> None:
             try:
@@ -162,8 +167,9 @@ class Bucket:
     def _within(
         self, breaker: Breaker, what: tuple[str, str], call: Callable[[], _T], timeout_s: float = 0.0, written: int = 0
     ) -> _T:
-        """What a call gives, in time. One that hangs is left behind in its thread, which nobody waits for. ``what``: a
-        Request's what and path.
+        """The result of a call, within a time limit. A call that hangs is left in its thread.
+
+        ``what``: the ``what`` and ``path`` of a Request.
         """
         breaker.check()
         began, clock = time.time(), time.monotonic()
@@ -187,7 +193,7 @@ class Bucket:
         def run() -> None:
             try:
                 answer.append(call())
-            except Exception as error:  # noqa: BLE001 - handed on
+            except Exception as error:  # noqa: BLE001 - raised by the caller's thread
                 failure.append(error)
             done.set()
 
@@ -199,7 +205,7 @@ class Bucket:
             )  # fmt: skip
             breaker.failed(late)
             raise late
-        # What is written needs a bucket that is there; what is read may be not.
+        # A write needs a bucket that exists. For a read, FileNotFoundError is a valid answer.
         if failure and (breaker is self.writing or not isinstance(failure[0], FileNotFoundError)):
             reason = self._error(failure[0])
             breaker.failed(reason)
@@ -219,7 +225,7 @@ class Bucket:
 
 
 def _written(item: dict[str, Any]) -> float | None:
-    """When an object was written, as S3, a file system, Azure, Google or a process's memory say it."""
+    """When an object was written, from the field that S3, a file system, Azure, Google or memory:// uses."""
     for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
         value = item.get(name)
         if isinstance(value, str):
@@ -235,7 +241,7 @@ def _written(item: dict[str, Any]) -> float | None:
 
 
 def _link_new(target: Path, data: bytes) -> None:
-    """Make a file that nobody sees half written. Raises FileExistsError where there is one."""
+    """Create a file atomically. Raises FileExistsError if it exists."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
     durable.write(temporary, data, 0o644)

@@ -1,7 +1,7 @@
-"""The helper's claims: for each key that workers ask for, a thread that looks, waits, or holds the lease.
+"""The helper's claims: for each key that a worker asks about, a thread that looks, waits, or holds the lease.
 
-A worker is answered within ANSWER_S, whatever the remote does: it holds a slot. It is told to compile, that the
-artifact has come, or to ask again; meanwhile its job is parked (service/scheduler.py).
+A worker gets an answer within ANSWER_S, even if the remote does not answer, since it occupies a slot. The answer is
+to compile, that the artifact has arrived, or to ask again. Until then its job is parked (service/scheduler.py).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from precompiled.remote.lease import TTL_S, Claim, Found
 from precompiled.remote.transfer import Transfer
 
 ANSWER_S = 0.5
-AGAIN_THEIRS_S = 5.0  # and while another host compiles: what comes meanwhile is published here without it
-PATIENCE_S = 10.0  # for a remote that has not answered about a key at all: on a busy machine a listing takes seconds
-LOOK_S = (1.0, 10.0)  # between two looks at another's lease: at first, and at most
-MAX_THEIRS_S = 600.0  # in all; then this host compiles without a lease
-UNCLAIMED_S = 15.0  # a lease that no worker here makes use of is given back
-KEPT_S = 60.0  # what was found out, for a worker that asks again
+AGAIN_THEIRS_S = 5.0  # while another host compiles; when its artifact arrives, it is published without the worker
+PATIENCE_S = 10.0  # for the remote's first answer about a key: on a busy machine a listing takes seconds
+LOOK_S = (1.0, 10.0)  # between two looks at another host's lease: the first pause, and the longest
+MAX_THEIRS_S = 600.0  # the longest wait for other hosts; after it this host compiles without a lease
+UNCLAIMED_S = 15.0  # after which a lease that no worker uses is given back
+KEPT_S = 60.0  # how long an answer is kept for a worker that asks again
 
 
 class _Case:
-    """One key. ``found``: None while the remote has not answered."""
+    """The state of one key. ``found``: None until the remote has answered."""
 
     def __init__(self) -> None:
         self.found: Found | None = None
         self.began = self.since = self.asked = time.monotonic()
-        self.taken = False  # a worker compiles it
-        self.over = threading.Event()  # it has ended, or nobody wants to know
-        self.how = ""  # "put", "failed", else nothing was compiled
+        self.taken = False  # a worker compiles the key
+        self.over = threading.Event()  # set when the compile has ended, or no worker needs the answer any more
+        self.how = ""  # "put", "failed", or "" if nothing was compiled
 
 
 class Claims:
-    """Thread-safe. ``failed``: is told what the remote does not answer."""
+    """The claims of a helper, by key. Thread-safe. ``failed`` is called with each error of the remote."""
 
     def __init__(self, failed: Callable[[Exception], None], *, may_hold: bool, ttl_s: float = TTL_S) -> None:
         self._failed, self._may_hold, self._ttl_s = failed, may_hold, ttl_s
@@ -47,7 +47,9 @@ class Claims:
         self._changed = threading.Condition()
 
     def ask(self, there: Transfer, key: str) -> dict[str, Any]:
-        """What a worker with a job of this key does now: {"found"}, {"again_s"}, or {"compile"}, then ``ended``."""
+        """Tell a worker what to do with a job of this key: {"found"}, {"again_s"}, or {"compile"}. After {"compile"}
+        the caller calls ``ended``.
+        """
         with self._changed:
             self._forget()
             case = self._cases.get(key)
@@ -62,7 +64,7 @@ class Claims:
                 case Found.THEIRS:
                     return {"again_s": AGAIN_THEIRS_S}
                 case Found.MINE if case.taken:
-                    return {"again_s": AGAIN_THEIRS_S}  # another worker of this host
+                    return {"again_s": AGAIN_THEIRS_S}  # another worker of this host compiles it
                 case Found.MINE:
                     case.taken = True
                     return {"compile": True}
@@ -71,7 +73,7 @@ class Claims:
             return {"found": True} if case.found is Found.HERE else {"compile": True}
 
     def ended(self, key: str, how: str) -> None:
-        """A worker that was told to compile has ended: "put", its artifact is in the remote; "failed"; "" neither."""
+        """Report the end of a compile: "put" (its artifact is in the remote), "failed", or "" (neither)."""
         with self._changed:
             case = self._cases.get(key)
             if case is not None and case.found is Found.MINE:
@@ -80,12 +82,12 @@ class Claims:
 
     @property
     def held(self) -> int:
-        """Leases that workers here make use of."""
+        """The number of leases with which workers of this host compile."""
         with self._changed:
             return sum(case.taken for case in self._cases.values())
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until the leases that have ended are removed."""
+        """Wait until the leases whose compiles have ended are removed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: not any(one.found is Found.MINE and one.over.is_set() for one in self._cases.values()),
@@ -105,7 +107,7 @@ class Claims:
             self._wait(case, claim)
             if case.found is Found.MINE:
                 self._hold(case, claim)
-        except Exception as error:  # noqa: BLE001 - whoever asks goes on as on one host
+        except Exception as error:  # noqa: BLE001 - the worker goes on as without a remote
             self._failed(error)
             self._is(case, Found.ALONE)
         finally:
@@ -121,7 +123,7 @@ class Claims:
                 found = claim.look()
                 answered = time.monotonic()
             except (RemoteError, StoreError) as error:
-                # One that was seen to compile goes on doing so; else it is as on one host.
+                # If another host was seen to compile, it still does. Otherwise this host goes on as without a remote.
                 if case.found is not Found.THEIRS or time.monotonic() - answered > claim.ttl_s:
                     raise
                 self._failed(error)
@@ -144,7 +146,8 @@ class Claims:
                     if not claim.beat():
                         return
                 except RemoteError as error:
-                    self._failed(error)  # it may answer again; if not, others take the lease for dead
+                    # The remote may answer again; if it does not, the lease expires for other hosts.
+                    self._failed(error)
         finally:
             with self._changed:
                 case.over.set()

@@ -4,16 +4,16 @@ Grammar::
 
     remote   = url "/artifacts/" key "/" object*  url "/packages/" function "/" object*
                url "/programs/" program "/" object*
-    object   = file "<label>-<by>-<digest>"       label: of an artifact 16 digits for its variant, of an entry its
-                                                  digest, of a list its format; by: the id of the key that signed
-                                                  it, or "unsigned"
+    object   = file "<label>-<by>-<digest>"       label: 16 digits for an artifact's variant, an entry's digest, or
+                                                  the format of a list; by: the id of the key that signed it, or
+                                                  "unsigned"
     content  = envelope "\\n" body                 envelope: one line of JSON (Envelope)
     body     = manifest "\\n" file*                of an artifact: store/packed.py
              | entry                              of a package: the file as in the store
              | list                               of a program: lists.py
 
-Nothing of a body is looked at before its envelope is believed and its digest holds. What a name says is only for
-finding objects; what counts is the envelope. Version history: 1, first version.
+A body is used only after its envelope is trusted and its digest verified. Names serve only to find objects: the
+envelope decides. Version history: 1, first version.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ FORMAT = 1
 ARTIFACT, ENTRY, LIST = "artifact", "entry", "list"
 FOLDERS = {ARTIFACT: "artifacts", ENTRY: "packages", LIST: "programs"}
 UNSIGNED = "unsigned"
-HEAD_BYTES = 64 << 10  # read first: an envelope, and many an object as a whole
+HEAD_BYTES = 64 << 10  # read first: contains the envelope, and often the whole object
 MAX_ENVELOPE_BYTES = 4096
 MAX_OBJECT_BYTES = 4 << 30
-_SIGNED = b"precompiled object\n"  # what is signed for us serves for nothing else
+_SIGNED = b"precompiled object\n"  # begins the signed bytes, so that a signature is valid for nothing else
 
 _OBJECT = re.compile(r"([0-9a-f]{16}|[0-9a-f]{64})-([0-9a-f]{16}|unsigned)-([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """``name``: a key, ``<function>/<digest>.entry``, or a program. ``digest``, ``size``: of the body."""
+    """The description of an object.
+
+    ``name``: a key, ``<function>/<digest>.entry``, or a program. ``digest``, ``size``: of the body.
+    """
 
     kind: str
     name: str
@@ -51,13 +54,13 @@ class Envelope:
     format: int = FORMAT
 
     def signed(self) -> bytes:
-        """What the signature is of."""
+        """The bytes that are signed."""
         return _SIGNED + fmt.canonical(dataclasses.replace(self, signature=""))
 
 
 @dataclass(frozen=True)
 class Object:
-    """An object by its name alone: nothing of it is verified. ``group``: a key, a function, or a program."""
+    """An object as its name describes it, unverified. ``group``: a key, a function, or a program."""
 
     kind: str
     group: str
@@ -65,7 +68,8 @@ class Object:
     by: str
     digest: str
     size: int
-    written: float | None = field(default=None, compare=False)  # by the remote's clock, where a listing says it
+    # By the remote's clock; None if the listing has no times.
+    written: float | None = field(default=None, compare=False)
 
     @property
     def path(self) -> str:
@@ -73,12 +77,12 @@ class Object:
 
     @property
     def name(self) -> str:
-        """What its envelope must name."""
+        """The name that its envelope must have."""
         return f"{self.group}/{self.label}.entry" if self.kind == ENTRY else self.group
 
 
 def object_at(path: str, size: int, written: float | None = None) -> Object | None:
-    """The object of a path below the remote's URL; None where it is none."""
+    """The object at a path below the remote's URL, or None if the path is not an object's."""
     folder, _, rest = path.partition("/")
     group, _, file = rest.partition("/")
     kind = next((kind for kind, name in FOLDERS.items() if name == folder), None)
@@ -90,12 +94,15 @@ def object_at(path: str, size: int, written: float | None = None) -> Object | No
 
 
 def variant_label(manifest: fmt.Manifest) -> str:
-    """Equal for artifacts of one key that serve the same, to readers of this format."""
+    """The label of an artifact's variant: equal for artifacts of one key that serve the same calls in this format."""
     return fmt.digest(json.dumps([fmt.FORMAT, manifest.guards, manifest.tier]).encode())[:16]
 
 
 def open_envelope(head: bytes) -> tuple[Envelope, int]:
-    """The envelope at the beginning of an object, and where the body begins. Raises Refused; believes nothing yet."""
+    """Parse the envelope at the beginning of an object. Returns it and the offset of the body.
+
+    Raises Refused if it is malformed. The caller has to check whether it is trusted.
+    """
     line, newline, _ = head[:MAX_ENVELOPE_BYTES].partition(b"\n")
     if not newline:
         raise Refused("an object has no envelope", code="remote-corrupt")

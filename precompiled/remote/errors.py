@@ -1,4 +1,4 @@
-"""What may be wrong with a remote. Nobody but the command line raises it to people: the others go on as on one host."""
+"""Errors of a remote. Only the command line shows them to users. Other callers go on as without a remote."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from precompiled.core.errors import PrecompiledError
 
 
 class RemoteError(PrecompiledError):
-    """The remote does not answer (``remote-unreachable``, ``remote-timeout``), or cannot be used as it is set up
-    (``remote-unusable``).
+    """The remote does not answer (``remote-unreachable``, ``remote-timeout``), or its settings or credentials are
+    unusable (``remote-unusable``).
     """
 
 
 class Refused(RemoteError):
-    """One object is not taken: ``remote-corrupt``, ``remote-unsigned``, ``remote-untrusted``."""
+    """One object is rejected: ``remote-corrupt``, ``remote-unsigned``, ``remote-untrusted``."""

@@ -1,4 +1,4 @@
-"""The helper evicts: where nothing is compiled no worker does, and what is fetched would fill the disk."""
+"""Evicts for the helper: workers evict only after compiles, so fetched objects alone could fill the disk."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from precompiled.store.artifacts import Store
 
-INTERVAL_S = 60.0  # to add up the sizes of a large store takes a second
+INTERVAL_S = 60.0  # adding up the sizes of a large store takes a second
 
 
 class Evicting:
-    """``failed``: is told what keeps an eviction from being done. ``look`` is for one thread."""
+    """Evicts in a thread of its own. ``failed`` is called with each error. Only one thread may call ``look``."""
 
     def __init__(
         self, store: Store, max_bytes: int, max_inodes: int, failed: Callable[[Exception], None], *,
@@ -29,9 +29,7 @@ class Evicting:
         return self._thread is not None and self._thread.is_alive()
 
     def look(self, published: int) -> None:
-        """Have the store kept within its budgets, in a thread, where more was ``published`` than at the last time and
-        that is long enough ago.
-        """
+        """Evict, in a thread, if ``published`` has grown since the last eviction and INTERVAL_S have passed."""
         now = self._clock()
         if published != self._published and now - self._last >= INTERVAL_S and not self.busy:
             self._published, self._last = published, now
@@ -41,5 +39,5 @@ class Evicting:
     def _evict(self) -> None:
         try:
             self._store.evict(self._max_bytes, self._max_inodes)
-        except Exception as error:  # noqa: BLE001 - what is published is published; `precompiled gc` shows what is wrong
+        except Exception as error:  # noqa: BLE001 - what was published stays; `precompiled gc` shows the error
             self._failed(error)

@@ -1,7 +1,7 @@
-"""What is removed from a remote: by age, and the oldest first where it is too large.
+"""Selects what is removed from a remote: objects beyond an age, and the oldest ones if the remote is too large.
 
-Ages count from when an object was written, by the remote's clock: no store of objects knows when one was last read. A
-host that needs what was removed compiles it, and puts it again.
+Ages count from the time of writing, by the remote's clock, since object stores do not record reads. A host that needs
+a removed object compiles the graph and puts it again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from precompiled.remote.lease import is_lease
 from precompiled.remote.transfer import PARALLEL
 
 LEASE_MAX_AGE_S = 3600.0  # far beyond the longest time without a beat
-_CLOCK = re.compile(r"clock-[0-9a-f]{16}")  # of ``time_there``, left by one that was killed
+_CLOCK = re.compile(r"clock-[0-9a-f]{16}")  # an object of ``time_there`` whose process was killed
 
 
 @dataclass(frozen=True)
 class Item:
-    """One of ours. ``written``: seconds since the epoch; None where the place does not say."""
+    """An object or lease of precompiled's. ``written``: seconds since the epoch; None if the remote does not record
+    it.
+    """
 
     path: str
     size: int
@@ -32,7 +34,7 @@ class Item:
 
 
 def ours(bucket: Bucket) -> list[Item]:
-    """All objects and leases below the URL; what else lies there is nobody's business. Raises RemoteError."""
+    """All objects and leases below the URL. Other files are ignored. Raises RemoteError."""
     return [
         Item(path, size, written)
         for path, (size, written) in sorted(bucket.everything().items())
@@ -41,8 +43,9 @@ def ours(bucket: Bucket) -> list[Item]:
 
 
 def time_there(bucket: Bucket) -> float:
-    """What time it is in the remote, by an object that is written for it, in seconds since the epoch: a clock that is
-    fast here would remove leases of those who hold them. Raises RemoteError.
+    """The present time by the remote's clock, in seconds since the epoch, from an object that is written for this.
+
+    With a fast local clock, leases would be removed while they are held. Raises RemoteError.
     """
     clock = f"clock-{os.urandom(8).hex()}"
     bucket.write(clock, b".")
@@ -50,7 +53,7 @@ def time_there(bucket: Bucket) -> float:
         written = bucket.everything().get(clock, (1, None))[1]
     finally:
         bucket.remove(clock)
-    return time.time() if written is None else written  # a place that says no times has none to compare
+    return time.time() if written is None else written  # a remote without times gives no ages either
 
 
 def _is_lease(path: str) -> bool:
@@ -58,12 +61,12 @@ def _is_lease(path: str) -> bool:
 
 
 def _is_passing(path: str) -> bool:
-    """Whether it is of no use after an hour, whatever may be as old as one likes: a lease, or a clock that was left."""
+    """Whether a path is useless after an hour: a lease, or a clock object that was left."""
     return _is_lease(path) or _CLOCK.fullmatch(path) is not None
 
 
 def expired(items: Collection[Item], now: float, max_age_s: float | None, max_bytes: int | None) -> list[Item]:
-    """Those that are to go. What says no time of its own stays, whatever its size."""
+    """The items to remove. An item without a time of its own stays, whatever its size."""
     found: list[Item] = []
     kept: list[Item] = []
     for item in items:
@@ -81,6 +84,6 @@ def expired(items: Collection[Item], now: float, max_age_s: float | None, max_by
 
 
 def remove(bucket: Bucket, items: Collection[Item]) -> None:
-    """Raises RemoteError; what was removed until then is."""
+    """Remove the items. Raises RemoteError; items that were removed before the error stay removed."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(lambda item: bucket.remove(item.path), items))

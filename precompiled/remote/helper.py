@@ -1,10 +1,11 @@
-"""``python -m precompiled.remote.helper``: fetches for a store from its remote and puts there, for one user; and has
-his farm compile, where he has one (precompiled/farm).
+"""``python -m precompiled.remote.helper``: the helper of a user's store, for its remote and its farm.
 
-A process of its own, with its user's credentials: no program waits for a network nor loads its libraries, and the
-daemon, which is one for all users, has none of them. Started by a client (client/remote_helper.py); it leaves when
-nobody has asked for ``--idle-s``. One for a store: it holds a lock for life. What it does is in ``remote/state.json``
-and ``remote/farm.json``.
+It moves objects between the store and the remote, and sends jobs to the farm (precompiled/farm).
+
+It is a process of its own with its user's credentials. So no program waits for a network or loads network libraries,
+and the daemon, which serves all users, holds no credentials. A client starts it (client/remote_helper.py). It exits
+after ``--idle-s`` seconds without a request. There is one per store: it holds a lock while it runs. Its state is in
+``remote/state.json`` and ``remote/farm.json``.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from precompiled.store import package_format, trust
 from precompiled.store.artifacts import Store
 
 LOOK_S = 1.0
-DRAIN_S = 5.0  # for what is still to be put when it leaves; the next one waits for that (starting.LEAVING_S)
-STREAM_KEPT_S = 10.0  # what came ahead for one process of a program has come for those that start with it
+DRAIN_S = 5.0  # for the remaining puts at its exit; the next helper waits for these (starting.LEAVING_S)
+STREAM_KEPT_S = 10.0  # for this long, processes of a program share a fetch that one of them began
 MAX_JOB_BYTES = 1 << 30
 
 
@@ -52,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-s", type=float, default=10.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
     parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
-    parser.add_argument("--max-bytes", type=int, default=Settings.cache_max_bytes)  # as starting.BUDGETS has them
+    # An argument with "=", as starting.BUDGETS has it.
+    parser.add_argument("--max-bytes", type=int, default=Settings.cache_max_bytes)
     parser.add_argument("--max-inodes", type=int, default=Settings.cache_max_inodes)
     parser.add_argument("--unsigned", action="store_true")
     parser.add_argument("--no-put", action="store_true")
@@ -61,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Stream:
-    """What a program used last, on its way. ``listed``: how many objects; ``fetched``: those that were not here."""
+    """The fetch of what a program used last. ``listed``: the number of objects. ``fetched``: those that were new
+    here.
+    """
 
     def __init__(self, there: transfer.Transfer, program: str) -> None:
         self._there, self._program = there, program
@@ -77,11 +81,11 @@ class _Stream:
         try:
             self._there.bring(objects)
         finally:
-            self.fetched = self._there.counts.fetched - before  # with what a worker has asked for meanwhile
+            self.fetched = self._there.counts.fetched - before  # includes those that workers asked for meanwhile
 
 
 class Helper:
-    """``open`` the remote, then ``serve``. Requests are answered in threads of their own."""
+    """The helper's main object. ``serve`` opens the remote and answers requests, each in a thread of its own."""
 
     def __init__(self, options: argparse.Namespace, arguments: Sequence[str]) -> None:
         self._options, self._arguments = options, list(arguments)
@@ -90,7 +94,7 @@ class Helper:
         self._problem: PrecompiledError | None = None
         self._opened = threading.Event()
         self._claims = Claims(self._failed, may_hold=not options.no_put)
-        self._streams: dict[str, _Stream] = {}  # by program
+        self._streams: dict[str, _Stream] = {}  # program -> its last fetch
         self._lock = threading.Lock()
         self._puts = Puts(
             self._put, failed=self._failed, given_up=self._gave_up, changed=self._tell, rests=self._rests
@@ -98,7 +102,7 @@ class Helper:
         store = Store(options.store, options.base)
         self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._failed)
         self._farm = farm.opened(options.farm, options.store, options.base, self._came) if options.farm else None
-        self._told: dict[str, dict[str, Any]] = {}  # by file
+        self._told: dict[str, dict[str, Any]] = {}  # file name -> the state that it holds
         self._began = self._asked = time.monotonic()
         self._stopping = False
         self._connections = 0
@@ -108,11 +112,11 @@ class Helper:
         return 3 * float(self._options.timeout_s)
 
     def serve(self, listening: socket.socket) -> None:
-        """Until nobody has asked for long, or somebody says so."""
+        """Answer requests until no request has come for ``--idle-s`` seconds, or a stop request comes."""
         for target in (self._open, self._put_all):
             threading.Thread(target=target, daemon=True).start()
         path = self._folder / link.SOCKET
-        # Without its socket nobody finds it: the store was removed.
+        # Without its socket no peer can connect: the store was removed.
         while not self._stopping and self._is_wanted() and path.exists():
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
@@ -121,7 +125,7 @@ class Helper:
                 threading.Thread(target=self._connection, args=(sock,), daemon=True).start()
             self._evicting.look(self._published)
             self._tell()
-        with suppress(OSError):  # whoever asks from now on is for the next one
+        with suppress(OSError):  # later requests go to the next helper
             path.unlink()
         until = time.monotonic() + DRAIN_S
         self._puts.leave(DRAIN_S)
@@ -129,14 +133,14 @@ class Helper:
         self._tell()
 
     def _is_wanted(self) -> bool:
-        # A remote that never opens takes nothing.
+        # A remote that never opens takes no puts.
         puts = self._opened.is_set() and self._puts.waiting > 0
         at_work = puts or self._claims.held > 0 or (self._farm is not None and self._farm.busy)
         return at_work or self._connections > 0 or time.monotonic() - self._asked < self._options.idle_s
 
     @property
     def _published(self) -> int:
-        """How many objects have come here."""
+        """How many objects have arrived in this store."""
         there, farm = self._transfer, self._farm
         return (there.counts.fetched if there is not None else 0) + (farm.counts.compiled if farm is not None else 0)
 
@@ -153,11 +157,11 @@ class Helper:
         with sock, suppress(OSError, ValueError, KeyError, TypeError, WireError):
             sock.settimeout(link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
-            with suppress(OSError):  # who has told something, and gone, is heard all the same
+            with suppress(OSError):  # a peer that has sent its request and closed is still served
                 _say(file, {"wait_s": self._wait_s, "arguments": self._arguments})
             line = file.readline(link.MAX_LINE)
             if not line:
-                return  # somebody has looked whether we are there
+                return  # the peer only checked whether this helper runs
             self._asked = time.monotonic()
             question = json.loads(line)
             if question.get("do") == "turn":
@@ -167,7 +171,9 @@ class Helper:
                 _say(file, answer)
 
     def _turn(self, sock: socket.socket, file: IO[bytes], question: dict[str, Any]) -> None:
-        """A worker asks for its turn at a key, and says on the same connection what becomes of it; or a courier."""
+        """Answer a worker that asks for its turn at a key, and take its reports on the same connection; or answer a
+        courier.
+        """
         key, courier = question["key"], bool(question.get("courier"))
         if not fmt.is_key(key):
             return
@@ -177,15 +183,15 @@ class Helper:
             if courier and "compile" in answer:
                 answer = {"send": True}
         self._tell()
-        # From here on the key's lease is ours to end, where there is one: whoever asked may be gone already.
+        # From here on this method has to end the key's lease, if it has one: the peer may have gone already.
         said, ours = "", "compile" in answer or "send" in answer
         try:
             _say(file, answer)
             if "send" in answer:
-                ours = False  # ``_take`` ends it, or the farm
+                ours = False  # ``_take`` or the farm ends it
                 _say(file, self._take(sock, file, key))
                 return
-            sock.settimeout(None)  # for as long as it compiles
+            sock.settimeout(None)  # no limit while the worker compiles
             while "compile" in answer and (line := file.readline(link.MAX_LINE)):
                 what = json.loads(line)
                 if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
@@ -197,17 +203,17 @@ class Helper:
                 _say(file, {})
         finally:
             self._asked = time.monotonic()
-            if ours and said != "put":  # else when it is put
+            if ours and said != "put":  # a put ends it later
                 self._claims.ended(key, said)
 
     def _remotes(self, key: str) -> dict[str, Any]:
-        """What the remote says of a key, for a worker or a courier."""
+        """The remote's answer about a key, for a worker or a courier."""
         if not self._opened.wait(link.AGAIN_S / 2):
             return {"again_s": link.AGAIN_S} if time.monotonic() - self._began < link.STARTING_S else {"compile": True}
         return {"compile": True} if self._transfer is None else self._claims.ask(self._transfer, key)
 
     def _take(self, sock: socket.socket, file: IO[bytes], key: str) -> dict[str, Any]:
-        """A courier's job, for the farm, which then has the key's lease."""
+        """Take a courier's job for the farm, which then holds the key's lease."""
         assert self._farm is not None
         taken = False
         try:
@@ -223,7 +229,7 @@ class Helper:
                 self._claims.ended(key, "")
 
     def _came(self, key: str, slots: list[int]) -> None:
-        """The farm has ended with a key; what came is published in these slots."""
+        """Called when the farm has ended a key. The results are published in these slots."""
         put = [self._will_put({"do": "put", "key": key, "slot": slot}) for slot in slots]
         if not any(put):
             self._claims.ended(key, "")
@@ -259,12 +265,12 @@ class Helper:
                 return self._farm.document()
             case {"do": "stop"}:
                 self._stopping = True
-                with suppress(OSError):  # whoever asks from now on is for the next one
+                with suppress(OSError):  # later requests go to the next helper
                     (self._folder / link.SOCKET).unlink()
         return {}
 
     def _ahead(self, program: str) -> Iterator[dict[str, Any]]:
-        """Publish what a program used last, once for all of its processes that ask meanwhile."""
+        """Fetch what a program used last, once for all of its processes that ask meanwhile."""
         if not self._opened.wait(self._wait_s) or self._transfer is None:
             return
         with self._lock:
@@ -298,7 +304,7 @@ class Helper:
     def _put(self, item: Item) -> None:
         there, what = self._transfer, item.what
         if there is None:
-            return  # the remote cannot be used at all, which is told
+            return  # the remote is unusable, which the state file says
         if what["do"] == "used":
             lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"])
             return
@@ -311,7 +317,7 @@ class Helper:
                 if is_it and (there.put_artifact(artifact) or item.tries):  # the first try may have got so far
                     lease.remove_given_up(there, what["key"])
         finally:
-            if not item.tries:  # nobody waits for a second try; by then another worker may have the key's lease
+            if not item.tries:  # a second try has no lease: another worker may hold the key's lease by then
                 self._claims.ended(what["key"], "put")
 
     def _rests(self) -> bool:
@@ -341,12 +347,12 @@ class Helper:
     def _failed(self, error: Exception) -> None:
         if isinstance(error, RemoteError) and self._transfer is not None:
             self._transfer.failed(error)
-        with suppress(OSError, ValueError):  # its log's disk is full: a thread that puts, or holds a lease, goes on
+        with suppress(OSError, ValueError):  # the log's disk is full: a thread that puts or holds a lease must go on
             sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
             sys.stderr.flush()
 
     def _tell(self) -> None:
-        """Write what has changed of the remote's state, and of the farm's."""
+        """Write the states of the remote and of the farm to their files, if they have changed."""
         if self._farm is not None:
             self._write(link.FARM_STATE, self._farm.document())
         if self._problem is not None:
@@ -376,7 +382,7 @@ def _say(file: IO[bytes], answer: dict[str, Any]) -> None:
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     told = starting.detach() if options.detach else -1
-    os.chdir("/")  # the umask stays its user's: a shared directory is made by it, and all that is here says its mode
+    os.chdir("/")  # the user's umask stays, for directories that others share; all other files get explicit modes
     folder = link.folder(options.store)
     for directory in (options.store, folder):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -401,4 +407,4 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
-    os._exit(status)  # a request that hangs has a thread, and its library may wait for its own
+    os._exit(status)  # a request that hangs keeps its thread, and network libraries may wait for theirs

@@ -1,13 +1,13 @@
-"""The keys of a user: his own, to sign what his hosts put into remotes, and those of others whom he believes.
+"""The keys of a user: the own key, which signs objects in remotes, and the keys that the user trusts.
 
 ::
 
     $XDG_CONFIG_HOME/precompiled/keys/     0700
       own.pem                              an ed25519 private key (PKCS #8), 0600: this host signs with it
-      <id>.pub                             a key that is believed: a line with its 32 bytes in base64, and a name
+      <id>.pub                             a trusted public key: a line with its 32 bytes in base64, and a name
 
-An id is the first 16 digits of the SHA-256 of a public key's bytes. It is read under the rules of the store: what
-others could have written is believed by nobody. ``cryptography`` is imported to sign and to verify only.
+An id is the first 16 digits of the SHA-256 of a public key's bytes. Key files are read under the store's rules: a
+file that another user could have written is never trusted. ``cryptography`` is imported only to sign and to verify.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 class BadKey(PrecompiledError):
-    """A key cannot be made, read or believed: ``code`` says which."""
+    """A key cannot be made, read or trusted. ``code`` says which."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A key that is believed, or may be. ``name``: what people call it."""
+    """A public key, trusted or not. ``name``: a name for people."""
 
     data: bytes
     name: str
@@ -73,7 +73,7 @@ def folder() -> Path:
 
 
 def own() -> Any | None:
-    """The private key of this user; None where he has none. Raises RemoteError where it cannot be used."""
+    """The private key of this user, or None if there is none. Raises RemoteError if it is unusable."""
     try:
         with trust.open_directory(folder()) as fd:
             data = trust.read_file(OWN, fd, _MAX_FILE_BYTES, shown=str(folder() / OWN))
@@ -94,9 +94,9 @@ def public_of(private: Any, name: str = "") -> PublicKey:
 
 
 def believed() -> dict[str, PublicKey]:
-    """The keys of others that are believed, by id. Raises UntrustedStore where somebody else could have put one there.
+    """The trusted keys of others, by id. Raises UntrustedStore if another user could have put one there.
 
-    One whose name is not its id is left out.
+    A key whose file name is not its id is left out.
     """
     found = {}
     with suppress(FileNotFoundError), trust.open_directory(folder()) as fd:
@@ -112,7 +112,7 @@ def believed() -> dict[str, PublicKey]:
 
 
 def new() -> PublicKey:
-    """Make this user's own key. Raises BadKey where there is one."""
+    """Make this user's own key. Raises BadKey if there is one already."""
     ed25519, serialization = _library()
     private = ed25519.Ed25519PrivateKey.generate()
     data = private.private_bytes(
@@ -130,7 +130,7 @@ def new() -> PublicKey:
 
 
 def believe(key: PublicKey) -> Path:
-    """Believe what is signed by a key from now on."""
+    """Trust a key's signatures from now on. Returns the path of its file."""
     _prepare()
     path = folder() / f"{key.id}{SUFFIX}"
     with durable.replacing(path, 0o600) as file:
@@ -139,7 +139,7 @@ def believe(key: PublicKey) -> Path:
 
 
 def disbelieve(id: str) -> bool:
-    """The opposite; whether it was believed."""
+    """Stop trusting a key. Returns whether it was trusted."""
     if not _ID.fullmatch(id):
         raise BadKey(f"{id[:80]!r} is no id of a key", "See `precompiled keys list`", code="bad-public-key")
     try:
@@ -154,7 +154,7 @@ def sign(private: Any, data: bytes) -> str:
 
 
 def verifies(key: PublicKey, data: bytes, signature: str) -> bool:
-    """Whether ``signature`` is of ``data``, by ``key``."""
+    """Whether ``signature`` is one of ``data`` by ``key``."""
     ed25519, _ = _library()
     from cryptography.exceptions import InvalidSignature
 

@@ -1,15 +1,18 @@
-"""A lease on a key: of all hosts that miss it, one compiles, and the others wait for what it puts (decision 0048).
+"""A lease on a key: of all hosts that miss it, one compiles, and the others wait for its artifact (decision 0048).
 
 ::
 
     artifacts/<key>/lease-<by>-<fence>     beside the key's objects, so one listing shows both
 
-``by``: the id of its holder's key; hosts that believe it wait. ``fence``: 1, 2, ... Each is made by a put that fails
-where it is there already, so there is one holder. It is *alive* while it grows: its holder adds a byte every
-``beat_s``; nobody reads what is in it. Who has seen its size unchanged for ``ttl_s`` of looking takes it for dead, and
-makes the next one: no clock is compared with another's. A holder that comes late sees the higher fence and stops; what
-it puts all the same is one more object for the same variant, and does no harm. Where a lease is *empty* its holder
-could not compile: everybody tries for himself. It is removed when its signer has put the artifact all the same.
+- ``by`` is the id of the holder's key. Hosts that trust this key wait.
+- ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists, so there is one holder.
+- A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Its content is not read.
+- A lease is dead for a host that has seen its size unchanged for ``ttl_s`` of looking. This host then creates the
+  next one. No two clocks are compared.
+- A holder that finds a higher fence stops. If it still puts an artifact, the remote has one more object for the same
+  variant, which is harmless.
+- A lease is *empty* if its holder could not compile: every host then tries itself. It is removed when its signer has
+  put the artifact after all.
 """
 
 from __future__ import annotations
@@ -28,17 +31,17 @@ from precompiled.remote.errors import RemoteError
 from precompiled.remote.transfer import Transfer
 
 TTL_S = 30.0
-BEATS = 3  # within that time
+BEATS = 3  # per ``ttl_s``
 _LEASE = re.compile(r"lease-([0-9a-f]{16}|unsigned)-([0-9]{8})")
 
 
 class Found(Enum):
-    """What a look at a key has shown."""
+    """The result of a look at a key."""
 
-    HERE = "here"  # something of it was fetched that was not here
-    MINE = "mine"  # this host holds the lease: it compiles
-    THEIRS = "theirs"  # another one does
-    ALONE = "alone"  # no lease can be had, or its holder could not compile: this host compiles without
+    HERE = "here"  # an object that this host lacked was fetched
+    MINE = "mine"  # this host holds the lease, so it compiles
+    THEIRS = "theirs"  # another host holds the lease
+    ALONE = "alone"  # no lease can be had, or its holder could not compile: this host compiles without one
 
 
 def is_lease(name: str) -> bool:
@@ -46,7 +49,7 @@ def is_lease(name: str) -> bool:
 
 
 def remove_given_up(there: Transfer, key: str) -> None:
-    """Remove the empty leases of this host's signer: the artifact is there. Raises RemoteError."""
+    """Remove the empty leases of this host's signer, since the artifact is in the remote. Raises RemoteError."""
     folder = f"{form.FOLDERS[ARTIFACT]}/{key}"
     for name, size in there.bucket.listed(folder).items():
         if size == 0 and (found := _LEASE.fullmatch(name)) and found[1] == there.trust.by:
@@ -54,9 +57,10 @@ def remove_given_up(there: Transfer, key: str) -> None:
 
 
 class Claim:
-    """One host's way to one key. ``look`` until it is not THEIRS; while it is MINE, ``beat``, then one of the ends.
+    """One host's claim to one key. Call ``look`` until its result is not THEIRS. If it is MINE, call ``beat``, then
+    one of ``end`` and ``give_up``.
 
-    All methods raise RemoteError; ``look`` raises StoreError too.
+    All methods raise RemoteError. ``look`` also raises StoreError.
     """
 
     def __init__(
@@ -66,13 +70,14 @@ class Claim:
         self._there, self._key, self._clock = there, key, clock
         self._may_hold = may_hold and bool(there.trust.by)
         self.ttl_s, self.beat_s = ttl_s, ttl_s / BEATS
-        self.fence = 0  # of the lease that is held
+        self.fence = 0  # of the lease that this host holds; 0 if none
         self._size = 0
-        # Of each signer's newest lease: fence, size, for how long it was seen so, when it was looked at.
+        # Each signer's newest lease: fence, size, the seconds for which it was seen so, and the time of the last
+        # look.
         self._seen: dict[str, tuple[int, int, float, float]] = {}
 
     def look(self) -> Found:
-        """Fetch what is there of the key; else take the lease, where nobody holds it."""
+        """Fetch the key's objects from the remote. If there is none, take the lease, unless another host holds it."""
         objects, leases = self._listed()
         if self._there.fetch(self._key, objects):
             return Found.HERE
@@ -87,12 +92,12 @@ class Claim:
             return Found.ALONE
         holder = f"{socket.gethostname()} {os.getpid()} ".encode()
         if not self._there.bucket.create(self._path(mine + 1), holder):
-            return Found.THEIRS  # somebody was faster
+            return Found.THEIRS  # another host was faster
         self.fence, self._size = mine + 1, len(holder)
-        try:  # what was put between the listing and the lease, which its holder then removed
+        try:  # an artifact may have been put, and its lease removed, between the listing and this lease
             is_here = self._there.fetch(self._key)
         except Exception:
-            with suppress(RemoteError):  # or others would wait for it
+            with suppress(RemoteError):  # otherwise other hosts would wait for it
                 self.end()
             raise
         if is_here:
@@ -107,36 +112,36 @@ class Claim:
         if known is None or known[:2] != (fence, size):
             self._seen[by] = fence, size, 0.0, now
             return True
-        # A time in which this host did not look, or was not answered, proves nothing.
+        # A time in which this host did not look, or got no answer, proves nothing.
         unchanged = known[2] + min(now - known[3], self.beat_s)
         self._seen[by] = fence, size, unchanged, now
         return unchanged < self.ttl_s
 
     def beat(self) -> bool:
-        """Show that the holder lives; whether the lease is still held."""
+        """Show that the holder is alive. Returns whether the lease is still held."""
         _objects, leases = self._listed()
         if leases.get(self._there.trust.by, (0, 1))[0] > self.fence:
-            self.fence = 0  # it was taken for dead
+            self.fence = 0  # another host took it for dead
             return False
         self._size += 1
         self._there.bucket.write(self._path(self.fence), b"." * self._size)
         return True
 
     def end(self) -> None:
-        """The artifact is there, or this host does not compile after all: remove the lease."""
+        """Remove the lease: the artifact is in the remote, or this host does not compile after all."""
         if self.fence:
             for fence in range(1, self.fence + 1):
                 self._there.bucket.remove(self._path(fence))
             self.fence = 0
 
     def give_up(self) -> None:
-        """The key cannot be compiled here: nobody is to wait for it."""
+        """Mark the key as one that this host cannot compile, so that no other host waits for it."""
         if self.fence:
             self._there.bucket.write(self._path(self.fence), b"")
             self.fence = 0
 
     def _listed(self) -> tuple[list[Object], dict[str, tuple[int, int]]]:
-        """The key's objects, and each believed signer's newest lease: fence and size."""
+        """The key's objects, and the newest lease of each trusted signer as (fence, size)."""
         folder = f"{form.FOLDERS[ARTIFACT]}/{self._key}"
         objects: list[Object] = []
         leases: dict[str, tuple[int, int]] = {}

@@ -1,26 +1,27 @@
-"""Asking the helper of a store (helper.py), over a Unix socket in the store: one line of JSON each way.
+"""The client's side of the helper's protocol (helper.py): a Unix socket in the store, one line of JSON each way.
 
 ::
 
-    helper -> {"wait_s", "arguments"}         at once, when it is connected to; who asks need not wait for it
-    asker  -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py); in
-                                              the last case it holds the key's lease until the connection ends, or
-              then, on the same one:
-              {"do": "put", "key", "slot"}    helper -> {}, before it is put: until it is
+    helper -> {"wait_s", "arguments"}         at once, on each connection; the peer need not wait for it
+    peer   -> {"do": "turn", "key"}           helper -> {"found"}, {"again_s"} or {"compile"}, at once (claims.py). With
+                                              {"compile"} it holds the key's lease until the connection ends, or until
+                                              one of these on the same connection:
+              {"do": "put", "key", "slot"}    helper -> {} before it puts the artifact; it ends the lease after that
               {"do": "failed"}                helper -> {}
-              {"do": "turn", "key", "courier": true}    (of a courier: whether the farm has it, or takes it)
+              {"do": "turn", "key", "courier": true}    (from a courier: does the farm have the job, or take it?)
                                               helper -> {"found"}, {"again_s"}, {"keep_s"}, or {"send"}; then
               {"bytes"}, and the job          helper -> {"again_s"}
-              {"do": "farm"}                  helper -> what it knows of the farm, when that has answered or failed
-              {"do": "put", "key", "slot"}    (on one of its own) the same, without a lease
+              {"do": "farm"}                  helper -> its state of the farm, once the farm has answered or failed
+              {"do": "put", "key", "slot"}    (on its own connection) the same, without a lease
               {"do": "put-entry", "function", "name"}      the same
-              {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"}: what the program used last is here
+              {"do": "ahead", "program"}      helper -> {"listed"}, then {"fetched"} once the program's last objects
+                                              are in the store
               {"do": "used", "program", "keys", "fresh", "entries"}     helper -> {}, before it is listed (lists.py)
-              {"do": "flush"}                 helper -> {}, when all that it was told to put is put, or was tried
-              {"do": "stop"}                  helper -> {}, and it leaves, when it has tried that once more
+              {"do": "flush"}                 helper -> {}, after each object that it has to put was tried once
+              {"do": "stop"}                  helper -> {}, then it tries these once more and exits
 
-Whoever asks goes on without an answer, as on one host: ``ask`` gives None and raises nothing. The standard library
-alone: workers and clients import this.
+Without an answer the peer goes on as without a helper: ``ask`` returns None and raises nothing. This file uses the
+standard library only, since workers and clients import it.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ FOLDER = "remote"
 SOCKET = "socket"
 STATE = "state.json"
 FARM_STATE = "farm.json"
-STARTING = "starting"  # there while a helper starts, touched by who starts it
+STARTING = "starting"  # exists while a helper starts; the process that starts it writes it
 STARTING_S = 15.0
 GREETING_S = 2.0
 LOOK_S = 0.05
-AGAIN_S = 1.0  # after which a worker asks again while the helper starts, or the remote is asked
-SENT_S = 30.0  # a graph that goes to the farm
-TURN_S = 10.0  # an answer comes at once; a worker that gives up compiles, and so does whoever has the lease then
-USED_S = 0.5  # a process that ends waits no longer
+AGAIN_S = 1.0  # after which a worker asks again while the helper starts, or while the remote has not answered
+SENT_S = 30.0  # for sending a graph to the farm
+# For an answer, which normally comes at once; a worker without one compiles, and so does the lease's next holder.
+TURN_S = 10.0
+USED_S = 0.5  # a process that ends waits no longer than this
 MAX_LINE = 1 << 20
 
 
@@ -56,23 +58,26 @@ def folder(root: Path) -> Path:
 
 
 def ask(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> dict[str, Any] | None:
-    """The answer of the helper of the store at ``root``; None where there is none, or it does not answer in time.
+    """Ask the helper of the store at ``root``. Returns its answer, or None without a helper or without an answer in
+    time.
 
-    One that is being started is waited for. ``wait_s``: instead of what the helper itself says that it may take.
+    Waits for a helper that is starting. ``wait_s`` replaces the time limit that the helper states in its greeting.
     """
     return next(answers(root, question, wait_s=wait_s), None)
 
 
 def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
-    """The same for a question that has several answers, each of which may take so long."""
+    """As ``ask``, for a question with several answers. The time limit applies to each of them."""
     sock = _connected(root, wait_s)
     if sock is None:
         return
-    guarded, held = sockets.GuardedSocket(sock), bytearray()  # a program may close it while its remote answers
+    # Guarded: a program may close the descriptor during the wait.
+    guarded, held = sockets.GuardedSocket(sock), bytearray()
     try:
         with suppress(OSError, ValueError, KeyError, TypeError):
             soon = min(GREETING_S, wait_s or GREETING_S)
-            # Before the greeting, which may be late on a busy machine: the helper reads the question all the same.
+            # Sent before the greeting is read, which may be late on a busy machine. The helper reads the question all
+            # the same.
             _send(guarded, json.dumps(question).encode() + b"\n", soon)
             greeting = json.loads(_line(guarded, held, soon))
             while line := _line(guarded, held, wait_s or float(greeting["wait_s"]) + 1.0):
@@ -85,7 +90,7 @@ def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None
 
 
 def _send(sock: sockets.GuardedSocket, data: bytes, wait_s: float) -> None:
-    """Raises OSError where the peer reads nothing for so long."""
+    """Send all data. Raises OSError if the peer reads nothing for ``wait_s`` seconds."""
     left = memoryview(data)
     until = time.monotonic() + wait_s
     while left:
@@ -98,7 +103,9 @@ def _send(sock: sockets.GuardedSocket, data: bytes, wait_s: float) -> None:
 
 
 def _line(sock: sockets.GuardedSocket, held: bytearray, wait_s: float) -> bytes:
-    """The next line, or b"" at the end. ``held``: what has arrived beyond the last one. Raises OSError as ``_send``."""
+    """Return the next line, or b"" at the end. ``held``: bytes received after the last line. Raises OSError on a
+    timeout.
+    """
     until = time.monotonic() + wait_s
     while (end := held.find(b"\n")) < 0:
         data = sock.receive(1 << 16)
@@ -116,7 +123,7 @@ def _line(sock: sockets.GuardedSocket, held: bytearray, wait_s: float) -> bytes:
 
 
 def greeting(root: Path) -> dict[str, Any] | None:
-    """What the helper of a store says of itself; None where none listens."""
+    """The greeting of a store's helper, or None if none listens."""
     sock = _connect(root)
     if sock is None:
         return None
@@ -136,7 +143,7 @@ def _connected(root: Path, wait_s: float | None) -> socket.socket | None:
         if sock is not None:
             return sock
         if not _is_starting(root) or time.monotonic() > until:
-            return _connect(root)  # it listens by now, or there is none
+            return _connect(root)  # it may listen by now
         time.sleep(LOOK_S)
 
 
@@ -151,7 +158,8 @@ def _connect(root: Path) -> socket.socket | None:
     directory = -1
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # By the directory's descriptor: a socket's path may have 107 bytes, and a store's may have more.
+        # Through the directory's descriptor: a socket's path is limited to 107 bytes, and a store's path may be
+        # longer.
         directory = os.open(folder(root), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         sock.settimeout(GREETING_S)
         sock.connect(f"/proc/self/fd/{directory}/{SOCKET}")
@@ -167,8 +175,10 @@ def _connect(root: Path) -> socket.socket | None:
 
 
 class Turn:
-    """What a worker does with a job, as its store's helper says: nothing where ``found``, which is published here by
-    now; later, after ``again_s``; else it compiles, and says what becomes of it.
+    """The helper's answer to a worker about a key.
+
+    If ``found``, the artifact is in the store by now. If ``again_s`` is set, the worker asks again after that many
+    seconds. Otherwise the worker compiles, and reports the outcome.
     """
 
     def __init__(self, root: Path, key: str) -> None:
@@ -177,12 +187,12 @@ class Turn:
         self._file: Any = None
 
     def published(self, slot: int) -> None:
-        """It was compiled: the helper puts it, then gives the lease back."""
+        """Report that the key was compiled. The helper puts the artifact, then ends the lease."""
         if not self._said({"do": "put", "key": self._key, "slot": slot}):
             put_artifact(self._root, self._key, slot)
 
     def failed(self) -> None:
-        """It cannot be compiled: no other host is to wait for it."""
+        """Report that the key cannot be compiled, so that no other host waits for it."""
         self._said({"do": "failed"})
 
     def _said(self, what: dict[str, Any]) -> bool:
@@ -195,7 +205,7 @@ class Turn:
 
 @contextmanager
 def turn(root: Path, key: str) -> Iterator[Turn]:
-    """Ask the helper whether to compile a key. Where there is none, or it does not answer, the answer is yes."""
+    """Ask the helper whether to compile a key. Without a helper or an answer, the worker compiles."""
     found = Turn(root, key)
     sock = _connect(root)
     if sock is None:
@@ -214,11 +224,11 @@ def turn(root: Path, key: str) -> Iterator[Turn]:
             yield found
         finally:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # its file has a descriptor of its own
+                sock.shutdown(socket.SHUT_RDWR)  # shutdown, since ``file`` holds a descriptor of its own
 
 
 def offer(root: Path, key: str, job: Callable[[], bytes]) -> dict[str, Any]:
-    """Offer a job to the farm: what the helper says; {} where there is none, or it does not answer."""
+    """Offer a job to the farm. Returns the helper's answer, or {} without a helper or an answer."""
     sock = _connected(root, None)
     if sock is None:
         return {}
@@ -245,7 +255,7 @@ def _asked(file: Any, question: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def put_artifact(root: Path, key: str, slot: int) -> None:
-    """Tell the helper of what was published here."""
+    """Report an artifact that was published in this store, so that the helper puts it."""
     ask(root, {"do": "put", "key": key, "slot": slot}, wait_s=GREETING_S)
 
 
@@ -256,13 +266,15 @@ def put_entry(root: Path, function: str, name: str) -> None:
 def used(
     root: Path, program: str, keys: Sequence[str], fresh: Sequence[str], entries: Sequence[tuple[str, str]]
 ) -> bool:
-    """Tell the helper what a program uses; whether it has heard. ``fresh``: those keys that were not there before."""
+    """Report what a program used. Returns whether the helper answered. ``fresh``: the keys that the store lacked
+    before.
+    """
     question = {"do": "used", "program": program, "keys": keys, "fresh": fresh, "entries": entries}
     return ask(root, question, wait_s=USED_S) is not None
 
 
 def state(root: Path, name: str = STATE) -> dict[str, Any] | None:
-    """What the helper has last written of the remote, or (FARM_STATE) of the farm; None where none ever ran."""
+    """The helper's last state of the remote or, for FARM_STATE, of the farm. None if no helper has ever run."""
     with suppress(OSError, ValueError):
         found = json.loads((folder(root) / name).read_bytes())
         if isinstance(found, dict):

@@ -1,12 +1,13 @@
-"""What a program used last, listed in the remote under its identity, so that an empty host can fetch it in one go.
+"""Lists in the remote what each program used last, so that a new host can fetch it all at once.
 
 ::
 
-    programs/<program>/<label>-<by>-<digest>     an object as all others (envelope.py); writers' lie side by side
-    body = {"objects": [[path, size]*]}          JSON; the newest used first
+    programs/<program>/<label>-<by>-<digest>     an object like all others (envelope.py), one or more per writer
+    body = {"objects": [[path, size]*]}          JSON; the last used object first
 
-A list is a hint: each object that it names is verified as any other, and what it lacks is found by its key. A writer
-puts a new one where he misses something in those that are there, with what they had, and removes his own older ones.
+A list is a hint: each object in it is verified like any other, and objects that are not in it are found by their key.
+If the present lists lack something that a writer used, the writer puts a new list, which includes their content, and
+removes its own older lists.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from precompiled.remote.errors import Refused
 from precompiled.remote.transfer import Transfer
 from precompiled.store import package_format
 
-LABEL = f"{1:016x}"  # the format
+LABEL = f"{1:016x}"  # the format's version
 MAX_LISTED = 2000
-MAX_LISTS = 8  # that are read
+MAX_LISTS = 8  # the number of lists that are read
 
 
 def listed(there: Transfer, program: str) -> tuple[list[Object], list[Object]]:
-    """The lists of a program that are believed, and the objects that they name. Raises RemoteError."""
+    """Return the trusted lists of a program, and the objects that they name. Raises RemoteError."""
     lists: list[Object] = []
     found: dict[str, Object] = {}
     for item in there.objects(LIST, program):
@@ -40,7 +41,7 @@ def listed(there: Transfer, program: str) -> tuple[list[Object], list[Object]]:
         except (Refused, CorruptArtifact) as error:
             there.refuse(item, error)
         except FileNotFoundError:
-            continue  # its writer has a newer one
+            continue  # its writer has replaced it
         else:
             lists.append(item)
             found.update((one.path, one) for one in objects)
@@ -59,9 +60,9 @@ def _parsed(body: bytes) -> list[Object]:
 def note(
     there: Transfer, program: str, keys: Collection[str], fresh: Collection[str], entries: Iterable[tuple[str, str]]
 ) -> bool:
-    """Have a program's lists name what it used; whether one was written. Raises RemoteError.
+    """Add what a program used to its lists. Returns whether a list was written. Raises RemoteError.
 
-    ``fresh``: those of the keys of which a variant may be new. ``entries``: function and file name.
+    ``fresh``: the keys that may have a new variant. ``entries``: (function, file name) of each.
     """
     if not there.trust.by:
         return False

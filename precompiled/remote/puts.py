@@ -1,8 +1,10 @@
-"""What a helper is to put into the remote: in the order in which it was told, and again where the remote fails.
+"""The helper's queue of puts: in the order of the requests, and again if the remote fails.
 
-What was not tried yet is *fresh*, and tried at once, so who waits in ``flush`` waits for one try of each. What the
-remote did not take is tried again, ``AGAIN_S`` later and not while the remote rests (bucket.py), until it is KEPT_S
-old; then it is given up. What a program has used is listed after what was told before it: a list names what is there.
+- An item that was not tried yet is *fresh*, and is tried at once. So ``flush`` waits for one try of each item.
+- An item that failed is tried again after ``AGAIN_S``, but not while the remote rests (bucket.py).
+- An item that is KEPT_S old is given up.
+- A list of what a program used is put after the items that were added before it, since a list must name only objects
+  that are in the remote.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from precompiled.remote.errors import RemoteError
 
 MAX_WAITING = 10_000
 AGAIN_S = REST_S
-KEPT_S = 600.0  # a remote that is away for longer has its objects by `precompiled push`
-LOOK_S = 1.0  # whether the remote still rests
+KEPT_S = 600.0  # after a longer outage, `precompiled push` puts the objects
+LOOK_S = 1.0  # between two looks whether the remote still rests
 
 
 @dataclass
 class Item:
-    """``what``: as the helper was told (link.py)."""
+    """One put. ``what``: the request (link.py)."""
 
     what: dict[str, Any]
     since: float
@@ -35,10 +37,13 @@ class Item:
 
 
 class Puts:
-    """Thread-safe; ``run`` has a thread of its own.
+    """The queue. Thread-safe; ``run`` has a thread of its own.
 
-    ``put`` tries an item. ``failed`` is told each error, ``given_up`` what is not tried again: how many, and why;
-    ``changed`` is called after each try. ``rests``: whether the remote is left alone now.
+    - ``put`` tries an item.
+    - ``failed`` is called with each error.
+    - ``given_up`` is called with the number of items that are not tried again, and the reason.
+    - ``changed`` is called after each try.
+    - ``rests`` returns whether the remote must not be used now.
     """
 
     def __init__(
@@ -48,19 +53,19 @@ class Puts:
     ) -> None:  # fmt: skip
         self._put, self._failed, self._given_up, self._changed, self._rests = put, failed, given_up, changed, rests
         self._fresh: deque[Item] = deque()
-        self._again: deque[Item] = deque()  # by when they are due
+        self._again: deque[Item] = deque()  # ordered by their due times
         self._trying: Item | None = None
         self._left = False
         self._state = threading.Condition()
 
     @property
     def waiting(self) -> int:
-        """How many are still to be put, with the one that is on its way."""
+        """The number of items that are not put yet, including the one under way."""
         with self._state:
             return len(self._fresh) + len(self._again) + (self._trying is not None)
 
     def add(self, what: dict[str, Any]) -> bool:
-        """Whether there was room for it."""
+        """Add an item. Returns whether there was room for it."""
         with self._state:
             if not self._left and len(self._fresh) + len(self._again) < MAX_WAITING:
                 self._fresh.append(Item(what, time.monotonic()))
@@ -70,7 +75,7 @@ class Puts:
         return False
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Try each once, now; whether all were, in time."""
+        """Try each item once, now. Returns whether all were tried in time."""
         with self._state:
             self._fresh.extendleft(reversed(self._again))
             self._again.clear()
@@ -78,7 +83,7 @@ class Puts:
             return self._state.wait_for(lambda: not self._fresh and self._trying is None, timeout_s)
 
     def leave(self, timeout_s: float) -> None:
-        """The same at the helper's end: what is not put then is given up."""
+        """Flush at the helper's exit, and give up the items that are left."""
         self.flush(timeout_s)
         with self._state:
             self._left = True
@@ -89,7 +94,7 @@ class Puts:
         self._give_up(left, "the helper has left")
 
     def run(self) -> None:
-        """Until ``leave``."""
+        """Put items until ``leave``."""
         while (item := self._next()) is not None:
             item.error = None
             try:
@@ -97,7 +102,7 @@ class Puts:
             except RemoteError as error:
                 item.error = error
                 self._failed(error)
-            except Exception as error:  # noqa: BLE001 - the thread goes on; here it cannot be read, or was evicted
+            except Exception as error:  # noqa: BLE001 - the thread goes on; the artifact is unreadable or evicted
                 self._failed(error)
             finally:
                 with self._state:
@@ -113,7 +118,7 @@ class Puts:
         self._again.append(item)
 
     def _taken(self, items: deque[Item]) -> Item | None:
-        """The first of these, to be tried; None where that is a list, and what was told before it is not there yet."""
+        """Take the first of these items. Returns None if it is a list, and an item before it still has to be put."""
         item = items.popleft()
         if item.what.get("do") == "used" and any(other.what.get("do") != "used" for other in self._again):
             self._later(item, self._again[-1].due)
@@ -136,7 +141,7 @@ class Puts:
                     if ready:
                         if (taken := self._taken(ready)) is not None:
                             return taken
-                        self._state.notify_all()  # nothing may be fresh any more
+                        self._state.notify_all()  # there may be no fresh item any more
                         continue
                     self._state.wait(None if due is None else LOOK_S if due <= 0 else min(due, LOOK_S))
             if old:

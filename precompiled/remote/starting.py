@@ -1,4 +1,4 @@
-"""How a helper's process begins: in the background, the only one of its store, listening."""
+"""The start of a helper's process: it detaches, becomes the only helper of its store, and listens."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from pathlib import Path
 from precompiled.remote import link
 from precompiled.store import trust
 
-LEAVING_S = 10.0  # one of other settings has left by then: helper.LOOK_S, and helper.DRAIN_S for what it has to put
+LEAVING_S = 10.0  # within which a helper of other settings exits: helper.LOOK_S, and helper.DRAIN_S for its puts
 
 
 BUDGETS = ("--max-bytes=", "--max-inodes=")
 
 
 def identity(argv: Sequence[str]) -> list[str]:
-    """By which arguments a helper is another one: not by how large its store may be, or programs that differ in that
-    alone would end each other's.
+    """The arguments by which two helpers differ. The budgets do not count: otherwise programs whose settings differ
+    only in the store's size would stop each other's helper.
     """
     return [item for item in argv if item != "--detach" and not item.startswith(BUDGETS)]
 
 
 def listening(folder: Path) -> socket.socket:
-    """The socket, in place of what a dead helper left. By the directory's descriptor: its path may be too long."""
+    """The listening socket, which replaces the one of a dead helper. Bound through the directory's descriptor, since
+    its path may be too long.
+    """
     with trust.open_directory(folder) as directory:
         with suppress(FileNotFoundError):
             os.unlink(link.SOCKET, dir_fd=directory)
@@ -38,8 +40,11 @@ def listening(folder: Path) -> socket.socket:
 
 
 def detach() -> int:
-    """Leave the starter, whose ``os.wait()`` must not find us among its children. What it started ends when its child
-    here closes the descriptor that is returned: it listens, or has ended.
+    """Detach from the process that started the helper, whose ``os.wait()`` must not find the helper among its
+    children.
+
+    The process that it started exits once the child closes the returned descriptor: when the child listens or has
+    ended.
     """
     reading, writing = os.pipe()
     if os.fork() != 0:
@@ -52,7 +57,7 @@ def detach() -> int:
 
 
 def is_ours(lock: int, store: Path, arguments: list[str]) -> bool:
-    """Whether this process is the store's helper now. One of other settings, which was told to stop, is waited for."""
+    """Whether this process becomes the store's helper. Waits for a helper of other settings that was told to stop."""
     deadline = time.monotonic() + LEAVING_S
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Between a store and a remote: fetch what is believed and verified, and publish it; put what was published.
+"""Moves objects between a store and a remote: fetches, verifies and publishes trusted objects; puts published ones.
 
-Raises RemoteError where the remote does not answer. One object that is not as it should be is refused, counted in
-``counts.refused``, and harms nothing else.
+Raises RemoteError if the remote does not answer. An object that is untrusted or corrupt is refused, counted in
+``counts.refused``, and does not affect others.
 """
 
 from __future__ import annotations
@@ -29,19 +29,23 @@ from precompiled.store.packages import Entry
 from precompiled.store.reading import Artifact
 from precompiled.store.requests import RequestRecord
 
-MAX_TRIED = 4  # objects for the same variant
-PARALLEL = 16  # requests at a time, where many objects are wanted
+MAX_TRIED = 4  # objects that are tried for one variant
+PARALLEL = 16  # simultaneous requests for many objects
 
 
 @dataclass
 class Counts:
-    """What was done. ``refused``: objects, by code; ``failed``: requests that gave nothing, by code; ``given_up``:
-    objects that were to be put, and are not tried again; ``last``: the last of the three in a sentence.
+    """Counts of a transfer.
+
+    - ``refused``: refused objects, by code
+    - ``failed``: failed requests, by code
+    - ``given_up``: objects that were not put, and are not tried again
+    - ``last``: the last of these three, in a sentence
     """
 
     fetched: int = 0
     put: int = 0
-    absent: int = 0  # keys that had to be compiled here
+    absent: int = 0  # keys that had to be compiled on this host
     bytes_fetched: int = 0
     bytes_put: int = 0
     given_up: int = 0
@@ -54,19 +58,23 @@ class Transfer:
     def __init__(self, store: Store, bucket: Bucket, trust: Trust) -> None:
         self.store, self.bucket, self.trust = store, bucket, trust
         self.counts = Counts()
-        self._lock = threading.Lock()  # of the counts: objects are fetched in parallel
-        self._bad: set[str] = set()  # paths of objects that were refused
+        self._lock = threading.Lock()  # for the counts: objects are fetched in parallel
+        self._bad: set[str] = set()  # paths of refused objects
 
     # ------------------------------------------------ here
 
     def fetch(self, key: str, objects: list[Object] | None = None) -> int:
-        """Publish here the variants of a key that are there only; how many. ``objects``: what a listing has shown."""
+        """Fetch and publish the variants of a key that this store lacks. Returns their number. ``objects``: from a
+        listing.
+        """
         there = self.objects(ARTIFACT, key) if objects is None else objects
         here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
         return self._take([item for item in there if item.label not in here], self._publish_artifact)
 
     def pull(self, keys: Collection[str] = (), since: float = 0.0) -> int:
-        """Fetch all, or what is there of these keys (beginnings are enough), or was written since; how many objects."""
+        """Fetch all objects, or those of keys with these prefixes, or those written since ``since`` (seconds since
+        the epoch). Returns the number of new objects.
+        """
         return self.bring(
             item for item in self.everything()
             if item.kind != LIST and (item.written is None or item.written >= since)
@@ -74,9 +82,10 @@ class Transfer:
         )  # fmt: skip
 
     def bring(self, objects: Iterable[Object]) -> int:
-        """Publish here, in parallel, what of these objects is there only; how many. One that cannot be read or
-        published keeps no other from coming: what the first of them raised (RemoteError, StoreError) is raised at the
-        end.
+        """Fetch and publish, in parallel, those of these objects that the store lacks. Returns their number.
+
+        An object that cannot be read or published does not stop the others. The first error (RemoteError, StoreError)
+        is raised at the end.
         """
         wanted: dict[tuple[str, str, str], list[Object]] = {}
         for item in objects:
@@ -97,7 +106,7 @@ class Transfer:
         return found
 
     def _bring(self, objects: list[Object]) -> int:
-        """One of these objects, which have a label in common."""
+        """Fetch one of these objects, which share a label, unless the store has it."""
         kind, group, label = objects[0].kind, objects[0].group, objects[0].label
         if kind == ENTRY:
             here = f"{label}{package_format.SUFFIX}" in self.store.packages.names(group)
@@ -106,7 +115,7 @@ class Transfer:
         return 0 if here else self._take(objects, self._publish_artifact)
 
     def everything(self) -> list[Object]:
-        """All objects that are there, by name."""
+        """All objects in the remote, by name."""
         found = (form.object_at(path, *about) for path, about in sorted(self.bucket.everything().items()))
         return [item for item in found if item is not None]
 
@@ -116,10 +125,10 @@ class Transfer:
         return [item for item in found if item is not None]
 
     def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
-        """Publish one object of each label; those that are refused, or were set aside here, are passed over."""
+        """Publish one object per label. Refused objects, and those that were unusable here, are skipped."""
         taken, tried = set(), Counter[str]()
-        # What nobody can load is not to be fetched from each host in turn. Others' objects come last and do not count:
-        # or five teams in one bucket would keep each other from their own.
+        # An artifact that no host can load must not be fetched from each host in turn. Untrusted objects come last
+        # and do not count: otherwise five teams in one bucket would keep each other from their own.
         ours = [item for item in objects if self.trust.believes(item.by)]
         unfit_here = Counter(item.label for item in ours if self._is_unfit(item))
         for item in [*ours, *(item for item in objects if not self.trust.believes(item.by))]:
@@ -140,7 +149,8 @@ class Transfer:
         return len(taken)
 
     def body(self, item: Object) -> bytes:
-        """The body of an object; its envelope is believed before anything else of it is looked at, then its digest.
+        """The body of an object, returned after its envelope is trusted and its digest verified.
+
         Raises Refused, RemoteError, FileNotFoundError.
         """
         if not self.trust.believes(item.by):
@@ -172,25 +182,25 @@ class Transfer:
         return item.path in self._bad
 
     def _is_unfit(self, item: Object) -> bool:
-        """Whether it was refused, or came here already, and could not be used."""
+        """Whether the object was refused, or was fetched before and was unusable."""
         return self.is_refused(item) or (
             item.kind == ARTIFACT and unfit.is_noted(self.store.quarantined, item.group, item.digest)
         )
 
     def failed(self, error: RemoteError) -> None:
-        """Count a request that gave nothing: its reason is told when the remote answers again, too."""
+        """Count a failed request. Its reason stays in ``counts.last`` after the remote answers again."""
         with self._lock:
             self.counts.failed[error.code] += 1
             self.counts.last = error.message
 
     def gave_up(self, number: int, why: str) -> None:
-        """Count what was to be put and will not be."""
+        """Count objects that will not be put."""
         with self._lock:
             self.counts.given_up += number
             self.counts.last = f"{words.counted(number, 'object')} not put: {why}"
 
     def refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
-        """Count an object that is not as it should be, and do not look at it again."""
+        """Count an object that is untrusted or corrupt, and do not read it again."""
         code = error.code if isinstance(error, Refused) else "remote-corrupt"
         with self._lock:
             self._bad.add(item.path)
@@ -205,19 +215,22 @@ class Transfer:
 
     def _publish_entry(self, item: Object, body: bytes) -> None:
         header, about, content = package_format.open_entry(f"{item.label}{package_format.SUFFIX}", body, item.group)
-        if self.store.packages.refused(item.group) is None:  # an audit here has found its packages wrong
+        if self.store.packages.refused(item.group) is None:  # otherwise an audit on this host found its packages wrong
             self.store.packages.publish(header, about, content)
 
     # ------------------------------------------------ there
 
     def put_artifact(self, artifact: Artifact) -> bool:
-        """Put an artifact there, unless its variant is; whether it was put. Raises StoreError, FileNotFoundError."""
+        """Put an artifact, unless the remote has its variant. Returns whether it was put.
+
+        Raises StoreError, FileNotFoundError.
+        """
         files = self.store.read_for_others(artifact)
         key, label = artifact.manifest.key, form.variant_label(artifact.manifest)
         return self.put(ARTIFACT, key, label, lambda: packed.pack(artifact.manifest, files))
 
     def put_entry(self, function: str, name: str) -> bool:
-        """The same of an entry."""
+        """As ``put_artifact``, for an entry of a package."""
         entry = self.store.packages.read(function, name)
         label = name.removesuffix(package_format.SUFFIX)
         return self.put(
@@ -225,8 +238,11 @@ class Transfer:
         )
 
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
-        """Put what is here: all, or the artifacts of these keys (beginnings are enough), or what was made since; how
-        many objects were new. ``packages``: the entries too, of keys those that need no others; without keys they are.
+        """Put what the store has: everything, or the artifacts of keys with these prefixes, or what was made since
+        ``since``.
+
+        Returns the number of new objects. ``packages``: whether to put entries as well; with keys, only entries that
+        need no other artifacts. The default is to put them only without keys.
         """
         found, chosen = 0, tuple(keys)
         for artifact in list(self.store.every()):
@@ -243,14 +259,12 @@ class Transfer:
     def _kept(self, put: Callable[[], bool]) -> bool:
         try:
             return put()
-        except (StoreError, FileNotFoundError) as error:  # evicted or spoiled here
+        except (StoreError, FileNotFoundError) as error:  # evicted or damaged in this store
             self.counts.last = str(error)
             return False
 
     def entries(self, keys: Collection[str] = ()) -> list[Entry]:
-        """The store's own entries that may be put: all, or those that need artifacts of these keys (beginnings are
-        enough), and no others.
-        """
+        """The store's own entries that may be put: all, or those whose artifacts all have keys with these prefixes."""
         found, chosen = [], tuple(keys)
         for entry in self.store.packages.entries():
             needs = entry.header.artifacts
@@ -261,18 +275,18 @@ class Transfer:
         return found
 
     def put(self, kind: str, group: str, label: str, body: Callable[[], bytes]) -> bool:
-        """Put an object there, unless one of its label is that we believe; whether it was put."""
+        """Put an object, unless the remote has a trusted one with its label. Returns whether it was put."""
         if not self.trust.by:
             return False  # a host without a key of its own only reads
         there = [item for item in self.objects(kind, group) if item.label == label and self.trust.believes(item.by)]
-        # One that was refused, or could not be used here, is of no use to us. But not ever more of these.
+        # Objects that were refused or unusable here do not count, but their number is limited.
         if len(there) >= MAX_TRIED or not all(self._is_unfit(item) for item in there):
             return False
         self.write(kind, group, label, body())
         return True
 
     def write(self, kind: str, group: str, label: str, data: bytes) -> str:
-        """Put an object there, signed; its path."""
+        """Sign and put an object. Returns its path."""
         name = f"{group}/{label}{package_format.SUFFIX}" if kind == ENTRY else group
         plain = Envelope(kind, name, len(data), fmt.digest(data), by=self.trust.by)
         content = fmt.canonical(self.trust.signed(plain)) + b"\n" + data
@@ -286,7 +300,7 @@ class Transfer:
     # ------------------------------------------------ told
 
     def document(self) -> dict[str, object]:
-        """What ``status``, ``stats`` and ``doctor`` show; field names are public."""
+        """The state that ``status``, ``stats`` and ``doctor`` show. Field names are public."""
         with self._lock:
             told = dataclasses.asdict(self.counts)
             told["refused"], told["failed"] = dict(self.counts.refused), dict(self.counts.failed)
@@ -299,5 +313,5 @@ class Transfer:
 
 
 def opened(root: Path, url: str, timeout_s: float, trust: Trust, base: Sequence[Path] = ()) -> Transfer:
-    """A transfer between the store at ``root`` and a remote. ``base``: its base stores. Raises RemoteError."""
+    """A transfer between the store at ``root``, with the base stores ``base``, and a remote. Raises RemoteError."""
     return Transfer(Store(root, base), Bucket(url, timeout_s, RequestRecord(root).note), trust)

@@ -1,4 +1,4 @@
-"""Which objects of a remote this host believes, and how it signs what it puts there."""
+"""Which objects of a remote this host trusts, and how it signs the objects that it puts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from precompiled.remote.errors import Refused, RemoteError
 
 
 class Trust(Protocol):
-    by: str  # the id that stands in what this host puts there; "" where it may put nothing
+    by: str  # the id in objects that this host puts; "" if it may put none
 
     def believes(self, by: str) -> bool:
-        """Whether objects that say to be from there are worth a look."""
+        """Whether objects with this id in their name are worth reading."""
 
     def check(self, envelope: Envelope) -> None:
-        """Raise Refused unless the envelope is believed."""
+        """Raise Refused unless the envelope is trusted."""
 
     def signed(self, envelope: Envelope) -> Envelope:
-        """The envelope, signed."""
+        """Return the envelope with a signature."""
 
 
 class Anybody:
-    """For ``remote_unsigned = true``: whoever can write to the remote is believed."""
+    """For ``remote_unsigned = true``: every object is trusted, whoever can write to the remote."""
 
     by = UNSIGNED
 
@@ -39,7 +39,7 @@ class Anybody:
 
 
 class Keys:
-    """What is signed by this user's own key, or by one that he believes."""
+    """Trusts objects that are signed with this user's own key, or with a key that the user trusts."""
 
     def __init__(self) -> None:
         self._own = keys.own()
@@ -77,5 +77,7 @@ class Keys:
 
 
 def trust(unsigned: bool) -> Trust:
-    """What this host believes. Raises RemoteError where that is nobody, UntrustedStore where keys may be others'."""
+    """The trust of this host. Raises RemoteError if it trusts no key, UntrustedStore if another user could have
+    written the keys.
+    """
     return Anybody() if unsigned else Keys()
