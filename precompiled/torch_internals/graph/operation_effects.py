@@ -192,7 +192,7 @@ def _place_of_inplace(target: Any) -> int | None:
 
 
 def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
-    """A batch norm whose backward accepts later changes of its running statistics; None if ``target`` is not torch's.
+    """Torch's batch norm with a backward that accepts later changes of the running statistics; None for other targets.
 
     In training a batch norm saves the running statistics for its backward, which does not read their values.
     """

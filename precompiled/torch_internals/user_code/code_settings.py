@@ -85,7 +85,7 @@ def is_encoded(plain: dict[str, Any]) -> bool:
 
 
 def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
-    """The inverse of ``encode``. Raises ValueError if the ``uuid()`` differs, or what importing the module raises."""
+    """The inverse of ``encode``. Raises ValueError if sources or the ``uuid()`` differ, or what an import raises."""
     ((kind, content),) = encoded.items()
     if kind == "function":
         return _find(content)
