@@ -107,7 +107,7 @@ def test_loading_an_artifact_starts_no_process() -> None:
 @pytest.mark.parametrize(
     ("program", "what"),
     [
-        (NANOGPT, "a log line more, every so many steps"),
+        (NANOGPT, "another log line, in an `if` on the step number"),
         ("adversarial", "one of two models"),
     ],
     ids=["of-a-script", "of-one-of-two-models"],
