@@ -1,4 +1,4 @@
-"""Routes torch.compile to precompiled in this process, once torch is imported, and restores it.
+"""Routes torch.compile to precompiled in this process, once torch is imported, and undoes the routing.
 
 `bootstrap` calls ``route`` during the program's ``import torch``; `hook` (``precompiled.enable``) uses this file too.
 The file imports nothing of torch's, so a process whose mode is "off" does not pay for it.

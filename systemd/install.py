@@ -1,4 +1,4 @@
-"""Install the units for the interpreter that runs this: ``python -m precompiled.systemd.install``.
+"""Installs the systemd unit for the interpreter that runs this module: ``python -m precompiled.systemd.install``.
 
 ::
 
@@ -88,7 +88,7 @@ def writable_by_others(paths: Iterable[str], owner: int = 0) -> list[str]:
             continue  # absent, so nothing is imported from it; its parent is checked as well
         others = 0 if stat.S_ISLNK(status.st_mode) else status.st_mode & 0o022
         if others & 0o020 and status.st_gid == 0:
-            others &= ~0o020  # group root
+            others &= ~0o020  # root's group may write
         if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
             others = 0  # a sticky directory such as /tmp: other users may add names, but not replace existing ones
         if others or status.st_uid not in (0, owner):

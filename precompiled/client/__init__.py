@@ -1,1 +1,1 @@
-"""One graph's way in a user's process: looked up, submitted, awaited, swapped."""
+"""Serves a user's process: looks its graphs up, submits them, awaits their artifacts and swaps these in."""

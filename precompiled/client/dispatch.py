@@ -93,13 +93,13 @@ class Dispatch:
         self._raised = raised
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # serve calls; the list only grows
-        # the variants, and artifacts that await a safe point
+        # The variants, and the artifacts that await a safe point.
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
         self._requested: set[tuple[int, ...]] = set()
         # Values of the size inputs -> a function that waits until their artifact is loaded or has failed. Filled by
         # Submitter.submit_and_await and Submitter.without_a_job.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
-        # the same values -> what their next call does first
+        # The same values -> what their next call does first.
         self._before: dict[tuple[int, ...], Callable[[], None]] = {}
 
         flipped: Compiled | None = None

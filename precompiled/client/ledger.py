@@ -102,7 +102,7 @@ class GraphCalls:
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
-        # after the flip, run eager: their sizes have no variant yet, or a CUDA graph was being captured
+        # Calls after the flip that ran eager: no variant serves their sizes yet, or a CUDA graph was being captured.
         self.calls_unserved = 0
 
     def spent(self, what: str, seconds: float) -> None:
@@ -127,7 +127,7 @@ class GraphCalls:
         report.source = report.source or source  # variants add to the first one's numbers
         report.compile_s += compile_s
         report.saved_s += saved_s
-        if source == "swap":  # their calls before the flip are counted at the flip
+        if source == "swap":  # the calls before the flip are counted when it happens
             (swap or self.swap).on(Event.LOADED)
         else:
             self.swap.on(Event.HIT)

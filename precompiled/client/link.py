@@ -130,7 +130,7 @@ class Link:
         self._broken = False
         self._since = time.monotonic()
         self._heard = self._since  # when the daemon last sent something
-        self._asked: float | None = None  # when the client asked for a sign of life that has not come
+        self._asked: float | None = None  # when the unanswered status request was sent
         self._flush()
 
     @property

@@ -84,7 +84,7 @@ class Awaited:
     swap: Swap  # the graph's own, or a separate one for a further variant
     submit: Callable[[Awaited], None]
     dispatch: Dispatch
-    # returns the callable and the guards on its sizes
+    # Returns the callable and the guards on its sizes.
     compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]
     id: str
     since: float = field(default_factory=time.monotonic)
@@ -105,7 +105,7 @@ class Awaited:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the block as time for which the program waits. If several threads wait, only the first counts."""
+        """Count the time in the block as waiting time of the program. If several threads wait, only one counts."""
         if self.waits_since is not None:
             yield
             return
@@ -176,7 +176,7 @@ class Pending:
         """Block the program's thread until the artifact is loaded or has failed, for ``wait_s`` at most."""
         report = item.calls.report
         if not item.done.is_set():
-            # so that the run record of a process that ends in this wait lists the graph
+            # The run record of a process that ends during this wait must list the graph.
             self._session.note(item.calls.snapshot())
         started = time.perf_counter()
         is_over = False
@@ -309,7 +309,7 @@ class Pending:
                     self.abandon(item)
         finally:
             with self._changed:
-                # otherwise the next thread has already set its own number
+                # Otherwise the next thread has already set its own number.
                 if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 
@@ -460,7 +460,7 @@ def _compile_later(session: Session, item: Awaited) -> None:
     action = functools.partial(_compile_now, session, item)
     if item.swap is item.calls.swap:
         item.dispatch.before_next_call(action, in_captures=False)
-    else:  # only if these sizes come again
+    else:  # compile only when a call with these sizes comes again
         item.dispatch.before_call_with(item.program.sizes(item.hints), action)
 
 

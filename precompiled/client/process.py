@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """session.Session: the graphs of this process."""
+    """session.Session holds the graphs of this process."""
 
     settings: Settings
 
@@ -35,7 +35,7 @@ class Session(Protocol):
 
 
 class Packages(Protocol):
-    """packages/automatic.Automatic: the packages of this process."""
+    """packages/automatic.Automatic holds the packages of this process."""
 
     reports: list[Any]  # FunctionReport
     used: set[tuple[str, str]]  # entries that were used or recorded, as (function, file name)
@@ -56,7 +56,7 @@ class Packages(Protocol):
 
 
 class Ahead(Protocol):
-    """client/ahead.Ahead: what the remote's helper fetches for this process."""
+    """client/ahead.Ahead waits for the objects that the remote's helper fetches for this process."""
 
     @property
     def under_way(self) -> bool:
@@ -72,7 +72,7 @@ class Ahead(Protocol):
 
 
 class Recorder(Protocol):
-    """client/recorder.Recorder: this process is a watch's capture (docs/guides/watch.md)."""
+    """client/recorder.Recorder reports to the watcher, if this process is a watch's capture (docs/guides/watch.md)."""
 
     def graph(
         self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),

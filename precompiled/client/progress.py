@@ -86,7 +86,7 @@ class Progress:
                 then = ("the daemon goes on, for the next run" if goes_on()
                         else "no daemon runs: the next run asks again")  # fmt: skip
                 _say(f"the program ended before {which} compiled; {then}")
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - a failed line must not disturb the program's end
             log.info("no progress is shown: %s", error)
 
     def _begins(self) -> str:

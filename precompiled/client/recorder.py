@@ -116,7 +116,8 @@ class Recorder:
             path = os.path.abspath(path)
             if len(self._written) < MAX_WRITTEN and path not in self._written and is_users(path):
                 self._written.add(path)
-                self.tell("written", path=path)  # before the file has content
+                # Sent before the file has content: the watcher must not take it for a source.
+                self.tell("written", path=path)
         elif path.endswith(KERNEL_SOURCES) and is_users(path):
             with self._lock:
                 self._files.setdefault(os.path.abspath(path), "")
@@ -207,7 +208,7 @@ class Recorder:
             until = time.monotonic() + (TELL_S if taken else 0.0)
             while self._unanswered and time.monotonic() < until:
                 time.sleep(0.01)  # the connection counts a reply shortly before it calls on_reply
-            # the queue was full all the time, and no submit is repeated after this process ends
+            # The daemon's queue was full all the time, and no submit is repeated after this process ends.
             for id in list(self._unanswered):
                 message = f"the daemon did not take it in {ACCEPT_S:g} s: save again later"
                 self.tell("rejected", id=id, code="not-accepted", message=message)

@@ -54,7 +54,7 @@ def ensure(settings: Settings) -> None:
 
     def reap() -> None:
         process.wait()
-        # no worker must wait for a helper that failed to start. The file of a later start stays
+        # No worker must wait for a helper that failed to start. The file of a later start stays.
         with suppress(OSError):
             if starting.read_text() == whose:
                 starting.unlink()

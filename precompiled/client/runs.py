@@ -199,7 +199,7 @@ def _program() -> str:
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")[:100]
     name = sys.argv[0] if sys.argv and sys.argv[0] else "python"
-    # a worker of pytest-xdist, whose argv lacks the script's name
+    # A worker of pytest-xdist: its argv lacks the script's name.
     if name == "-c" and (program := _program_pid()) != os.getpid():
         words = _command(program)[1:]
         after = words[words.index("-m") + 1 :] if "-m" in words else words

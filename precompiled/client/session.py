@@ -54,7 +54,7 @@ START_S = 10.0
 
 
 class Session:
-    """One process's state. Thread-safe."""
+    """The state of one client process. Thread-safe."""
 
     def __init__(self) -> None:
         self.settings = PROCESS.settings()
@@ -74,7 +74,7 @@ class Session:
         self._without_daemon: DaemonError | None = None
         self._warned: set[str] = set()
         self._left = False
-        # the number of function reports that the parent had before a fork: the parent's run contains them
+        # The number of function reports that the parent had before a fork: the parent's run contains these.
         self._inherited = 0
         self._lock = threading.Lock()
         self._begin_remote()
@@ -214,10 +214,10 @@ class Session:
                 return
             self._warned.add(code)
         try:
-            # Without a source line: none of ours helps the user, and most warnings come from a thread without user
-            # frames.
+            # Without a source line: a line of precompiled's does not help the user, and most warnings come from a
+            # thread without user frames.
             warnings.warn_explicit(f"precompiled: {text}", RuntimeWarning, "precompiled", 0)
-        except Warning:  # with `-W error` our warning must not become the user's exception
+        except Warning:  # with `-W error` the warning must not become an exception in the user's program
             log.warning("%s", text)
 
     def _left_out(self, reason: str) -> None:
@@ -343,7 +343,7 @@ _session_lock = threading.Lock()
 
 
 def current() -> Session:
-    """This process's session."""
+    """Return this process's session. The first call makes it."""
     found = PROCESS.session
     if found is None:
         with _session_lock:

@@ -48,8 +48,8 @@ class Event(str, Enum):
 
 class Instruction(str, Enum):
     LOAD = "load"
-    SUBMIT = "submit"  # again, as a new job
-    COMPILE_INLINE_LATER = "compile-inline-later"  # at the next call
+    SUBMIT = "submit"  # submit the graph again, as a new job
+    COMPILE_INLINE_LATER = "compile-inline-later"  # compile in process at the next call
 
 
 # A graph whose artifact cannot be loaded is submitted again until this many loads have failed.

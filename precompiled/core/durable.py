@@ -31,7 +31,7 @@ def replacing(target: Path, mode: int, *, temporary: Path | None = None, sync: b
         with file:
             yield file
             file.flush()
-            if mode & 0o077:  # other users must be able to read the file, whatever the umask is
+            if mode & 0o077:  # other users must be able to read the file under any umask
                 os.fchmod(file.fileno(), mode)
             if sync:
                 os.fsync(file.fileno())

@@ -29,7 +29,7 @@ def kind_of(path: Path | str) -> str:
         return ""
     best, kind = "", ""
     for line in mounts.splitlines():
-        # number parent major:minor root mountpoint options [optional fields] - type source options (proc(5))
+        # Fields: number parent major:minor root mountpoint options [optional fields] - type source options (proc(5))
         before, _, after = line.partition(" - ")
         # A space is written as \040.
         place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split()[4])

@@ -1,8 +1,9 @@
 """Prevents forks while a background thread imports or loads.
 
-A child inherits locked the import locks of modules that another thread is importing, and no thread of the child ever
-releases them: its first import of the same module hangs. So background threads do such work under ``held``, and a
-fork waits for them. That takes one load at most: far less than a second once torch's compiler is imported.
+A child inherits import locks in their locked state if another thread of the parent is importing. No thread of the
+child ever releases them, so its first import of the same module hangs. So background threads do such work under
+``held``, and a fork waits for them. That takes one load at most: far less than a second once torch's compiler is
+imported.
 """
 
 from __future__ import annotations

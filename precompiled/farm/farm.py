@@ -39,16 +39,16 @@ from precompiled.farm.messages import (
 from precompiled.store import packed
 from precompiled.store.artifacts import Store
 
-MAX_WAITING = 64  # the most cases that wait for a place; the next line limits their bytes
+MAX_WAITING = 64  # the most cases that wait for a place; MAX_WAITING_BYTES limits the sum of their bytes
 MAX_WAITING_BYTES = 256 << 20
-WAITING_AGAIN_S = 2.0  # after which a worker or courier asks again about a waiting case
-OUT_AGAIN_S = (1.0, 10.0)  # the same for a case that is out, at least and at most
-FULL_AGAIN_S = 10.0  # the same for a courier whose case found no room
-STARTING_AGAIN_S = 1.0  # the same while the driver starts, which takes a minute if no cluster answers
+WAITING_AGAIN_S = 2.0  # seconds after which a worker or courier asks again about a waiting case
+OUT_AGAIN_S = (1.0, 10.0)  # least and most seconds after which it asks again about a case that is out
+FULL_AGAIN_S = 10.0  # seconds after which a courier offers a job again for which there was no room
+STARTING_AGAIN_S = 1.0  # seconds between offers while the driver starts: up to a minute if no cluster answers
 REST_S = 30.0  # between the driver's exit and the next start
 KEPT_S = 600.0  # how long a key stays away from the farm after the farm has ended with it
 USUAL_S = 30.0  # assumed time of a compile at the farm, until some have ended
-WANTED_S = 60.0  # after which a waiting case about which no process asked does not keep the helper running
+WANTED_S = 60.0  # a waiting case keeps the helper running this long after the last question about it
 PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after PATIENCE times the usual time, and at least MIN_PATIENCE_S
 
 
@@ -95,11 +95,11 @@ class Farm:
         self._address, self._store, self._ended = address, store, ended
         self._state, self._reason = "unused", ""  # unused | starting | ok | unusable
         self._nodes: list[Node] = []
-        self._cases: dict[str, _Case] = {}  # in the order in which they came
+        self._cases: dict[str, _Case] = {}  # by key, in the order of their arrival
         self._kept: dict[str, float] = {}  # keys that the farm does not get -> until when
         self._numbers = 0
         self._usual: deque[float] = deque(maxlen=32)
-        self._began = self._rests_until = -math.inf  # of the driver
+        self._began = self._rests_until = -math.inf  # when the driver was started, and may be started again
         self._sock: socket.socket | None = None
         self._changed = threading.Condition()
 

@@ -314,7 +314,7 @@ class Helper:
         try:
             for artifact in there.store.lookup(what["key"]):
                 is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
-                if is_it and (there.put_artifact(artifact) or item.tries):  # the first try may have got so far
+                if is_it and (there.put_artifact(artifact) or item.tries):  # an earlier try may have put the object
                     lease.remove_given_up(there, what["key"])
         finally:
             if not item.tries:  # a second try has no lease: another worker may hold the key's lease by then

@@ -31,7 +31,7 @@ from precompiled.remote.errors import RemoteError
 from precompiled.remote.transfer import Transfer
 
 TTL_S = 30.0
-BEATS = 3  # per ``ttl_s``
+BEATS = 3  # beats per ``ttl_s``
 _LEASE = re.compile(r"lease-([0-9a-f]{16}|unsigned)-([0-9]{8})")
 
 

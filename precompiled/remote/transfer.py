@@ -297,7 +297,7 @@ class Transfer:
             self.counts.bytes_put += len(content)
         return path
 
-    # ------------------------------------------------ told
+    # ------------------------------------------------ reports
 
     def document(self) -> dict[str, object]:
         """The state that ``status``, ``stats`` and ``doctor`` show. Field names are public."""

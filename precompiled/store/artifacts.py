@@ -37,7 +37,7 @@ PACKAGES_SHARE = 1 / 10
 
 @dataclass(frozen=True)
 class Evicted:
-    """What an eviction removed."""
+    """The result of an eviction: what it removed."""
 
     artifacts: int
     bytes: int

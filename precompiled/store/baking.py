@@ -75,7 +75,7 @@ def _artifact(store: Store, artifact: Artifact, folder: Path) -> int:
 def _directory(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir()
-        path.chmod(0o755)  # other users must be able to read it, whatever the umask is
+        path.chmod(0o755)  # other users must be able to read it under any umask
 
 
 def _file(path: Path, data: bytes) -> None:

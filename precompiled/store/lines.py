@@ -15,7 +15,7 @@ from typing import Any
 
 from precompiled.store import trust
 
-MAX_BYTES = 1 << 20  # about the limit of a file; later lines are dropped
+MAX_BYTES = 1 << 20  # the approximate limit of a file; later lines are dropped
 
 
 def folder(root: Path, *names: str) -> Path:

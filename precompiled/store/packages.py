@@ -61,7 +61,7 @@ class _Reader:
         with self.function_fd(function) as fd:
             found = []
             for name in filter(fmt.is_name, os.listdir(fd)):
-                with suppress(FileNotFoundError):  # evicted meanwhile
+                with suppress(FileNotFoundError):  # evicted since the listing
                     found.append((-os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime, name))
             return [name for _newest, name in sorted(found)]
 
@@ -245,7 +245,7 @@ class PackageStore(_Reader):
             with suppress(OSError):
                 for item in os.scandir(self.packages / function):
                     if item.name == REFUSED:
-                        continue  # evictions keep refusals
+                        continue  # an eviction keeps the files that refuse a function
                     with suppress(OSError):
                         status = item.stat(follow_symlinks=False)
                         found.append((status.st_mtime, status.st_size, Path(item.path)))
@@ -293,7 +293,7 @@ class PackageStore(_Reader):
         with suppress(StoreError, OSError):
             begun = os.lstat(folder / written).st_mtime
             for number, name in enumerate((name for name in self._own_names(header.function) if name != written), 1):
-                with suppress(OSError):  # it is removed already
+                with suppress(OSError):  # another process has removed it
                     if number >= fmt.MAX_ENTRIES:
                         (folder / name).unlink()
                     elif header.meaning and (found := _header(folder / name)) and _of_any_program(found) == alike:

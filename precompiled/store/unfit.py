@@ -1,4 +1,4 @@
-"""Notes in the quarantine about sound artifacts that could not be used here, so that the remote does not fetch them
+"""Notes in the quarantine about sound artifacts that could not be used on this host: the remote must not fetch these
 again.
 
 A note is named by the digest of the packed artifact (packed.py), which a remote's listing shows. Notes are kept as
