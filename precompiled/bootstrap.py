@@ -72,7 +72,7 @@ def note(what: str, error: BaseException) -> None:
 
 
 class _TorchFinder:
-    """A meta-path finder that finds nothing itself: the real finders tell it how torch will be loaded."""
+    """A meta-path finder that finds nothing itself. It calls the real finders to learn how torch will be loaded."""
 
     def __init__(self) -> None:
         self._asking: set[int] = set()

@@ -296,7 +296,7 @@ class Stopping(_Message, frozen=True):
 
 
 class Changed(_Message, frozen=True):
-    """The keys of which a job was cancelled (reply to GiveUp) or a quarantine ended (reply to Retry)."""
+    """The keys whose job was cancelled (reply to GiveUp), or whose quarantine ended (reply to Retry)."""
 
     keys: list[str]
 

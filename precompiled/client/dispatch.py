@@ -50,7 +50,7 @@ class StandIn(Protocol):
         """
 
     def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
-        """Prepare a run. Returns a function that undoes the run after an exception, and returns false if it cannot."""
+        """Prepare a run. Returns a function that undoes it after an exception; this returns false if it cannot."""
 
 
 class Dispatch:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 # torch raised an error in a worker. A compile in process shows whether the graph or the worker caused it.
 COMPILE_ERROR = "compile-error"
-# A worker cannot use its GPU any more, for any graph.
+# A worker cannot use its GPU any more. The graph is not the cause.
 DEVICE_LOST = "device-lost"
-# A worker finds no room on its GPU now, for any graph.
+# A worker finds no room on its GPU now. The graph is not the cause.
 GPU_UNAVAILABLE = "gpu-unavailable"
-# This host cannot build kernels, for any graph: no compiler, no headers or no assembler.
+# This host cannot build kernels: it lacks a compiler, headers or an assembler. The graph is not the cause.
 NO_COMPILER = "no-compiler"
 NO_COMPILER_ACTION = "Install g++ and Python's headers, or set CXX; `precompiled doctor` checks them"
 # A worker's GPU is made up, and the compile needed a real one.

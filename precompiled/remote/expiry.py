@@ -45,7 +45,7 @@ def ours(bucket: Bucket) -> list[Item]:
 def time_there(bucket: Bucket) -> float:
     """The present time by the remote's clock, in seconds since the epoch, from an object that is written for this.
 
-    With a fast local clock, leases would be removed while they are held. Raises RemoteError.
+    Not the local clock: if that is fast, leases would be removed while they are held. Raises RemoteError.
     """
     clock = f"clock-{os.urandom(8).hex()}"
     bucket.write(clock, b".")

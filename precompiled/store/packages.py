@@ -194,7 +194,7 @@ class PackageStore(_Reader):
         if entry.root != self.root:
             return
         with suppress(OSError):
-            # Abs: a clock that ran ahead must not keep it the newest.
+            # abs: a clock that ran ahead must not keep it the newest.
             if abs(time.time() - entry.path.stat().st_mtime) > 60.0:
                 os.utime(entry.path)
 
