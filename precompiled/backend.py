@@ -164,8 +164,7 @@ def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
 
 
 def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_process: Callable[[], Any]) -> Any:
-    """Return the result of ``serve``, or of ``in_process`` if the graph cannot be served. Logs and counts the reason.
-    """
+    """Return the result of ``serve``, or of ``in_process`` if the graph is not served. Logs and counts the reason."""
     cause: Exception
     try:
         served = serve()

@@ -25,7 +25,7 @@ from precompiled.core.paths import NO_PLACE_ACTION
 DEFAULT_TIMEOUT_S = 20.0
 TAIL_BYTES = 4096  # of a failed daemon's stderr kept
 
-# Settings that are not passed as flags: the directories are always passed, and only clients use the others.
+# Skipped when ``arguments`` turns settings into flags: the first two are always passed, only clients use the others.
 _OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "remote", "remote_unsigned", "remote_put", "remote_timeout_s",
                 "remote_ahead_s", "farm",
                 "mode", "wait_s", "require", "progress", "autostart", "packages", "package_audit",
