@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).parent))  # support_*.py
 
 from support_host import THERE, Host, new_host
 
-# How long an example takes is the machine's business.
+# The time of a hypothesis example depends on the machine's load.
 settings.register_profile("any-pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-pace")
 
 
-# In seconds since the epoch: who runs all suites has so much time (tools/test_all.py), and a run that is cut off in the
-# midst of a test says nothing of those before it.
+# Deadline of a run, in seconds since the epoch. tools/test_all.py sets it, because a run that is cut off within a test
+# reports nothing about the earlier tests.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
@@ -36,7 +36,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What the hosts of a test that failed have to say: why a worker could not compile is nowhere else."""
+    """Adds the logs of the hosts of a failed test to its report. Only these say why a worker could not compile."""
     report = yield
     if report.failed:
         report.sections += [(f"host {host.root}", host.said()) for host in THERE]
@@ -44,7 +44,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Where the time went, by folder: added up over the processes that ran side by side."""
+    """Prints the time per folder, summed over the parallel processes."""
     seconds: Counter[str] = Counter()
     tests: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
@@ -61,14 +61,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    """A host of the test's own: empty store, no daemon yet. For those that start, watch or end one."""
+    """A host for one test: empty store, no daemon. For tests that start, watch or end a daemon."""
     with new_host() as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def with_daemon() -> Iterator[Host]:
-    """The host whose daemon, and warm worker, serve the tests that need none of their own."""
+    """The host whose daemon and warm worker serve all tests that need no daemon of their own."""
     with new_host() as found:
         found.start_daemon()
         yield found
@@ -76,21 +76,21 @@ def with_daemon() -> Iterator[Host]:
 
 @pytest.fixture
 def served(with_daemon: Host) -> Iterator[Host]:
-    """A host with an empty store, served by a daemon that other tests have as well."""
+    """A host with an empty store, served by the daemon that other tests share."""
     with new_host(with_daemon) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def shared_host(with_daemon: Host) -> Iterator[Host]:
-    """One such host for a whole module."""
+    """Such a host for a whole module."""
     with new_host(with_daemon) as found:
         yield found
 
 
 @pytest.fixture
 def one_rank(tmp_path: Path) -> Iterator[None]:
-    """This process is a process group of one."""
+    """Makes this process a process group of one rank."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)

@@ -1,7 +1,7 @@
-"""For `pytest -n N -p tests.lanes`: a module's tests go to one of the N processes, the longest modules first.
+"""A pytest plugin for `pytest -n N -p tests.lanes`: each module runs in one of the N processes, longest modules first.
 
-A scheduler of its own, since xdist 3.8's ``--dist loadgroup`` groups nothing under pytest 9.2 (it renames items by an
-attribute that is no longer read).
+The plugin has its own scheduler, because ``--dist loadgroup`` of xdist 3.8 groups nothing under pytest 9.2: xdist
+renames items by an attribute that pytest no longer reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# By the seconds that a run prints (``make test PYTEST_ARGS=--durations=0``): so the processes end together.
+# Ordered by the seconds that ``make test PYTEST_ARGS=--durations=0`` prints, so that the processes end together.
 LONGEST_FIRST = (
     "tests/versions/test_versions.py",
     "tests/packages/test_package_soundness.py",  # of the slow ones
@@ -41,12 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Modules(LoadScopeScheduling):
-    """Whole modules, in the order of collection."""
+    """Schedules whole modules, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid.split("::", 1)[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Modules:
-    config.option.loadscopereorder = False  # not the module with the most tests
+    config.option.loadscopereorder = False  # otherwise xdist would order modules by number of tests
     return Modules(config, log)

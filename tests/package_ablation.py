@@ -1,8 +1,9 @@
-"""Which kinds of facts are proof of what: the soundness cases, with one kind left out of each comparison.
+"""Shows which kinds of facts are needed to prove a package: runs the soundness cases with one kind omitted from the
+comparison.
 
 Usage: python tests/package_ablation.py [KIND ...]. Every case is recorded once. Then, for each kind, a process is
-offered the programs that must not use what was recorded; a case counts where it does. A kind that no case counts for is
-not needed, or has no case. Prints a table; docs/decisions/0023-the-proof-of-an-entry.md has it.
+offered the programs that must not use the recorded packages, and the cases that use one are counted. A kind with a
+count of zero is not needed, or lacks a case. Prints the table of docs/decisions/0023-the-proof-of-an-entry.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from packages.cases.never_kept import NEVER
 from support_host import Host, new_host
 from support_packages import CASES, run, write
 
-# By packages_program.py's names.
+# The names of packages_program.py.
 KINDS = (
     "nothing", "requirements", "global state", "inlined", "guards", "order of keys", "globals", "same", "attributes",
     "keys", "wholes", "cells", "values", "native", "assumed constant", "guards made",
@@ -24,10 +25,10 @@ KINDS = (
 
 
 def used(host: Host, recorded: Path, names: list[str], kind: str) -> dict[str, bool]:
-    """The cases that use what was recorded though they must not, and whether the result is eager's all the same."""
+    """The cases that use a recorded package although they must not, and whether each result equals eager's."""
     packages = host.store.root / "packages"
     shutil.rmtree(packages)
-    shutil.copytree(recorded, packages)  # else the next kind would find what this one's process traced
+    shutil.copytree(recorded, packages)  # otherwise the next kind would find packages that this kind's process recorded
     found = run(host, sys.executable, host.root / "after", names, without=kind)
     return {name: case["equal"] for name, case in found.items() if "used" in case["states"] or "error" in case}
 

@@ -1,4 +1,4 @@
-"""Runs the corpus (programs/corpus_program.py) on a host, and says which rows are not as they should be."""
+"""Support: runs the corpus (programs/corpus_program.py) on a host, and reports the rows that deviate."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from support_host import TIMEOUT_S, Host
 PROGRAM = Path(__file__).parent / "programs" / "corpus_program.py"
 Answer = dict[str, dict[str, Any]]
 
-# What is not served, of what torch itself can compile: at most three rows.
+# Rows that torch can compile but that are not served. At most three are allowed.
 BYPASSED = {
-    # The forward then takes a state of this process (torch.fx.experimental._backward_state) and calls the hook by it.
+    # The forward then takes a state object of this process (torch.fx.experimental._backward_state), which calls the
+    # hook.
     "compiled_autograd_module_hooks": {"user-function"},
 }
 
-# And on torch 2.11, where DTensors describe themselves in another way (docs/decisions/0040).
+# Additional rows on torch 2.11, where DTensors describe themselves differently (docs/decisions/0040).
 BYPASSED_ON_2_11 = {"distributed_tensor": {"unsupported-input", "unsupported-argument", "user-function"}}
 
-# Rows with a frame that no package holds, which Dynamo traces in each process, with package_report()'s reasons.
+# Rows with a frame that no package holds and that each process traces, with the reasons in package_report().
 TRACED: dict[str, set[str]] = {
     "a_float_that_changes": {"package-global"},  # it became an input of the graph
     "default_device": {"package-mode"},
-    # Their weights are no inputs of the graph, but tensors of the process.
+    # Their weights are tensors of the process instead of inputs of the graph.
     **{f"frozen_{name}": {"package-graph"} for name in ("linear", "convolution")},
-    # Recorded while eager stood in, whose outputs are views, for the frame after the break; compiled code's are not.
+    # The frame after the break was recorded while the graph ran eager. Eager outputs are views, and compiled ones are
+    # not.
     "views_of_one_tensor_across_a_graph_break": {""},
-    # Their forwards come from packages. The graphs of backwards are made by compiled autograd itself, each time.
+    # Their forwards come from packages. Compiled autograd itself creates the graphs of the backwards in each process.
     **{f"compiled_autograd_{name}": {"package-graph"} for name in (
         "plain", "sizes", "custom", "autocast_off_inside", "accumulation", "retained_graph", "hooks", "module_hooks",
         "saved_tensor_hooks")},
     "compiled_autograd_by_configuration": {"package-mode"},
-    # Their state is made while they are traced; parameters and state are no inputs of the graph. The frames around
-    # them are made for one optimizer.
+    # Their state is created during the trace, and parameters and state are not inputs of the graph. The surrounding
+    # frames belong to one optimizer.
     **{f"optimizer_{name}": {"package-graph", "package-not-portable"} for name in (
         "sgd", "adam", "adam_foreach", "adamw", "adamw_tensor_lr", "rmsprop", "adagrad")},
 }  # fmt: skip
@@ -50,19 +52,21 @@ def traced(answer: Answer) -> dict[str, list[Any]]:
 def run(
     host: Host, *names: str, python: str | None = None, program: Path = PROGRAM, env: Mapping[str, str] | None = None,
 ) -> Answer:  # fmt: skip
-    """All rows, or those named, in one process. A warning of ours may be an error there, as in many test suites."""
+    """Run all rows, or the named ones, in one process. In that process a warning of precompiled may be an error, as in
+    many test suites.
+    """
     started = host.program(str(program), *names, env=env, python=python, forked=program == PROGRAM)
     found: Answer = started.result(timeout_s=4 * TIMEOUT_S)
     return found
 
 
 def wrong(answer: Answer) -> dict[str, str]:
-    """Rows whose results are not eager's."""
+    """Rows whose results differ from eager's."""
     return {name: row["error"] for name, row in answer.items() if row["error"]}
 
 
 def not_served(answer: Answer, *sources: str) -> dict[str, Any]:
-    """Rows with a graph that did not come from the daemon by ``sources`` ("swap", "hit"), but for those BYPASSED."""
+    """Rows with a graph whose source is not in ``sources`` ("swap", "hit"), except those in BYPASSED."""
     return {
         name: (row["graphs"], row["messages"], row["compiles"])
         for name, row in answer.items()

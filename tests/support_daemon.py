@@ -1,7 +1,7 @@
-"""Helpers for tests of the daemon: a real daemon process, and a worker that compiles nothing.
+"""Support for tests of the daemon: a real daemon process, and a worker that compiles nothing.
 
-The stand-in worker is a script that takes the interpreter's place (``Environment.executable``): the real worker loop
-(control thread, guardian, stream) around a compiler that does what the graph's bytes say::
+The stand-in worker is a script in place of the interpreter (``Environment.executable``). It runs the real worker loop
+(control thread, guardian, stream) around a compiler that executes the graph's bytes::
 
     {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "hog" | "spawn" | "print"
            | "leave" | "garbage" | "say" | "wait-for", ...}
@@ -117,7 +117,7 @@ _numbers = itertools.count()
 
 
 def wait_until(condition: Callable[[], Any], what: str = "", timeout_s: float = TIMEOUT_S) -> Any:
-    """Poll until ``condition`` is true; its value. Fails the test after a bound that is no measure of speed."""
+    """Poll until ``condition`` is true, and return its value. The time limit does not measure speed."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -129,7 +129,7 @@ def wait_until(condition: Callable[[], Any], what: str = "", timeout_s: float = 
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+    """Returns whether a process runs. A zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -137,7 +137,7 @@ def alive(pid: int) -> bool:
 
 
 def processes_with(text: str) -> list[int]:
-    """Pids of the processes whose command line or environment names ``text``, but for this one."""
+    """Pids of other processes whose command line or environment contains ``text``."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -150,7 +150,7 @@ def processes_with(text: str) -> list[int]:
 
 @dataclass
 class DaemonUnderTest:
-    """A daemon process with directories of its own."""
+    """A daemon process with its own directories."""
 
     directory: Path
     flags: dict[str, Any] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class DaemonUnderTest:
         self.interpreter.write_text(FAKE_INTERPRETER.format(python=sys.executable))
         self.interpreter.chmod(0o755)
         self.store = self.directory / "store"
-        # A Unix socket's path is at most 107 bytes, and pytest's directories are long.
+        # The path of a Unix socket has at most 107 bytes, and pytest's directories are long.
         self.runtime_dir = self.directory / "r"
         self.settings = Settings(
             runtime_dir=self.runtime_dir, cache_dir=self.store, autostart=False,
@@ -200,7 +200,7 @@ class DaemonUnderTest:
         return self.process.pid
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Signal it and wait; the exit status."""
+        """Send a signal, wait, and return the exit status."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(TIMEOUT_S)
@@ -240,7 +240,7 @@ def graph(do: str = "publish", **values: Any) -> bytes:
 
 
 class RawClient:
-    """libzmq's DEALER, without any of the client's care: for frames that no client sends."""
+    """A bare DEALER socket of libzmq, for frames that no client sends."""
 
     def __init__(self, settings: Settings, identity: bytes = b"") -> None:
         import zmq
@@ -275,7 +275,7 @@ class RawClient:
                 return reply
 
     def ended(self, id: str) -> Any:
-        """The reply that ends a submit."""
+        """Returns the reply that ends a submit."""
         return self.receive_until(
             lambda reply: (
                 getattr(reply, "id", None) == id

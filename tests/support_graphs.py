@@ -1,4 +1,4 @@
-"""Small graphs as Dynamo hands them to a backend, and what precompiled makes of them; nothing is compiled."""
+"""Support: small graphs as Dynamo passes them to a backend, and their captured programs. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Captured:
 def captures(
     function: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None, **compile_arguments: Any
 ) -> list[Captured]:
-    """Run ``function`` once under torch.compile and capture each of its graphs; raises what capturing raises."""
+    """Run ``function`` once under torch.compile and capture each of its graphs. Raises what the capture raises."""
     found: list[Captured] = []
     raised: list[Exception] = []
 
     def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        # Here and not afterwards: capturing reads the state around the graph, and Dynamo's fake tensors.
+        # Within the backend, because capture reads the state around the graph and Dynamo's fake tensors.
         try:
             found.append(Captured(module, example_inputs, capture.capture(module, options or {})))
-        except Exception as error:  # raised out of a backend, it would come back as Dynamo's own
+        except Exception as error:  # raised from a backend, Dynamo would wrap it
             raised.append(error)
         return module.forward
 
@@ -48,7 +48,7 @@ def captures(
 
 
 def captured(function: Callable[..., Any], *inputs: Any, **arguments: Any) -> Captured:
-    """The one graph of ``function``."""
+    """Returns the only graph of ``function``."""
     (only,) = captures(function, *inputs, **arguments)
     return only
 

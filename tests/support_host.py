@@ -1,4 +1,4 @@
-"""A host of its own for a test: private directories, a real daemon, client processes to run against it."""
+"""Support: a separate host for a test, with private directories, a real daemon and client processes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 
 PROGRAM = Path(__file__).parent / "programs" / "client_program.py"
-# Far above what anything here takes on a loaded 2-core machine: a bound, so that nothing hangs for ever.
+# Far above the time of any step on a loaded machine with 2 cores. It only prevents endless waits.
 TIMEOUT_S = 400.0
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    """Replace a text that must be there."""
+    """Replace a text that must occur in the file."""
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))
@@ -68,14 +68,14 @@ class Client:
                 self._changed.notify_all()
 
     def wait_for(self, event: str) -> None:
-        """Until the program said ``@event``; fails with its output when it ended without."""
+        """Wait until the program printed ``@event``. Fails with its output if the program ended first."""
         with self._changed:
             self._changed.wait_for(lambda: f"@{event}" in self.lines or self.process.poll() is not None, TIMEOUT_S)
             if f"@{event}" not in self.lines:
                 raise AssertionError(f"no @{event}:\n{self.text()}")
 
     def ended(self, *, status: int = 0, timeout_s: float = TIMEOUT_S) -> str:
-        """What the program printed, at its end."""
+        """Wait for the end of the program, and return its output."""
         self.process.wait(timeout_s)
         for thread in self._threads:
             thread.join(timeout_s)
@@ -83,7 +83,7 @@ class Client:
         return "\n".join(self.lines)
 
     def result(self, *, status: int = 0, timeout_s: float = TIMEOUT_S) -> Any:
-        """The program's last line of JSON."""
+        """Returns the program's last line of JSON."""
         self.ended(status=status, timeout_s=timeout_s)
         answers = [line for line in self.lines if line.startswith(("{", "["))]
         return json.loads(answers[-1]) if answers else None
@@ -107,9 +107,10 @@ extern "C" void kernel() {}
 
 @functools.cache
 def _prepared() -> Path:
-    """What a scratch directory has after its first kernel, which is an empty one: ten seconds of a core for each host.
+    """A scratch directory after a first, empty kernel: it takes ten seconds of a core, which each host would otherwise
+    spend.
 
-    Inductor's test programs for vector units, and its precompiled header.
+    It has Inductor's test programs for vector units, and its precompiled header.
     """
     directory = tempfile.TemporaryDirectory(prefix="pc-prepared-")
     atexit.register(directory.cleanup)
@@ -119,16 +120,18 @@ def _prepared() -> Path:
 
 
 def prepare(scratch: Path) -> None:
-    """Links, for the header has 150 MB; nobody writes into one of these files."""
+    """Links the prepared files into ``scratch``. The header has 150 MB, and no process writes into these files."""
     shutil.copytree(_prepared(), scratch, copy_function=os.link, dirs_exist_ok=True)
 
 
-THERE: list[Host] = []  # the hosts of this process, for the report of a test that fails
+THERE: list[Host] = []  # the hosts of this process, for the report of a failed test
 
 
 @dataclass
 class Host:
-    """Directories of one host, its daemon and its clients. ``served_by``: the host whose daemon it has, or its own."""
+    """The directories of one host, its daemon and its clients. ``served_by`` is the host whose daemon serves it, if not
+    its own.
+    """
 
     root: Path
     python: str = sys.executable
@@ -155,7 +158,7 @@ class Host:
         return config.load({"cache_dir": self.root / "store", "runtime_dir": self.runtime_dir})
 
     def project(self, **files: str) -> Path:
-        """A user's folder of modules, by their names."""
+        """A user's folder of modules, from their names and texts."""
         folder = self.root / "project"
         folder.mkdir()
         for name, text in files.items():
@@ -168,12 +171,12 @@ class Host:
             **kept,
             "PRECOMPILED_CACHE_DIR": str(self.root / "store"),
             "PRECOMPILED_RUNTIME_DIR": str(self.runtime_dir),
-            # An Inductor cache of its own, without a graph: what a client finds there it has compiled itself.
+            # A separate, empty Inductor cache: a client finds there only what it compiled itself.
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "HF_HUB_OFFLINE": "1",
-            # Most tests are about graphs, which a package's process does not capture; the others take this away.
+            # Most tests are about graphs, which are not captured in a process with packages. Other tests override this.
             "PRECOMPILED_PACKAGES": "off",
-            "PRECOMPILED_PACKAGE_AUDIT": "0",  # no dice
+            "PRECOMPILED_PACKAGE_AUDIT": "0",  # no random audits
             **(extra or {}),
         }
 
@@ -181,18 +184,20 @@ class Host:
         self, spec: Mapping[str, Any], env: Mapping[str, str] | None = None, python: str | None = None,
         program: Path = PROGRAM,
     ) -> Client:  # fmt: skip
-        """Start the client program, or another one, with ``spec``."""
+        """Start the client program, or ``program``, with ``spec``."""
         return self.program(str(program), json.dumps(spec), env=env, python=python)
 
     def cached(self) -> list[Path]:
-        """What Inductor's own cache of the clients holds."""
+        """The contents of the clients' Inductor cache."""
         return sorted((self.root / "inductor").rglob("*"))
 
     def program(
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, python: str | None = None,
         forked: bool = True,
     ) -> Client:  # fmt: skip
-        """Start Python with these arguments, in the host's environment. ``forked``: it may be (support_zygote.py)."""
+        """Start Python with these arguments in the host's environment. ``forked`` permits a fork
+        (support_zygote.py).
+        """
         command = [python or self.python, *arguments]
         start = support_zygote.start if forked else support_zygote.execute
         client = Client(start(command, self.environment(env), cwd or self.root))
@@ -200,11 +205,11 @@ class Host:
         return client
 
     def command(self, *arguments: str, cwd: Path | None = None, status: int = 0) -> str:
-        """What the command line prints."""
+        """Returns the output of a `precompiled` command."""
         return self.program("-m", "precompiled", *arguments, cwd=cwd, forked=False).ended(status=status)
 
     def answer(self, env: Mapping[str, str], *arguments: str, status: int = 0) -> Any:
-        """The JSON of a command, with these variables."""
+        """Returns the JSON of a command that runs with these variables."""
         done = subprocess.run(
             [sys.executable, "-m", "precompiled", *arguments, "--json"], env=self.environment(env), check=False,
             capture_output=True, text=True, timeout=TIMEOUT_S,
@@ -216,7 +221,9 @@ class Host:
         return self.start(spec, env, python).result()
 
     def said(self) -> str:
-        """The failures in the store, and the last lines of the daemon's log: gone with the host when a test is over."""
+        """The failures in the store, and the last lines of the daemon's log, which are deleted with the host after a
+        test.
+        """
         parts = [f"{failure.name}: {failure.reason}: {failure.message}" for failure in self.store.failures()]
         if self.served_by is None:
             with contextlib.suppress(OSError):
@@ -234,7 +241,7 @@ class Host:
         return reply
 
     def stats(self) -> wire.StatsReply:
-        """What was counted since this host is there, once the daemon is idle: clients see an artifact before that."""
+        """The counts since this host was created, once the daemon is idle. Clients may see an artifact earlier."""
         self._until_idle()
         now = msgspec.structs.asdict(ask.request(self.settings, wire.Stats(), TIMEOUT_S))
         for name, before in msgspec.structs.asdict(self._before).items():
@@ -245,7 +252,7 @@ class Host:
         return wire.StatsReply(**now)
 
     def close(self) -> None:
-        """Stop everything, and prove that nothing is left."""
+        """Stop all processes, and check that none is left."""
         for item in self.clients:
             if item.process.poll() is None:
                 item.process.kill()
@@ -263,7 +270,7 @@ class Host:
         assert not (self.root / "run" / "socket").exists()
 
     def stop_helper(self) -> None:
-        """End the helper of a remote or a farm, where one runs, and prove it."""
+        """Stop the helper of a remote or a farm, if one runs, and check that it ended."""
         root, state = self.store.root, None
         if remote.greeting(root):
             state = remote.state(root) or remote.state(root, remote.FARM_STATE)
@@ -272,16 +279,16 @@ class Host:
                 psutil.Process(state["pid"]).wait(TIMEOUT_S)
 
     def _until_idle(self) -> None:
-        """Until the daemon has done, or given up, what was asked of it for this store, which is to be removed."""
+        """Wait until the daemon has finished or given up all jobs of this store, which will be removed."""
         deadline = time.monotonic() + TIMEOUT_S
         while (status := self.status()).queue_depth or any(worker.state == "busy" for worker in status.workers):
             assert time.monotonic() < deadline, status
-            time.sleep(0.02)  # nobody is told of the end of somebody else's job
+            time.sleep(0.02)  # the end of another client's job is not announced
 
 
 @contextmanager
 def new_host(served_by: Host | None = None) -> Iterator[Host]:
-    """A host in a short path (a Unix socket's may have 107 bytes)."""
+    """A host in a short path, because the path of a Unix socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="pc-", ignore_cleanup_errors=False) as directory:
         host = Host(Path(directory), served_by=served_by)
         THERE.append(host)

@@ -1,4 +1,4 @@
-"""Whether a distribution is installed, for tests that are skipped without it."""
+"""Support: whether a distribution is installed, for tests that are skipped without it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import importlib.metadata
 
 
 def is_installed(module: str) -> bool:
-    """Whether some distribution has a top-level module. A search for the module would also find a folder of that name
-    in the path: a checkout has `build`, and a test run `tests/vllm`.
+    """Returns whether a distribution provides the top-level module.
+
+    A search for the module itself would also find folders on the path with that name: a checkout has `build`, and a
+    test run `tests/vllm`.
     """
     return module in importlib.metadata.packages_distributions()

@@ -1,4 +1,6 @@
-"""Builds an extension with operators in C++ (programs/library_ops): half a minute, once for a test process."""
+"""Support: builds an extension with C++ operators (programs/library_ops), which takes half a minute once per test
+process.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,18 @@ NEEDED = "libpc_width.so"
 
 
 def build(folder: Path) -> Path:
-    """Put the extension into a folder, with the small library that it needs beside it; its path."""
+    """Copy the extension into a folder, with the small library that it needs. Returns the extension's path."""
     width(folder, 2)
     shutil.copy(_built() / EXTENSION, folder)
     return folder / EXTENSION
 
 
 def width(folder: Path, width: int) -> None:
-    """Build the small library, which says how much ``widened`` adds."""
+    """Build the small library, which determines how much ``widened`` adds."""
     source = f'extern "C" long pc_width() {{ return {width}; }}'
     command = ["g++", "-shared", "-fPIC", f"-Wl,-soname,{NEEDED}", "-x", "c++", "-", "-o", f"{folder / NEEDED}.new"]
     subprocess.run(command, input=source, text=True, check=True, capture_output=True)
-    Path(f"{folder / NEEDED}.new").rename(folder / NEEDED)  # as a linker does: never into a file that is in use
+    Path(f"{folder / NEEDED}.new").rename(folder / NEEDED)  # as a linker does: never write into a file in use
 
 
 @functools.cache

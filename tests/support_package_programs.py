@@ -1,11 +1,13 @@
-"""Random small programs and random single edits of them, from a seed (tests/packages/test_package_properties.py)."""
+"""Support: random small programs and random single edits of them, from a seed
+(tests/packages/test_package_properties.py).
+"""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-# What a program is made of: text of a statement on ``x``, with places that an edit changes.
+# The statements of a program, as text on ``x`` with placeholders that an edit changes.
 STATEMENTS = (
     "x = torch.addmm(x, x, x, alpha={number})",
     "x = torch.mm(x, x)",
@@ -72,7 +74,7 @@ def _source(statements: list[str], values: dict[str, object]) -> str:
 
 
 def program(seed: int) -> Program:
-    """A program, and the same with one thing changed, or nothing."""
+    """A program, and the same program with at most one change."""
     chance = random.Random(seed)
     statements = [chance.choice(STATEMENTS) for _ in range(chance.randint(1, 5))]
     values: dict[str, object] = {**VALUES, "dtype": "float32", "identity": True, "size": 4, "grad": False, "flag": True}

@@ -1,4 +1,4 @@
-"""The cases for packages (tests/packages/cases): gathered, written down as modules, and run."""
+"""Support: collects the cases for packages (tests/packages/cases), writes them as modules, and runs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).parent / "programs" / "packages_program.py"
 for _topic in pkgutil.iter_modules(packages.cases.__path__, "packages.cases."):
     importlib.import_module(_topic.name)
 
-# One of each kind, and the commonest: with those of NEVER they are the everyday ones; the others are slow.
+# One case of each kind, and the most common one. With those of NEVER they run every day; the others are slow.
 EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",
             "changed_callee", "set_of_operators", "native_call_metaclass_add", "native_call_metaclass_add_again",
             "native_call_enum_bool", "native_call_class_class_getitem", "cell_of_two_closures",
@@ -34,14 +34,14 @@ EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_glo
             "class_that_holds_an_attrgetter", "class_that_holds_another_attrgetter",
             "mock_in_the_place_of_a_function")  # fmt: skip
 
-# What these change stays changed in their process: they are the last ones.
+# Their changes persist in the process, so they run last.
 LAST = ("registered_in_pytree", "monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")
 for _name in LAST:
     CASES[_name] = CASES.pop(_name)
 
 
 def write(folder: Path, *, after: bool) -> None:
-    """The modules of all cases."""
+    """Write the modules of all cases."""
     folder.mkdir(parents=True, exist_ok=True)
     for item in CASES.values():
         (folder / f"{item.name}.py").write_text(item.after if after else item.before)
@@ -52,9 +52,10 @@ def write(folder: Path, *, after: bool) -> None:
 def run(
     host: Host, python: str, folder: Path, cases: list[str], *, audit: bool = False, without: str = "nothing"
 ) -> dict[str, Any]:
-    """Run cases in one process; what became of each. ``audit``: trace what packages would be used for, and compare.
+    """Run cases in one process, and return the outcome of each.
 
-    ``without``: a kind of facts that is not compared (package_ablation.py).
+    ``audit`` traces frames that packages would serve, and compares. ``without`` is a kind of facts that is not compared
+    (package_ablation.py).
     """
     environment = {
         "PRECOMPILED_PACKAGES": "function",
@@ -68,7 +69,7 @@ def run(
 
 
 def run_program(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> Any:
-    """Run a folder's ``main.py``, or Python with ``arguments``, as a program: what its last line says, in JSON."""
+    """Run a folder's ``main.py``, or Python with ``arguments``, as a program. Returns its last line, parsed as JSON."""
     settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **extra}
     done = subprocess.run(
         [sys.executable, *(arguments or ("main.py",))], cwd=folder, input=text, check=False, timeout=TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""A small program as plain data (graph/capture.py), and changes of it."""
+"""Support: a small program as plain data (graph/capture.py), and changes of it."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ PROGRAM: dict[str, Any] = {
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    program = json.loads(json.dumps(PROGRAM))  # no list or dict of it is shared, as copy.deepcopy would leave them
+    program = json.loads(json.dumps(PROGRAM))  # JSON, because copy.deepcopy would keep lists and dicts shared
     change(program)
     return program
 
 
 def put(*path: Any) -> Callable[[dict[str, Any]], Any]:
-    """Set what is at a path (all but the last) to the last; ``...`` removes it."""
+    """A change that sets the value at a path (all arguments but the last) to the last argument. ``...`` removes it."""
 
     def change(program: Any) -> None:
         *way, name, value = path
@@ -75,6 +75,6 @@ def everything(*changes: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str,
     return change
 
 
-# Paths to its outermost graph and to its inputs.
+# Paths to the outermost graph and to the inputs.
 NODES = ("graph", 0)
 ARGS = ("inputs", "args")

@@ -1,7 +1,7 @@
-"""This process as a client of its own host: ``torch.compile`` through our backend, and what it says and counts of it.
+"""Support: this process as a client of its own host, with its reports and counts.
 
-Everything is real but for the last step: what is compiled in process is not compiled but runs eager, since these tests
-ask why a graph is not served, and not what Inductor makes of it (tests/e2e does).
+All is real except the last step: a graph that would be compiled in process runs eager, since these tests check why a
+graph is not served (tests/e2e covers the compiled code).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from precompiled.torch_internals.graph import graph_codec
 
 @dataclass
 class ThisProcess:
-    """``session``: of these settings alone; ``in_process``: the graphs that were left to plain torch.compile."""
+    """``session`` has these settings alone. ``in_process`` lists the graphs that were left to plain torch.compile."""
 
     session: Session
     in_process: list[torch.fx.GraphModule]
 
     def call(self, function: Callable[..., Any], *inputs: Any, **compile_arguments: Any) -> Any:
-        """Call ``function`` once, compiled by ``backend="precompiled"``."""
+        """Call ``function`` once, compiled with ``backend="precompiled"``."""
         torch._dynamo.reset()
         return torch.compile(function, **{"backend": "precompiled", **compile_arguments})(*inputs)
 
@@ -49,16 +49,18 @@ class ThisProcess:
         return precompiled.report()
 
     def counted(self, kind: str) -> dict[str, int]:
-        """What was counted since the last look, as the daemon would be told."""
+        """The counts since the last call, as the daemon would receive them."""
         counted: dict[str, int] = self.session.ledger.take_counts().get(kind, {})
         return counted
 
     def refuses(
         self, code: str, function: Callable[..., Any], *inputs: Any, compare: bool = True, **compile: Any
     ) -> str:
-        """Check that one graph of ``function`` is bypassed for ``code``, says so and counts it; its sentence.
+        """Check that one graph of ``function`` is bypassed with ``code``, and that this is reported and counted.
+        Returns the message.
 
-        Its result is eager's, but where the eager run itself is none here (``compare=False``: there is no such device).
+        The result must equal eager's, unless ``compare`` is False because the eager run itself fails here (the device
+        does not exist).
         """
         before = len(self.reports())
         if compare:
@@ -69,7 +71,7 @@ class ThisProcess:
         return self.was_refused(code, since=before)
 
     def was_refused(self, code: str, *, since: int = 0) -> str:
-        """Check that just one graph of those reported after the first ``since`` was bypassed for ``code``."""
+        """Check that exactly one of the graphs reported after the first ``since`` was bypassed with ``code``."""
         found = [graph for graph in self.reports()[since:] if graph.reason != "lookup-only" or code == "lookup-only"]
         assert [(graph.state, graph.source, graph.reason) for graph in found] == [("bypassed", "inline", code)], found
         counted = self.counted("bypassed")
@@ -89,7 +91,9 @@ def _runs_program_eager(program: Program, *_: Any) -> tuple[Callable[..., Any], 
 
 @contextmanager
 def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProcess]:
-    """A session of its own in an empty place, without a daemon: mode "lookup" unless ``settings`` say otherwise."""
+    """A separate session in an empty directory, without a daemon. The mode is "lookup" unless ``settings`` say
+    otherwise.
+    """
     left: list[torch.fx.GraphModule] = []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
     with (
@@ -110,7 +114,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
         mock.patch.object(PROCESS, "packages", None),
         mock.patch.object(inductor_backend, "compile_in_process", functools.partial(_runs_eager, left)),
         mock.patch.object(submit, "compile_inline", _runs_program_eager),
-        # Tests read the counts here, where a daemon must not get them first.
+        # Tests read the counts here, so they must not be sent to a daemon first.
         mock.patch.object(CountSender, "changed", lambda sender: None),
     ):
         session = sessions.current()
@@ -124,7 +128,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
 
 @contextmanager
 def deaf_daemon(**settings: str) -> Iterator[ThisProcess]:
-    """This process with a daemon that accepts connections and never says a word: graphs stay pending."""
+    """This process with a daemon that accepts connections but never replies, so graphs stay pending."""
     with this_process({"PRECOMPILED_MODE": "eager", **settings}) as here:
         runtime_dir = here.session.settings.runtime_dir
         runtime_dir.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Rows of a table: some everyday, the others for `make test-slow`."""
+"""Support: rows of a table, some for the everyday run and the others for `make test-slow`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def everyday_or_slow(cases: Iterable[Any], everyday: Container[Any]) -> list[Any]:
-    """Parameters of a test; a tuple is one for each argument."""
+    """Parameters of a test. A tuple has one element per argument."""
     rows = []
     for case in cases:
         marks = [] if case in everyday else [pytest.mark.slow]

@@ -1,4 +1,4 @@
-"""A program on a terminal of its own: a pseudo-terminal, and what its screen shows."""
+"""Support: a program on a pseudo-terminal, and the contents of its screen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TIMEOUT_S = 60.0
-# Without a terminal that controls it, Ctrl-C reaches nobody.
+# Without a controlling terminal, Ctrl-C reaches no process.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()=>78].?|([\r\n\b\x07])
 
 
 class Screen:
-    """So much of a terminal as our programs use: text, lines, the cursor put somewhere, erasing."""
+    """The part of a terminal that our programs use: text, lines, cursor positions, erasing."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
@@ -78,7 +78,7 @@ class Screen:
 
 
 class Terminal:
-    """A running program, its screen, and all that it has written."""
+    """A running program, its screen, and all of its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int, columns: int, rows: int) -> None:
         self.process, self.screen, self.written = process, Screen(columns, rows), ""
@@ -92,11 +92,11 @@ class Terminal:
         while True:
             try:
                 data = os.read(self._master, 65536)
-            except OSError:  # EIO: the program's side is closed
+            except OSError:  # EIO: the program has closed its side
                 data = b""
             if not data:
                 break
-            # A sequence, or a character, may be cut in two.
+            # A read may end within an escape sequence or a character.
             held += data
             at = held.rfind(b"\x1b")
             whole, held = (held, b"") if at < 0 or len(held) - at > 16 else (held[:at], held[at:])
@@ -111,13 +111,13 @@ class Terminal:
                 self._changed.notify_all()
 
     def wait_for(self, text: str | Callable[[str], bool]) -> str:
-        """Until the screen shows it; the screen."""
+        """Wait until the screen shows the text, and return the screen."""
         shows = (lambda screen: text in screen) if isinstance(text, str) else text
         deadline = time.monotonic() + TIMEOUT_S
         with self._changed:
             while not shows(self.screen.text()):
                 assert self._thread.is_alive() and time.monotonic() < deadline, f"not shown: {text}\n{self.written}"
-                self._changed.wait(1.0)  # a program that ends changes nothing
+                self._changed.wait(1.0)  # a timeout, because the end of a program does not change the screen
             return self.screen.text()
 
     def press(self, keys: str) -> None:
@@ -130,7 +130,7 @@ class Terminal:
         self.process.send_signal(signal.SIGWINCH)
 
     def ended(self) -> int:
-        """Its exit status, once all that it wrote is read."""
+        """Returns the exit status, once all output is read."""
         status = self.process.wait(TIMEOUT_S)
         self._thread.join(TIMEOUT_S)
         return status
@@ -140,7 +140,7 @@ class Terminal:
 def on_terminal(
     command: Sequence[str], env: Mapping[str, str], cwd: Path, *, columns: int = 80, rows: int = 24
 ) -> Iterator[Terminal]:
-    """``command`` with a terminal for all three of its streams."""
+    """Run ``command`` with a terminal for all three of its streams."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}

@@ -1,4 +1,6 @@
-"""Training runs, of one or more ranks, with the swap at a chosen step, beside the same run without us."""
+"""Support: training runs with one or more ranks and a swap at a chosen step, compared with the same run without
+precompiled.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ import torch
 from support_host import TIMEOUT_S, Host
 
 PROGRAMS = Path(__file__).parent / "programs"
-# Of a swap at any step, each half a minute.
+# Each seed is a swap at a random step, and takes half a minute.
 SEEDS = range(int(os.environ.get("PRECOMPILED_SEEDS", "1")))
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What each rank printed. A rank that fails ends the others, which would wait for it, and is shown."""
+    """Returns the output of each rank. If a rank fails, its output is shown and the others, which would wait for it,
+    are ended.
+    """
     rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
     clients = [
         host.start(
@@ -41,17 +45,19 @@ def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str
         for client in left.values():
             client.process.kill()
             client.process.wait()
-    # The first to fail is shown first.
+    # The first failure comes first.
     return [client.result() for client in sorted(clients, key=lambda client: client in left.values())]
 
 
 def swapped_as_plain(host: Host, program: str, spec: Mapping[str, Any]) -> None:
-    """With the swap where ``spec`` has it, losses are those of the same run without us, and the graphs are compiled.
+    """Check that a run with the swap at the step of ``spec`` has the losses of the same run without precompiled, and
+    compiled graphs.
 
-    Without us, backend "aot_eager" differs from "inductor" in rounding only (not so "eager": it leaves gradients None).
+    Without precompiled the run uses backend "aot_eager", which differs from "inductor" only in rounding. "eager"
+    differs more: it leaves gradients None.
     """
     daemon = host.status().pid
-    os.kill(daemon, signal.SIGSTOP)  # until the program lets it go on, no artifact can come
+    os.kill(daemon, signal.SIGSTOP)  # no artifact can arrive until the program resumes the daemon
     try:
         ours = run(host, program, {**spec, "daemon": daemon, "tag": uuid.uuid4().hex}, {})
     finally:

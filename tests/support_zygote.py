@@ -1,13 +1,15 @@
-"""Programs that start with torch imported: forked from a process that has done nothing else. To import torch, Dynamo
-and Inductor takes three to five seconds of CPU, and the tests start hundreds of programs.
+"""Support: starts programs with torch already imported, by a fork of a process that has done nothing else.
 
-A fork differs from a fresh interpreter in what is imported, in its end, and in nothing of ours: precompiled itself is
-not imported yet. Where the start or the end matters (the hook, variables that are read when Python or torch starts,
-another interpreter, hash seeds, options of the interpreter), ``start`` runs a real one; so do tests that start programs
-by ``subprocess`` themselves. For each OMP_NUM_THREADS there is a process to fork: torch reads it once.
+The import of torch, Dynamo and Inductor takes three to five seconds of CPU, and the tests start hundreds of programs. A
+fork differs from a new interpreter in its imported modules and in its end. precompiled itself is not imported yet.
 
-``start`` gives what ``subprocess.Popen`` gives, as far as tests use it. Run as a program, this file is the process that
-is forked: it takes one request a connection, with the descriptors for the standard streams, and says pid and status.
+If the start or the end matters (the hook, variables read at the start of Python or torch, another interpreter, hash
+seeds, options of the interpreter), ``start`` runs a real interpreter. So do tests that use ``subprocess`` themselves.
+There is one process to fork for each OMP_NUM_THREADS, because torch reads it once.
+
+``start`` returns an object with those parts of ``subprocess.Popen`` that tests use. Run as a program, this file is the
+process that is forked: it takes one request per connection, with the descriptors of the standard streams, and replies
+with pid and status.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Read when Python, torch or a library of its starts: a program that sets one of them is not forked.
+# Variables read at the start of Python, torch or its libraries. A program that sets one of them is not forked.
 AT_THE_START = ("CUDA", "GOMP", "KMP", "LC_", "LD_", "LANG", "MKL", "OMP", "PYTHON", "PYTORCH", "TORCH")
 BUT = ("TORCHINDUCTOR_CACHE_DIR", "OMP_NUM_THREADS")
 START_S = 120.0
@@ -37,7 +39,9 @@ START_S = 120.0
 def start(
     arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path
 ) -> subprocess.Popen[str] | Forked:
-    """``arguments``: an interpreter, a script or "-c" and its text, and what it gets. Streams are pipes of text."""
+    """``arguments``: an interpreter, a script (or "-c" and its text), and the script's arguments. Streams are text
+    pipes.
+    """
     is_plain = arguments[0] == sys.executable and (arguments[1] == "-c" or not arguments[1].startswith("-"))
     if is_plain and _at_the_start(env) == _at_the_start(os.environ):
         return Forked(_zygote(env.get("OMP_NUM_THREADS")), arguments, env, cwd)
@@ -45,7 +49,7 @@ def start(
 
 
 def execute(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> subprocess.Popen[str]:
-    """The same in an interpreter of its own: where a program's files may be younger than the process to fork."""
+    """Start a separate interpreter, for programs whose files may be newer than the process to fork."""
     return subprocess.Popen(
         list(arguments), env=dict(env), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -56,7 +60,7 @@ def _at_the_start(env: Mapping[str, str]) -> dict[str, str]:
 
 
 class Forked:
-    """A program that was forked, like a ``subprocess.Popen``."""
+    """A forked program, with the interface of ``subprocess.Popen``."""
 
     def __init__(self, zygote: Path, arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> None:
         self.returncode: int | None = None
@@ -90,7 +94,7 @@ class Forked:
                 if not ready.select(timeout):
                     raise TimeoutError
             status = _receive(self._connection, 8)
-            # Negative for a signal, as Popen has it.
+            # Negative for a signal, as in Popen.
             self.returncode = int.from_bytes(status, "big", signed=True) if status else -signal.SIGKILL
             self._connection.close()
         return self.returncode
@@ -107,7 +111,7 @@ class Forked:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """So many bytes; none at the end of the stream."""
+    """Returns exactly ``size`` bytes, or none at the end of the stream."""
     data = b""
     while len(data) < size:
         part = connection.recv(size - len(data))
@@ -119,7 +123,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 @functools.cache
 def _zygote(threads: str | None) -> Path:
-    """Where the zygote of so many threads listens; it is started at the first question, and ends with this process."""
+    """The socket of the zygote for this number of threads. The first call starts it, and it ends with this process."""
     directory = tempfile.TemporaryDirectory(prefix="pc-zygote-")
     path = Path(directory.name) / "socket"
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -132,7 +136,7 @@ def _zygote(threads: str | None) -> Path:
 
     def end() -> None:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.close()  # which it takes for its end
+        process.stdin.close()  # it ends when its standard input is closed
         process.wait(START_S)
         process.stdout.close()
         directory.cleanup()
@@ -145,7 +149,7 @@ def _zygote(threads: str | None) -> Path:
 
 
 def _serve(path: str) -> list[str] | None:
-    """Take requests until standard input ends. In a forked child: the script that it is to run, and its arguments."""
+    """Take requests until standard input ends. In a forked child, return the script to run and its arguments."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen(64)
@@ -170,7 +174,7 @@ def _serve(path: str) -> list[str] | None:
                 connection.close()
                 _become(request, streams)
                 arguments = list(request["arguments"])
-                # Inductor may have asked for GPUs while it was imported (torch 2.11): a fork can use none after that.
+                # On torch 2.11 the import of Inductor may query GPUs, and a fork cannot use GPUs after that.
                 if torch.cuda._is_in_bad_fork():
                     os.execv(arguments[0], arguments)
                 return arguments
@@ -183,7 +187,7 @@ def _serve(path: str) -> list[str] | None:
 def _tell_end(ready: selectors.DefaultSelector, key: selectors.SelectorKey) -> None:
     pid, connection = key.data
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with contextlib.suppress(OSError):  # nobody waits for it any more
+    with contextlib.suppress(OSError):  # the requesting process may be gone
         connection.sendall(status.to_bytes(8, "big", signed=True))
     connection.close()
     ready.unregister(key.fileobj)
@@ -191,7 +195,7 @@ def _tell_end(ready: selectors.DefaultSelector, key: selectors.SelectorKey) -> N
 
 
 def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
-    """This child is the program now."""
+    """Turn this child into the requested program."""
     os.environ.clear()
     os.environ.update(request["env"])
     null = os.open(os.devnull, os.O_RDONLY)
@@ -202,9 +206,10 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """As Python runs a script, or the text after "-c", and ends; but the interpreter is not taken down.
+    """Run a script or "-c" text as Python does, and exit without finalising the interpreter.
 
-    That would visit each object of torch, in pages that a fork has to copy for it: 1.4 seconds of CPU a program.
+    Finalisation would visit each object of torch, in pages that the fork would have to copy: 1.4 seconds of CPU per
+    program.
     """
     status = 0
     try:
@@ -239,7 +244,7 @@ def _execute(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    import torch._inductor.compile_fx  # what this file is for
+    import torch._inductor.compile_fx  # imported before any fork
 
     script = _serve(sys.argv[1])
     if script is not None:

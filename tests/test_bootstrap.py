@@ -1,7 +1,7 @@
-"""The hook: on in every process that it should reach, seen by none that does not import torch, fatal to nobody.
+"""Tests of the hook: enabled in every intended process, invisible without torch, and never fatal.
 
-Each test starts real interpreters. A made-up `torch` stands in for the real one (which takes seconds to import) where
-only the way of importing matters.
+Each test starts real interpreters. A made-up `torch` replaces the real one, which takes seconds to import, where only
+the way of the import matters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ print(json.dumps({
 
 @pytest.fixture
 def fake_torch(tmp_path: Path) -> Path:
-    """A folder with a torch, and with a `calls` module that notes when the hook was called."""
+    """A folder with a made-up torch, and a `calls` module that records the hook's call."""
     folder = tmp_path / "fake"
     (folder / "torch" / "nn").mkdir(parents=True)
     (folder / "torch" / "__init__.py").write_text("import torch.utils\nfrom torch import nn\nWHOLE = True\n")
@@ -46,7 +46,7 @@ def fake_torch(tmp_path: Path) -> Path:
     return folder
 
 
-# Replaces what the hook does once torch is there: it notes whether torch was whole.
+# Replaces the hook's action after the import of torch: it records whether torch was complete.
 SPY = """
 import sys, calls, precompiled.routing as routing
 routing.on_torch_imported = lambda: calls.calls.append(hasattr(sys.modules["torch"], "WHOLE"))
@@ -84,7 +84,7 @@ def site_folder(tmp_path: Path, text: str, name: str = "other") -> Path:
 # ---------------------------------------------------------------- programs without torch
 
 
-def test_a_program_without_torch_sees_nothing_of_us() -> None:
+def test_program_without_torch_is_unaffected() -> None:
     code = """
         import json, sys
         print(json.dumps([sys.path, sorted(sys.modules), sys.argv, len(sys.path_hooks), len(sys.meta_path)]))
@@ -92,14 +92,14 @@ def test_a_program_without_torch_sees_nothing_of_us() -> None:
     on, off = python(code), python(code, hook=False)
     assert (on.returncode, on.stderr) == (off.returncode, off.stderr) == (0, "")
     (path_on, modules_on, *rest_on), (path_off, modules_off, *rest_off) = json.loads(on.stdout), json.loads(off.stdout)
-    assert path_on == path_off and rest_on[:2] == rest_off[:2] and rest_on[2] == rest_off[2] + 1  # the finder
+    assert path_on == path_off and rest_on[:2] == rest_off[:2] and rest_on[2] == rest_off[2] + 1  # plus the finder
     assert not {"torch", "precompiled.routing", "precompiled.core.config"} & set(modules_on)
     assert {"precompiled", "precompiled.bootstrap", "sitecustomize"} <= set(modules_on)
     assert "precompiled" not in modules_off
 
 
-def test_site_time_imports_nothing_else() -> None:
-    # Whatever bootstrap needs must be there in every interpreter anyway.
+def test_bootstrap_imports_no_further_modules() -> None:
+    # bootstrap may import only modules that every interpreter has loaded anyway.
     code = """
         import os, sys
         before = set(sys.modules)
@@ -110,7 +110,7 @@ def test_site_time_imports_nothing_else() -> None:
     assert found == {"precompiled", "precompiled.version", "precompiled.bootstrap"}
 
 
-def test_waiting(fake_torch: Path) -> None:
+def test_hook_waits_until_torch_is_imported(fake_torch: Path) -> None:
     assert state("", fake_torch) == {"state": "waiting", "calls": [], "problem": None, "finders": 1}
 
 
@@ -118,17 +118,17 @@ def test_waiting(fake_torch: Path) -> None:
     ("flags", "env"),
     [*(((), {"PRECOMPILED": value}) for value in (*OFF, " Off")), (("-S",), {}), (("-I",), {}), (("-E",), {})],
 )
-def test_what_switches_it_off(flags: tuple[str, ...], env: dict[str, str]) -> None:
+def test_hook_is_absent_if_switched_off(flags: tuple[str, ...], env: dict[str, str]) -> None:
     assert state("", flags=flags, env=env)["state"] == "absent"
 
 
 @pytest.mark.parametrize("value", ["1", "", "of", "000"])
-def test_what_is_no_word_for_off_switches_nothing_off(value: str) -> None:
+def test_other_values_do_not_switch_the_hook_off(value: str) -> None:
     assert state("", env={"PRECOMPILED": value})["state"] == "waiting"
 
 
 @pytest.mark.parametrize("value", [*OFF, "OFF"])
-def test_precompiled_0_counts_at_install_too(value: str) -> None:
+def test_switch_is_read_at_install_too(value: str) -> None:
     code = f"import os; os.environ['PRECOMPILED'] = '{value}'; import precompiled.bootstrap as b; b.install()"
     assert state(code, hook=False)["state"] == "off"
 
@@ -150,11 +150,11 @@ def test_precompiled_0_counts_at_install_too(value: str) -> None:
         "import torch; del sys.modules['torch']; import torch",
     ],
 )
-def test_every_way_calls_the_hook_once_with_torch_whole(fake_torch: Path, code: str) -> None:
+def test_each_way_of_import_calls_the_hook_once_with_a_complete_torch(fake_torch: Path, code: str) -> None:
     assert state(SPY + code, fake_torch) == {"state": "fired", "calls": [True], "problem": None, "finders": 0}
 
 
-def test_the_loader_is_left_as_it_was(fake_torch: Path) -> None:
+def test_loader_of_torch_is_restored(fake_torch: Path) -> None:
     code = """
         import torch, importlib.machinery, inspect, importlib.resources
         loader = torch.__spec__.loader
@@ -171,14 +171,14 @@ def test_find_spec_alone_does_not_import(fake_torch: Path) -> None:
     assert state(SPY + code, fake_torch)["state"] == "waiting"
 
 
-def test_no_torch_is_the_usual_error() -> None:
+def test_missing_torch_raises_the_usual_error() -> None:
     code = "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; import torch"
     on, off = python(code), python(code, hook=False)
     assert on.returncode == off.returncode == 1
     assert on.stderr == off.stderr and "ModuleNotFoundError: No module named 'torch'" in on.stderr
 
 
-def test_a_torch_that_fails_fails_as_without_us_and_may_be_tried_again(fake_torch: Path) -> None:
+def test_failed_import_of_torch_raises_its_error_and_can_be_retried(fake_torch: Path) -> None:
     (fake_torch / "torch" / "__init__.py").write_text(
         "import calls\nif not hasattr(calls, 'second'):\n    calls.second = True\n    raise OSError('no libcudart')\n"
         "WHOLE = 1\n"
@@ -196,7 +196,7 @@ def test_a_torch_that_fails_fails_as_without_us_and_may_be_tried_again(fake_torc
     assert state(code, fake_torch)["calls"] == [True]
 
 
-def test_threads_that_import_torch_at_once(fake_torch: Path) -> None:
+def test_concurrent_imports_of_torch_call_the_hook_once(fake_torch: Path) -> None:
     code = SPY + textwrap.dedent("""
         import importlib.util, threading
         barrier, wrong = threading.Barrier(8), []
@@ -217,8 +217,8 @@ def test_threads_that_import_torch_at_once(fake_torch: Path) -> None:
     assert state(code, fake_torch)["calls"] == [True]
 
 
-def test_another_hook_that_asks_us_back(fake_torch: Path) -> None:
-    # Such as wrapt's and OpenTelemetry's: they ask all finders, and we ask them.
+def test_other_hook_that_asks_all_finders_does_not_recurse(fake_torch: Path) -> None:
+    # wrapt and OpenTelemetry have such hooks: they ask all finders, including ours, which asks them.
     code = SPY + textwrap.dedent("""
         import importlib.util
         class Other:
@@ -238,7 +238,7 @@ def test_another_hook_that_asks_us_back(fake_torch: Path) -> None:
         assert state(code.replace("POSITION", position), fake_torch)["calls"] == [True]
 
 
-def test_a_finder_that_hides_torch_from_us_delays_the_hook_to_the_next_import(fake_torch: Path) -> None:
+def test_finder_that_hides_torch_delays_the_hook_to_the_next_import(fake_torch: Path) -> None:
     code = SPY + textwrap.dedent("""
         import importlib.machinery
         class Greedy:
@@ -252,7 +252,7 @@ def test_a_finder_that_hides_torch_from_us_delays_the_hook_to_the_next_import(fa
     assert state(code, fake_torch)["calls"] == [True]
 
 
-def test_torch_was_there_first(fake_torch: Path) -> None:
+def test_hook_installed_after_torch_is_called_at_once(fake_torch: Path) -> None:
     code = "import torch" + SPY + "import precompiled.bootstrap as b; b.install()"
     assert state(code, fake_torch, hook=False)["calls"] == [True]
 
@@ -260,7 +260,7 @@ def test_torch_was_there_first(fake_torch: Path) -> None:
 # ---------------------------------------------------------------- failures of ours
 
 
-def test_a_failing_hook_reaches_nobody(fake_torch: Path) -> None:
+def test_failing_hook_does_not_affect_the_program(fake_torch: Path) -> None:
     broken = """
         import precompiled.routing
         def broken():
@@ -276,7 +276,9 @@ def test_a_failing_hook_reaches_nobody(fake_torch: Path) -> None:
 
 @pytest.mark.parametrize("broken", ["raise RuntimeError('ours')", "this is not Python", "import nothing_such", "1 / 0"])
 @pytest.mark.parametrize("module", ["__init__", "bootstrap", "routing"])
-def test_a_broken_package_stops_no_interpreter(tmp_path: Path, fake_torch: Path, module: str, broken: str) -> None:
+def test_broken_package_does_not_stop_an_interpreter(
+    tmp_path: Path, fake_torch: Path, module: str, broken: str
+) -> None:
     package = tmp_path / "broken" / "precompiled"
     (package / "sitecustomize").mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -290,13 +292,13 @@ def test_a_broken_package_stops_no_interpreter(tmp_path: Path, fake_torch: Path,
     assert (done.returncode, done.stdout, done.stderr) == (0, "other\nTrue\n", "")
 
 
-def test_a_bad_setting_is_said_once_and_torch_works(fake_torch: Path) -> None:
+def test_invalid_setting_warns_once_and_torch_works(fake_torch: Path) -> None:
     done = python("import torch; print(torch.WHOLE)", fake_torch, env={"PRECOMPILED_MODE": "fast"})
     assert done.returncode == 0 and done.stdout == "True\n"
     assert "RuntimeWarning" in done.stderr and "PRECOMPILED_MODE" in done.stderr
 
 
-def test_an_interpreter_without_precompiled() -> None:
+def test_interpreter_without_precompiled_starts_normally() -> None:
     environment = {"PYTHONPATH": str(python_path.hook_folder()), "PATH": os.environ["PATH"]}
     done = subprocess.run(
         [sys.executable, "-s", "-c", "import sys; print('precompiled' in sys.modules)"], capture_output=True, text=True,
@@ -308,7 +310,7 @@ def test_an_interpreter_without_precompiled() -> None:
 # ---------------------------------------------------------------- other people's sitecustomize
 
 
-def test_another_sitecustomize_runs_as_itself(tmp_path: Path) -> None:
+def test_other_sitecustomize_runs_unchanged(tmp_path: Path) -> None:
     other = site_folder(tmp_path, "import sys\nsys.seen = (__name__, __file__, list(sys.path))\nMARK = 1\n")
     code = """
         import sys, sitecustomize
@@ -326,7 +328,7 @@ def test_another_sitecustomize_runs_as_itself(tmp_path: Path) -> None:
     "text",
     ["raise ValueError('x')", "import nothing_such", "not python", "raise ImportError('x', name='sitecustomize')"],
 )
-def test_their_errors_are_reported_as_without_us(tmp_path: Path, text: str) -> None:
+def test_errors_of_another_sitecustomize_are_reported_unchanged(tmp_path: Path, text: str) -> None:
     other = site_folder(tmp_path, text)
     code = "import sys; print(sys.path)"
     on, off = python(code, other), python(code, other, hook=False)
@@ -335,13 +337,13 @@ def test_their_errors_are_reported_as_without_us(tmp_path: Path, text: str) -> N
     assert state("", tmp_path / "none")["state"] == "waiting"
 
 
-def test_their_exit_is_theirs(tmp_path: Path) -> None:
+def test_exit_of_another_sitecustomize_is_kept(tmp_path: Path) -> None:
     other = site_folder(tmp_path, "raise SystemExit(7)")
     assert python("print('never')", other).returncode == python("", other, hook=False).returncode
 
 
-def test_another_chain_loader_in_front_of_us(tmp_path: Path) -> None:
-    # As ddtrace's does it: it takes its own folder off the path, and imports the next sitecustomize.
+def test_chained_sitecustomize_before_ours_works(tmp_path: Path) -> None:
+    # ddtrace does the same: it removes its own folder from the path, and imports the next sitecustomize.
     first = site_folder(
         tmp_path,
         "import os, sys\nhere = os.path.dirname(__file__)\nsys.path.remove(here)\ndel sys.modules['sitecustomize']\n"
@@ -354,7 +356,7 @@ def test_another_chain_loader_in_front_of_us(tmp_path: Path) -> None:
     assert said == ["last", "first"] and json.loads(found)["state"] == "waiting" and done.stderr == ""
 
 
-def test_our_folder_twice_on_the_path(tmp_path: Path) -> None:
+def test_hook_folder_twice_on_the_path_works(tmp_path: Path) -> None:
     other = site_folder(tmp_path, "print('once')")
     done = python("", python_path.hook_folder(), other, str(python_path.hook_folder()) + os.sep)
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")
@@ -362,7 +364,7 @@ def test_our_folder_twice_on_the_path(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- precompiled.enable() and disable()
 
-# Stands in for the module that patches torch, which needs the real one.
+# Replaces the module that patches torch, which needs the real torch.
 ROUTE = """
 import sys, types, precompiled.torch_internals.client as internals
 import precompiled.hook as hook
@@ -421,7 +423,7 @@ def test_enable_refuses_a_bad_mode_and_changes_nothing(fake_torch: Path) -> None
     assert in_process(code, fake_torch) == ["True wait waiting False"]
 
 
-def test_enable_raises_what_goes_wrong_and_may_be_tried_again(fake_torch: Path) -> None:
+def test_enable_raises_its_error_and_can_be_retried(fake_torch: Path) -> None:
     code = """
         import torch
         def broken(*_): raise RuntimeError("ours")

@@ -1,7 +1,7 @@
-"""Each reason for not sending a graph: provoked by a program, told in a sentence, counted, and the result is eager's.
+"""Tests of each reason to bypass a graph: provoked by a program, reported, counted, and with eager's result.
 
-Those that come from the inside of a graph alone, and not from the program around it, are in test_targets.py,
-test_codec.py, test_metadata.py and test_key.py as well, with all their forms.
+test_targets.py, test_codec.py, test_metadata.py and test_key.py also test, in all forms, those reasons that depend only
+on the graph.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.reason("lookup-only")
-def test_a_miss_where_nothing_may_be_submitted(here: ThisProcess) -> None:
+def test_miss_in_lookup_mode_is_bypassed(here: ThisProcess) -> None:
     here.refuses("lookup-only", double, X)
     assert len(here.in_process) == 1
 
@@ -57,12 +57,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.reason("fx-wrapper", "custom-pass", "unpicklable-option")
 @pytest.mark.parametrize("code", OPTIONS)
-def test_an_option_that_no_artifact_can_hold(here: ThisProcess, code: str) -> None:
+def test_unsupported_option_is_bypassed(here: ThisProcess, code: str) -> None:
     here.refuses(code, double, X, options=OPTIONS[code])
 
 
 @pytest.mark.reason("freezing")
-def test_freezing_that_takes_the_weights_away(here: ThisProcess) -> None:
+def test_freezing_that_discards_weights_is_bypassed(here: ThisProcess) -> None:
     with torch.no_grad():
         here.refuses("freezing", double, X, options={"freezing": True, "freezing_discard_parameters": True})
         here.refuses("lookup-only", double, X, options={"freezing": True})
@@ -70,7 +70,7 @@ def test_freezing_that_takes_the_weights_away(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("freezing")
-def test_a_weight_to_be_frozen_whose_memory_overlaps(here: ThisProcess) -> None:
+def test_frozen_weight_with_overlapping_memory_is_bypassed(here: ThisProcess) -> None:
     model = torch.nn.Linear(6, 6)
     model.weight = torch.nn.Parameter(torch.randn(6).expand(6, 6))
     with torch._inductor.config.patch(freezing=True), torch.no_grad():
@@ -80,14 +80,14 @@ def test_a_weight_to_be_frozen_whose_memory_overlaps(here: ThisProcess) -> None:
 @pytest.mark.reason("cpp-wrapper", "freezing")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
 @pytest.mark.parametrize(("option", "code"), [("cpp_wrapper", "cpp-wrapper"), ("freezing", "freezing")])
-def test_a_setting_that_is_served_on_the_cpu_alone(here: ThisProcess, option: str, code: str) -> None:
+def test_setting_served_only_on_the_cpu_is_bypassed_on_a_gpu(here: ThisProcess, option: str, code: str) -> None:
     with torch.no_grad():
         message = here.refuses(code, lambda x: x.to("cuda:0") * 2, X, options={option: True}, compare=False)
     assert "cuda:0" in message
 
 
 @pytest.mark.reason("caches-disabled")
-def test_inductors_caches_are_off(here: ThisProcess) -> None:
+def test_disabled_inductor_caches_are_bypassed(here: ThisProcess) -> None:
     with torch._inductor.config.patch(force_disable_caches=True):
         here.refuses("caches-disabled", double, X)
 
@@ -96,20 +96,20 @@ def test_inductors_caches_are_off(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("unsupported-input")
-def test_a_lazy_conjugate(here: ThisProcess) -> None:
+def test_lazy_conjugate_is_bypassed(here: ThisProcess) -> None:
     here.refuses("unsupported-input", double, torch.randn(4, dtype=torch.complex64).conj())
 
 
 @pytest.mark.reason("unsupported-input")
-def test_a_nested_tensor_with_rows_of_any_length(here: ThisProcess) -> None:
-    """Dynamo gives the number of its rows as an input before the tensor itself."""
+def test_jagged_nested_tensor_is_bypassed(here: ThisProcess) -> None:
+    """Dynamo passes the number of its rows as an input before the tensor itself."""
     rows = torch.nested.nested_tensor([torch.ones(2, 6), torch.ones(3, 6)], layout=torch.jagged)
     message = here.refuses("unsupported-input", lambda x: (x * 2).values(), rows)
     assert "nested tensor" in message
 
 
 @pytest.mark.reason("unsupported-input")
-def test_a_tensor_subclass_of_a_function_that_no_source_says_whole(here: ThisProcess) -> None:
+def test_tensor_subclass_without_complete_source_is_bypassed(here: ThisProcess) -> None:
     class Seen(TwoTensor):
         seen: list[Any] = []  # noqa: RUF012 - a list is what is refused
 
@@ -121,13 +121,15 @@ def test_a_tensor_subclass_of_a_function_that_no_source_says_whole(here: ThisPro
 
 
 @pytest.mark.reason("symbolic-scalar")
-def test_a_float_that_dynamo_keeps_although_it_is_fixed(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fixed_float_that_dynamo_keeps_is_bypassed(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_floats, "fixed", lambda value: "")
     here.refuses("symbolic-scalar", torch.nn.LayerNorm(6), X, dynamic=True)
 
 
-def test_floats_that_dynamo_has_fixed_are_traced_again_once(here: ThisProcess) -> None:
-    """The eps of each layer, at once; nothing is compiled for it, and the graph that was none is in no report."""
+def test_fixed_floats_are_retraced_once(here: ThisProcess) -> None:
+    """The eps of each layer is handled at once. Nothing is compiled in between, and the discarded graph is in no
+    report.
+    """
     model = torch.nn.Sequential(*(torch.nn.LayerNorm(6, eps=10.0**-digits) for digits in (4, 5, 6)))
     before = torch._dynamo.utils.counters["frames"]["total"]
     here.refuses("lookup-only", model, X, dynamic=True)
@@ -135,18 +137,18 @@ def test_floats_that_dynamo_has_fixed_are_traced_again_once(here: ThisProcess) -
     assert len(here.in_process) == 1
 
 
-# ---------------------------------------------------------------- devices: traced with fake tensors, wherever this runs
+# ---------------------------------------------------------------- devices: traced with fake tensors, on any machine
 
 
 @pytest.mark.reason("several-devices")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
-def test_two_accelerators(here: ThisProcess) -> None:
+def test_graph_on_two_accelerators_is_bypassed(here: ThisProcess) -> None:
     message = here.refuses("several-devices", lambda x: (x.to("cuda:0") * 2).to("xpu:0"), X, compare=False)
     assert "cuda:0, xpu:0" in message
 
 
 @pytest.mark.reason("unsupported-device")
-def test_an_accelerator_that_is_no_gpu_of_ours(here: ThisProcess) -> None:
+def test_unsupported_accelerator_is_bypassed(here: ThisProcess) -> None:
     here.refuses("unsupported-device", lambda x: x.to("xpu:0") * 2, X, compare=False)
 
 
@@ -159,12 +161,12 @@ def of_the_user(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.reason("user-function")
-def test_a_function_of_the_users_in_the_graph(here: ThisProcess) -> None:
+def test_user_function_in_the_graph_is_bypassed(here: ThisProcess) -> None:
     assert "of_the_user" in here.refuses("user-function", lambda x: of_the_user(x) + 1, X)
 
 
 @pytest.mark.reason("higher-order-operator")
-def test_an_operator_that_is_not_known_to_be_all_data(here: ThisProcess) -> None:
+def test_unknown_higher_order_operator_is_bypassed(here: ThisProcess) -> None:
     from torch._higher_order_ops.strict_mode import strict_mode
 
     message = here.refuses("higher-order-operator", lambda x: strict_mode(lambda y: y * 2, (x,)), X)
@@ -172,14 +174,14 @@ def test_an_operator_that_is_not_known_to_be_all_data(here: ThisProcess) -> None
 
 
 @pytest.mark.reason("unsupported-argument")
-def test_an_argument_without_a_canonical_form(here: ThisProcess) -> None:
+def test_argument_without_a_canonical_form_is_bypassed(here: ThisProcess) -> None:
     product = functools.partial(torch.ops.higher_order.out_dtype, torch.ops.aten.mm.default, torch.int32)
     ones = torch.ones(4, 4, dtype=torch.int8)
     here.refuses("unsupported-argument", lambda x: product(x, x), ones)
 
 
 @pytest.mark.reason("marked-node")
-def test_an_operation_on_another_stream(here: ThisProcess) -> None:
+def test_operation_on_another_stream_is_bypassed(here: ThisProcess) -> None:
     def on_stream(x: torch.Tensor) -> torch.Tensor:
         with torch.fx.traceback.annotate({"stream": 1}):  # as Dynamo does for torch.cuda.stream
             return x * 2
@@ -189,7 +191,7 @@ def test_an_operation_on_another_stream(here: ThisProcess) -> None:
 
 @pytest.mark.reason("marked-node")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
-def test_other_cudagraphs_than_the_settings(here: ThisProcess) -> None:
+def test_override_of_cudagraphs_is_bypassed(here: ThisProcess) -> None:
     override = getattr(torch._dynamo, "override_cudagraphs", None)
     if override is None:
         pytest.skip(f"torch {torch.__version__} has no override_cudagraphs")
@@ -205,13 +207,13 @@ def test_other_cudagraphs_than_the_settings(here: ThisProcess) -> None:
     for cudagraphs, options in (({"fwd": True}, {}), ({"fwd": False}, asked), ({"bwd": False}, asked)):
         message = here.refuses("marked-node", overridden("cuda:0", **cudagraphs), X, options=options, compare=False)
         assert "override_cudagraphs" in message
-    here.refuses("lookup-only", overridden("cpu", fwd=True), X)  # where it means nothing
+    here.refuses("lookup-only", overridden("cpu", fwd=True), X)  # no effect on the CPU
     annotation = here.in_process[-1].meta["cudagraph_annotation"]
-    compiler_config.refuse_other_cudagraphs({"inductor": asked}, annotation)  # what the settings say anyway
+    compiler_config.refuse_other_cudagraphs({"inductor": asked}, annotation)  # equal to the settings
 
 
 @pytest.mark.reason("checkpoint-context")
-def test_a_policy_of_checkpointing_inside_of_a_function(here: ThisProcess) -> None:
+def test_local_checkpoint_policy_is_bypassed(here: ThisProcess) -> None:
     def contexts() -> Any:
         return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
 
@@ -223,7 +225,7 @@ def test_a_policy_of_checkpointing_inside_of_a_function(here: ThisProcess) -> No
 
 
 @pytest.mark.reason("saved-tensors-hooks")
-def test_hooks_that_torch_compiles_into_the_graph(here: ThisProcess) -> None:
+def test_compiled_saved_tensor_hooks_are_bypassed(here: ThisProcess) -> None:
     pack = torch.fx.symbolic_trace(lambda x: x.to(torch.float64))
     unpack = torch.fx.symbolic_trace(lambda x: x.to(torch.float32))
     with saved_tensors_hooks(pack, unpack):
@@ -231,7 +233,7 @@ def test_hooks_that_torch_compiles_into_the_graph(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("double-backward")
-def test_a_captured_backward_that_is_differentiated(here: ThisProcess) -> None:
+def test_double_backward_is_bypassed(here: ThisProcess) -> None:
     def gradient_of_a_gradient(around: Callable[[], AbstractContextManager[Any]]) -> Any:
         x, w = (tensor.clone().requires_grad_() for tensor in (X[0], X[1]))
         with around():
@@ -251,7 +253,7 @@ def test_a_captured_backward_that_is_differentiated(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("custom-op")
-def test_a_custom_op_without_a_python_definition(here: ThisProcess) -> None:
+def test_custom_op_without_a_python_definition_is_bypassed(here: ThisProcess) -> None:
     library = torch.library.Library("precompiled_bypasses", "DEF")
     library.define("opaque(Tensor x) -> Tensor")
     library.impl("opaque", lambda x: x * 2, "CPU")
@@ -270,7 +272,7 @@ def _doubled(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.reason("custom-op-in-main")
-def test_a_custom_op_of_the_program_itself(here: ThisProcess) -> None:
+def test_custom_op_of_the_main_program_is_bypassed(here: ThisProcess) -> None:
     doubled = _doubled("in_main")
     assert "Move it to a module" in here.refuses("custom-op-in-main", doubled, X)
 
@@ -289,7 +291,7 @@ def _(x):
 
 
 @pytest.mark.reason("custom-op-edited")
-def test_a_custom_op_whose_source_is_newer_than_the_process(
+def test_custom_op_with_source_newer_than_the_process_is_bypassed(
     here: ThisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"edited_{uuid.uuid4().hex[:8]}"
@@ -308,7 +310,7 @@ def test_a_custom_op_whose_source_is_newer_than_the_process(
 @pytest.mark.reason("collective")
 @pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
-def test_a_collective_that_is_none_of_the_functional_ones(here: ThisProcess) -> None:
+def test_non_functional_collective_is_bypassed(here: ThisProcess) -> None:
     def reduced(x: torch.Tensor) -> torch.Tensor:
         pending = torch.ops.c10d_functional.all_reduce(x, "sum", "", [0], 1)
         return torch.ops.c10d_functional.wait_tensor(pending)
@@ -329,7 +331,7 @@ BY_RANK: list[tuple[Any, str, Any]] = [
 @pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.parametrize(("module", "name", "value"), BY_RANK, ids=[name for _, name, _ in BY_RANK])
 @pytest.mark.usefixtures("one_rank")
-def test_collectives_under_a_setting_that_compiles_by_rank(
+def test_collectives_with_a_rank_dependent_setting_are_bypassed(
     here: ThisProcess, module: Any, name: str, value: Any
 ) -> None:
     if name not in module._config:
@@ -338,16 +340,16 @@ def test_collectives_under_a_setting_that_compiles_by_rank(
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD)
 
-    # Nothing else reads config_comms.
+    # config_comms has no other reader.
     with module.patch({name: value}), torch._inductor.config.patch(reorder_for_compute_comm_overlap=True):
         assert name in here.refuses("rank-dependent", reduced, X)
-        here.refuses("lookup-only", double, X)  # what has no collectives is of no rank
+        here.refuses("lookup-only", double, X)  # a graph without collectives does not depend on the rank
 
 
 @pytest.mark.reason("cpp-wrapper")
 @pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
-def test_collectives_in_machine_code(here: ThisProcess) -> None:
+def test_collectives_with_cpp_wrapper_are_bypassed(here: ThisProcess) -> None:
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD)
 
@@ -357,7 +359,7 @@ def test_collectives_in_machine_code(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("rank-dependent")
-def test_ranks_that_agree_on_each_graph(here: ThisProcess) -> None:
+def test_setting_that_synchronises_ranks_is_bypassed(here: ThisProcess) -> None:
     name = "_sync_cache_decision_cross_ranks"
     if name not in torch._functorch.config._config:
         pytest.skip("this torch has no such setting")
@@ -378,7 +380,7 @@ def through(change: Callable[[torch.fx.GraphModule, list[Any]], torch.fx.GraphMo
 
 def _with_its_own(held: Any, op: str) -> Callable[..., Any]:
     def change(module: torch.fx.GraphModule, _: list[Any]) -> torch.fx.GraphModule:
-        """Double by what the graph holds, instead of by a number."""
+        """Doubles by a value that the graph holds, instead of a number."""
         if isinstance(held, torch.Tensor) and not isinstance(held, torch.nn.Parameter):
             module.register_buffer("held", held)
         else:
@@ -404,19 +406,19 @@ class Doubling(torch.nn.Module):
 
 @pytest.mark.reason("graph-attribute")
 @pytest.mark.parametrize("kind", ["tensor", "parameter"])
-def test_a_graph_with_a_tensor_of_its_own(here: ThisProcess, kind: str) -> None:
+def test_graph_that_holds_a_tensor_is_bypassed(here: ThisProcess, kind: str) -> None:
     held = torch.tensor(2.0) if kind == "tensor" else torch.nn.Parameter(torch.tensor(2.0))
     here.refuses("graph-attribute", double, X, backend=through(_with_its_own(held, "get_attr")))
 
 
 @pytest.mark.reason("unsupported-node")
-def test_a_graph_that_calls_a_module(here: ThisProcess) -> None:
+def test_graph_that_calls_a_module_is_bypassed(here: ThisProcess) -> None:
     message = here.refuses("unsupported-node", double, X, backend=through(_with_its_own(Doubling(), "call_module")))
     assert "call_module" in message
 
 
 @pytest.mark.reason("exported-graph")
-def test_a_graph_of_torch_export(here: ThisProcess) -> None:
+def test_graph_of_torch_export_is_bypassed(here: ThisProcess) -> None:
     class Exported(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
             return (x * 2,)
@@ -428,8 +430,8 @@ def test_a_graph_of_torch_export(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("unsupported-size")
-def test_a_piece_of_a_graph_whose_input_has_a_size_of_an_odd_form(here: ThisProcess) -> None:
-    """As DDPOptimizer splits graphs: the second piece takes what the first one gives."""
+def test_split_graph_with_an_unsupported_size_is_bypassed(here: ThisProcess) -> None:
+    """DDPOptimizer splits graphs in this way: the second part takes the result of the first."""
 
     def second_half(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         cut = next(node for node in module.graph.nodes if node.name.startswith("half"))

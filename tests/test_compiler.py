@@ -1,7 +1,7 @@
-"""Why a worker makes no artifact of a graph: each reason, from a graph that a client would send, in a failure record.
+"""Tests of why a worker makes no artifact: each reason, from a graph that a client would send, in a failure record.
 
-``compiler.run_job`` is all that a worker does with a job (tests/e2e runs it in real workers). Nothing of it comes as
-far as a C++ compiler.
+``compiler.run_job`` does all of a worker's job (tests/e2e runs it in real workers). No test here reaches a C++
+compiler.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def of_call(number: int, function: Callable[..., Any], *calls: tuple[Any, ...], **arguments: Any) -> capture.Program:
-    """The program that Dynamo gives at a call of several: it makes symbolic what changes between them."""
+    """The program that Dynamo produces at one of several calls. Values that change between calls become symbolic."""
     found: list[capture.Program] = []
 
     def backend(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def of_call(number: int, function: Callable[..., Any], *calls: tuple[Any, ...], 
 
 
 def run(store: Store, graph: bytes, failure_ttl_s: float = 60.0) -> str:
-    """The reason of the failure record, which says the same as the answer to the daemon."""
+    """The reason of the failure record, which must equal the reason in the reply to the daemon."""
     name = uuid.uuid4().hex
     job = wire.Job(id=name, key=name * 2, store=str(store.root), device="cpu", graph=graph, compile_threads=1,
                    failure_ttl_s=failure_ttl_s, name="graph")  # fmt: skip
@@ -73,35 +73,35 @@ def run(store: Store, graph: bytes, failure_ttl_s: float = 60.0) -> str:
 
 @pytest.fixture(autouse=True)
 def headers_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job says where headers lie, for good: not for the tests that come after these."""
+    """Restores the header directories, which a job sets permanently, for later tests."""
     for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
         monkeypatch.setattr(codecache, name, getattr(codecache, name))
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # a job sets it: it must not outlive the test
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # a job sets this variable, which must not outlive the test
     return Store(tmp_path / "store")
 
 
 @pytest.mark.reason("compile-error")
-def test_what_torch_raises(store: Store) -> None:
+def test_exception_of_torch_is_a_compile_error(store: Store) -> None:
     (found,) = captures(torch.mm, X, Y.T)
     program = json.loads(found.program.to_bytes())
-    program["inputs"]["args"][1]["shape"] = [5, 4]  # no such graph was ever captured, and torch says so
+    program["inputs"]["args"][1]["shape"] = [5, 4]  # no capture gives such a graph, so torch raises
     assert run(store, json.dumps(program).encode()) == "compile-error"
 
 
 @pytest.mark.reason("fixed-float")
-def test_what_would_hold_for_one_value_of_a_float_only(store: Store) -> None:
+def test_artifact_for_a_single_float_value_is_refused(store: Store) -> None:
     program = of_call(1, lambda x, weight: torch.lerp(x, Y, weight), (X, 0.25), (X, 0.75))
     assert program.floats == [0.75]
     assert run(store, program.to_bytes()) == "fixed-float"
 
 
 @pytest.mark.reason("aotautograd-guards")
-def test_inputs_over_one_memory_that_are_changed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is AOTAutograd that guards on how they overlap: what it gives to Inductor is not compiled here."""
+def test_mutated_inputs_with_shared_memory_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AOTAutograd guards on the overlap. The graph that it passes to Inductor is not compiled here."""
 
     def change(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         left.add_(1)
@@ -118,8 +118,10 @@ def test_inputs_over_one_memory_that_are_changed(store: Store, monkeypatch: pyte
 
 @pytest.mark.reason("rank-dependent")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_a_pass_that_asks_for_the_rank(store: Store, one_rank: None) -> None:
-    """Under a setting that is known, its place in the group is in the key; without, it stands for one that is not."""
+def test_pass_that_reads_the_rank_is_refused(store: Store, one_rank: None) -> None:
+    """If a known setting makes passes rank-dependent, the rank is in the key. Here the setting is treated as
+    unknown.
+    """
 
     def gathered(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         ours, group = torch.distributed._functional_collectives, torch.distributed.group.WORLD
@@ -142,7 +144,7 @@ def test_a_pass_that_asks_for_the_rank(store: Store, one_rank: None) -> None:
 @pytest.mark.reason("rank-dependent")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.parametrize("ask", ["rank", "get_rank", "default"])
-def test_who_asks_for_the_rank_is_noted_also_where_he_goes_on_without(ask: str) -> None:
+def test_reading_the_rank_is_recorded_even_if_the_error_is_caught(ask: str) -> None:
     from torch.distributed import distributed_c10d
 
     name, before = uuid.uuid4().hex, distributed_c10d._get_default_group
@@ -157,7 +159,7 @@ def test_who_asks_for_the_rank_is_noted_also_where_he_goes_on_without(ask: str) 
 
 
 @pytest.mark.reason("environment-differs")
-def test_a_worker_that_is_not_what_the_client_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_with_another_environment_refuses_the_graph(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     given_up: list[link.Turn] = []
     monkeypatch.setattr(link.Turn, "failed", lambda turn: given_up.extend([turn]))
     (found,) = captures(double, X)
@@ -170,7 +172,7 @@ def test_a_worker_that_is_not_what_the_client_is(store: Store, monkeypatch: pyte
 
 @pytest.mark.reason("undecodable-graph")
 @pytest.mark.parametrize("change", ["bytes", "program", "operator"])
-def test_bytes_that_are_no_graph(store: Store, change: str) -> None:
+def test_invalid_graph_bytes_are_undecodable(store: Store, change: str) -> None:
     (found,) = captures(double, X)
     program = json.loads(found.program.to_bytes())
     if change == "program":
@@ -194,13 +196,13 @@ if "PRECOMPILED_TESTS_LEAVE" in os.environ:
 """
 
 
-def test_a_module_that_leaves_the_interpreter_when_it_is_imported(
+def test_module_that_exits_on_import_does_not_end_the_worker(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that reads the command line: a worker's is none of the program's, and the worker must not end for it."""
+    """A module may read the command line, which differs in a worker, and exit. The worker must survive that."""
     (tmp_path / "precompiled_leaving.py").write_text(LEAVING)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it had begun after that
+    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it had started later
     twice = importlib.import_module("precompiled_leaving").twice
     (found,) = captures(lambda x: twice(x) + 1, X)
     assert list(found.program.modules) == ["precompiled_leaving"]
@@ -212,14 +214,14 @@ def test_a_module_that_leaves_the_interpreter_when_it_is_imported(
 
 
 @pytest.mark.reason("not-serializable")
-def test_a_result_that_torch_cannot_keep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No graph is known that comes so far and has such a result: a callable of another kind stands for it."""
+def test_result_that_torch_cannot_serialize_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No graph is known that gets this far and has such a result, so another kind of callable replaces it."""
     monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs, **_: module.forward)
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes()) == "not-serializable"
 
 
-def test_a_full_disk_is_of_the_host_where_it_shows_as_an_import_that_fails(
+def test_import_that_fails_on_a_full_disk_counts_as_a_host_failure(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -237,7 +239,7 @@ def test_a_full_disk_is_of_the_host_where_it_shows_as_an_import_that_fails(
     (CppCompileError(["g++"], "g++: fatal error: Killed signal terminated program cc1plus"), True),
     (CppCompileError(["g++"], "error: 'tmp0' was not declared in this scope"), False),
 ], ids=["full", "killed", "code"])  # fmt: skip
-def test_what_comes_from_the_host_keeps_no_graph_from_its_next_compile(
+def test_host_failures_do_not_prevent_the_next_compile(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception, passes: bool
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -251,7 +253,7 @@ def test_what_comes_from_the_host_keeps_no_graph_from_its_next_compile(
 
 
 @pytest.mark.reason("too-many-variants")
-def test_where_no_variant_has_a_place_nothing_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compile_if_all_variant_slots_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     program = of_call(1, double, (X,), (torch.randn(5, 6),))
     job = wire.Job(id="x", key="ab" * 32, store=str(store.root), device="cpu", graph=program.to_bytes([5]),
@@ -266,7 +268,7 @@ def test_where_no_variant_has_a_place_nothing_is_compiled(tmp_path: Path, monkey
     assert (finished.outcome, finished.reason) == ("failed", "too-many-variants")
 
 
-def test_what_could_not_be_tuned_is_served_as_it_is(store: Store) -> None:
+def test_failed_tuning_leaves_no_failure_record(store: Store) -> None:
     job = wire.Job(id="x", key="ab" * 32, store=str(store.root), device="cpu", graph=b"\x80junk", compile_threads=1,
                    failure_ttl_s=60.0, name="graph", tune=True)  # fmt: skip
     finished = compiler.run_job(job)

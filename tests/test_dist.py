@@ -1,4 +1,4 @@
-"""The wheel and the sdist: the same bytes each time, and all that belongs into them."""
+"""Tests of the wheel and the sdist: reproducible builds with all required files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-def test_two_builds_are_the_same(tmp_path: Path) -> None:
+def test_two_builds_are_identical(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "dist.py"), "--check", str(tmp_path)], capture_output=True, text=True,
         check=False, umask=0o077,
@@ -44,7 +44,7 @@ def test_two_builds_are_the_same(tmp_path: Path) -> None:
     assert len({item.mtime for item in members}) == 1
 
 
-def test_what_time_order_and_owner_an_sdist_has_does_not_count(tmp_path: Path) -> None:
+def test_times_order_and_owners_do_not_affect_an_sdist(tmp_path: Path) -> None:
     settled = runpy.run_path(str(ROOT / "tools" / "dist.py"))["settled"]
     made = []
     for times, names in ((1, "ab"), (2, "ba")):

@@ -1,4 +1,4 @@
-"""What a notebook says of a cell's graphs; the whole with a kernel is in tests/e2e/test_notebook.py."""
+"""Tests of the line that a notebook shows for a cell's graphs. tests/e2e/test_notebook.py uses a real kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PENDING = graph(state="pending")
         ([graph(state="bypassed", source="inline", reason="freezing")], "1 graph: f [0/0]: bypassed (freezing)"),
     ],
 )  # fmt: skip
-def test_a_line(graphs: list[GraphReport], said: str) -> None:
+def test_line_summarises_the_graphs_of_a_cell(graphs: list[GraphReport], said: str) -> None:
     assert notebook.said(graphs) == said
 
 
@@ -44,5 +44,5 @@ def test_a_line(graphs: list[GraphReport], said: str) -> None:
         ("x = 'get_ipython()'", False), ("", False),
     ],
 )  # fmt: skip
-def test_what_only_asks_is_no_part_of_the_program(cell: str, asks: bool) -> None:
+def test_cells_that_only_query_precompiled_are_not_part_of_the_program(cell: str, asks: bool) -> None:
     assert bool(main_program._ASKS.fullmatch(cell)) is asks

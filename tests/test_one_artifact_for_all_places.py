@@ -1,6 +1,7 @@
-"""A worker publishes what does not depend on this rank's place in a mesh under the keys of all places.
+"""Tests that a worker publishes a result that does not depend on the rank's place in a mesh under the keys of all
+places.
 
-Two ranks over gloo, with real workers: tests/e2e/test_ranks.py. Here no graph has a kernel of C++.
+tests/e2e/test_ranks.py runs two ranks over gloo with real workers. No graph here has a C++ kernel.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def cut_out(x: DTensor, w: DTensor) -> torch.Tensor:
 
 
 def programs(function: Callable[..., Any]) -> list[bytes]:
-    """What the ranks of two send, each with a half of the rows."""
+    """The programs of two ranks, each with half of the rows."""
     mesh = init_device_mesh("cpu", (1,))
     x, w = (distribute_tensor(torch.randn(4, 4), mesh, [placement]) for placement in (Shard(0), Replicate()))
     ((found,), made) = captures(function, x, w), []
@@ -62,10 +63,10 @@ def programs(function: Callable[..., Any]) -> list[bytes]:
     ("function", "rank", "published"),
     [(in_shards, 0, [0, 1]), (gathered, 1, [0, 1]), (cut_out, 0, [0]), (cut_out, 1, [1])],
 )
-def test_for_all_places_or_for_its_own(
+def test_artifact_is_published_for_all_places_or_only_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_rank: None, function: Any, rank: int, published: list[int]
 ) -> None:
-    for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):  # a job says where headers lie, for good
+    for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):  # a job sets the header directories permanently
         monkeypatch.setattr(codecache, name, getattr(codecache, name))
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -90,7 +91,8 @@ def test_for_all_places_or_for_its_own(
     assert finished.outcome == "published", finished.message
     found = [store.lookup(name) for name in keys]
     assert [number for number, artifacts in enumerate(found) if artifacts] == published
-    # Who waits for the turn looks when it has ended; early, where it is for one place.
+    # A process that waits for the turn looks up the artifact when the turn ends, which is early if it is for one place
+    # only.
     assert at_the_end_of_a_turn[0] == (published if len(published) > 1 else [])
     for number in published:
         (artifact,) = found[number]

@@ -1,4 +1,4 @@
-"""`pytest --precompiled`: real pytest processes with a real daemon."""
+"""Tests of `pytest --precompiled`, with real pytest processes and a real daemon."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def run(host: Host, *arguments: str, status: int = 0, factor: int = 2, env: dict
 
 
 def report(text: str) -> list[str]:
-    """The lines below the headline of the report."""
+    """The lines below the report's headline."""
     below = re.split(r"=+ precompiled \(\w+\) =+\n", text)
     assert len(below) == 2, text
     return below[1].split("\n=")[0].splitlines()
 
 
-def test_wait_reports_what_was_served_and_what_was_not(served: Host) -> None:
+def test_wait_reports_served_and_unserved_graphs(served: Host) -> None:
     lines = report(run(served, "--precompiled=wait"))
     assert lines[0] == "2 graphs, 1 by the daemon (1 compiled for this run)"
     assert re.fullmatch(r"compiles saved: .* s; waited for lookups, loads and compiles: .* s", lines[1])
@@ -61,7 +61,7 @@ def test_wait_reports_what_was_served_and_what_was_not(served: Host) -> None:
     assert lines[4] == "`precompiled explain caches-disabled` says what can be done"
 
 
-def test_require_fails_the_test_whose_graph_is_not_served_and_xdist_adds_up(served: Host) -> None:
+def test_require_fails_a_test_with_an_unserved_graph_also_under_xdist(served: Host) -> None:
     pytest.importorskip("xdist")
     text = run(served, "--precompiled=require", "-n", "2", status=1)
     assert "1 failed, 2 passed" in text
@@ -71,8 +71,8 @@ def test_require_fails_the_test_whose_graph_is_not_served_and_xdist_adds_up(serv
     assert lines[2] == "1 graph was not served: caches-disabled 1" and "not compiled (caches-disabled)" in lines[3]
 
 
-def test_off_and_not_given(served: Host) -> None:
-    """Without the option no test of anybody's pays for the plugin."""
+def test_without_the_option_the_plugin_imports_nothing(served: Host) -> None:
+    """Without the option the plugin costs nothing."""
     (served.root / "conftest.py").write_text("")
     tests = served.root / "test_nothing.py"
     tests.write_text(
@@ -91,12 +91,12 @@ def test_off_and_not_given(served: Host) -> None:
     assert "graph" not in text
 
 
-def test_the_switch_of_all_switches_wins(served: Host) -> None:
+def test_precompiled_0_overrides_the_option(served: Host) -> None:
     text = run(served, "--precompiled=require", "-k", "in_process", "-v", env={"PRECOMPILED": "0"})
     assert "precompiled: off, since PRECOMPILED=0 is set" in text and "1 passed" in text
 
 
-def test_a_setting_that_cannot_be_used_is_wrong_use(served: Host) -> None:
+def test_invalid_setting_is_a_usage_error(served: Host) -> None:
     client = served.program("-m", "pytest", "--precompiled=wait", env={"PRECOMPILED_WAIT_S": "soon"}, forked=False)
     client.ended(status=4)
     assert "--precompiled=wait: wait_s = 'soon' (from env PRECOMPILED_WAIT_S) cannot be used" in client.text()
@@ -111,12 +111,14 @@ def test_a_setting_that_cannot_be_used_is_wrong_use(served: Host) -> None:
         (Totals(lost=1), ["no graphs", "1 worker ended without a word: the graphs of these are not counted"]),
     ],
 )  # fmt: skip
-def test_what_is_said(totals: Totals, expected: list[str]) -> None:
+def test_report_lists_totals_and_lost_workers(totals: Totals, expected: list[str]) -> None:
     assert said(totals) == expected
 
 
-def test_what_the_package_says_to_pytest() -> None:
-    """Else pytest would rewrite all of our modules where a test process imports them, and warn where the hook is on."""
+def test_package_opts_out_of_assertion_rewriting() -> None:
+    """Otherwise pytest would rewrite all modules of precompiled that a test process imports, and warn if the hook is
+    on.
+    """
     import precompiled
 
     assert "PYTEST_DONT_REWRITE" in Path(precompiled.__file__).read_text()

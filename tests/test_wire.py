@@ -1,4 +1,4 @@
-"""The messages' decoders are whole once the module is imported."""
+"""Test that the decoders of messages are complete once the module is imported."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ assert not late, late
 """
 
 
-def test_no_message_is_the_one_that_makes_its_decoder() -> None:
-    """msgspec calls Python while it makes one; a fork then gave a child that died of a segmentation fault."""
+def test_decoders_exist_before_the_first_message() -> None:
+    """msgspec runs Python code while it creates a decoder. A fork at that time gave a child that ended with a
+    segmentation fault.
+    """
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Artifacts and stores that are not as they should be: a reason, and the right result."""
+"""Tests of damaged artifacts and stores: each gives a reason and a correct result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def replace_by_a_link(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def spoiled(shared_host: Host) -> Callable[[str, Callable[[Path], None]], None]:
-    """Spoil the file of the published MLP that matches a pattern."""
+    """Damages the file of the published MLP that matches a pattern."""
     shared_host.run(MLP)
 
     def spoil(pattern: str, how: Callable[[Path], None]) -> None:
@@ -51,7 +51,7 @@ def spoiled(shared_host: Host) -> Callable[[str, Callable[[Path], None]], None]:
 
 @pytest.mark.parametrize("how", [flip_a_bit, truncate], ids=lambda how: how.__name__)
 @pytest.mark.parametrize("pattern", ["entry.bin", "manifest.json", "native/*.so"])
-def test_a_spoiled_artifact_is_quarantined_and_made_anew(
+def test_damaged_artifact_is_quarantined_and_recompiled(
     shared_host: Host, spoiled: Callable[..., None], pattern: str, how: Callable[[Path], None]
 ) -> None:
     spoiled(pattern, how)
@@ -64,7 +64,7 @@ def test_a_spoiled_artifact_is_quarantined_and_made_anew(
 
 
 @pytest.mark.parametrize("how", [make_writable, replace_by_a_link], ids=lambda how: how.__name__)
-def test_a_file_that_others_could_have_written_is_not_loaded(
+def test_artifact_that_others_could_have_written_is_not_loaded(
     shared_host: Host, spoiled: Callable[..., None], how: Callable[[Path], None]
 ) -> None:
     spoiled("entry.bin", how)
@@ -75,7 +75,7 @@ def test_a_file_that_others_could_have_written_is_not_loaded(
     assert shared_host.run(MLP)["reports"][0]["state"] == "compiled"
 
 
-def test_a_store_that_others_may_write_is_not_used(shared_host: Host, spoiled: Callable[..., None]) -> None:
+def test_store_that_others_can_write_is_not_used(shared_host: Host, spoiled: Callable[..., None]) -> None:
     artifacts = shared_host.store.artifacts
     mode = stat.S_IMODE(artifacts.stat().st_mode)
     artifacts.chmod(0o777)
@@ -97,7 +97,7 @@ NO_CALLABLE_OF_TORCH = (
 @pytest.mark.parametrize(
     "blob", [b"", b"\x80\x04junk", b"{}", NO_CALLABLE_OF_TORCH], ids=["empty", "junk", "no-program", "not-torch"]
 )
-def test_a_graph_that_does_not_decode_is_refused_with_a_reason(shared_host: Host, blob: bytes) -> None:
+def test_undecodable_graph_is_refused_with_a_reason(shared_host: Host, blob: bytes) -> None:
     key = os.urandom(32).hex()
     refused: queue.SimpleQueue[wire.Rejected] = queue.SimpleQueue()
     link = connection.Connection(shared_host.settings)

@@ -1,4 +1,4 @@
-"""A worker that is killed while a compiler writes leaves nothing that the next one takes for built."""
+"""Tests that a worker killed while a compiler writes leaves no file that a later worker would use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 import pytest
 from support_host import TIMEOUT_S, Host
 
-# Does what the linker does, and no more: the output is there and empty. Then it says so, and waits to be killed.
+# Acts as a linker: creates an empty output, reports it, and waits to be killed.
 COMPILER = """\
 #!/bin/sh
 target=
@@ -37,12 +37,13 @@ TARGETS = {"kernels": "*.main.so*", "header": "*/precompiled_headers/*.gch*", "v
 @pytest.mark.skipif(not shutil.which("g++"), reason="a compiler stands in for g++")
 @pytest.mark.slow
 @pytest.mark.parametrize("what", TARGETS)
-def test_what_a_killed_worker_was_building_is_built_anew(
+def test_file_that_a_killed_worker_was_building_is_built_again(
     host: Host, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # No header of another program's, to be copied in place of being built; in a short path, for sockets lie there too.
+    # TMPDIR holds no precompiled header of another program to copy. The path is short, because sockets are created
+    # there.
     (host.root / "tmp").mkdir()
-    shutil.rmtree(host.store.root)  # where vector units are known already
+    shutil.rmtree(host.store.root)  # its vector units are already known
     monkeypatch.setenv("TMPDIR", str(host.root / "tmp"))
     places = {name: host.root / name for name in ("log", "once", "event")}
     os.mkfifo(places["event"])
@@ -53,19 +54,19 @@ def test_what_a_killed_worker_was_building_is_built_anew(
     host.start_daemon()
     environment = {"PATH": f"{compiler.parent}{os.pathsep}{os.environ['PATH']}"}
     client = host.start({"model": "mlp", "training": True}, environment)
-    target = Path(places["event"].read_text().strip())  # until the compiler has begun
+    target = Path(places["event"].read_text().strip())  # returns once the compiler has started
     (worker,) = host.status().workers
     members = [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(recursive=True)]
     os.killpg(worker.pid, signal.SIGKILL)
     _gone, alive = psutil.wait_procs(members, TIMEOUT_S)
     assert not alive
 
-    # The daemon has the job tried once more, by another worker on the same scratch directory.
+    # The daemon retries the job with another worker on the same scratch directory.
     reports = client.result()["reports"]
     assert [(graph["state"], graph["source"], graph["reason"]) for graph in reports] == [("compiled", "swap", "")]
     name = target.name.split(".so")[0].split(".gch")[0]
     begun = [line for line in places["log"].read_text().splitlines() if line.startswith(name)]
     assert len([line for line in begun if ".so" in line or ".gch" in line]) == 2, begun
-    # All that somebody would take for built.
+    # All files that a worker would consider built.
     found = [path for path in (host.root / "store" / "scratch").rglob("*") if path.suffix in (".so", ".o", ".gch")]
     assert len(found) >= 3 and all(path.stat().st_size for path in found), found

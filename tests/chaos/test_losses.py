@@ -1,4 +1,4 @@
-"""What dies, and who notices: nobody but the reports."""
+"""Tests of killed daemons and workers: programs are unaffected, and reports name the loss."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def stepping(host: Host) -> tuple[dict[str, object], Path]:
 
 
 def wait_for_worker(host: Host, state: str) -> int:
-    """The pid of the worker once it is in ``state``; the daemon is asked, and bounded by the caller's time limit."""
+    """The pid of the worker once it is in ``state``. The test's time limit bounds the wait."""
     while True:
         for worker in host.status().workers:
             if worker.state == state:
                 return worker.pid
 
 
-def test_a_killed_daemon_costs_nothing_and_the_next_one_is_given_the_graphs(host: Host) -> None:
+def test_next_daemon_gets_the_graphs_of_a_killed_one(host: Host) -> None:
     daemon = host.start_daemon()
     spec, stop = stepping(host)
-    # No autostart: this test decides when a daemon is back.
+    # No autostart: this test decides when a daemon runs again.
     client = host.start(spec, {"PRECOMPILED_AUTOSTART": "0"})
     client.wait_for("first-step")
     workers = psutil.Process(daemon).children(recursive=True)
@@ -45,7 +45,7 @@ def test_a_killed_daemon_costs_nothing_and_the_next_one_is_given_the_graphs(host
     assert result["compiles"] == 0
 
 
-def test_a_client_starts_a_daemon_again_when_its_own_was_killed(host: Host) -> None:
+def test_client_restarts_its_killed_daemon(host: Host) -> None:
     daemon = host.start_daemon()
     client = host.start(MLP)
     client.wait_for("first-step")
@@ -55,7 +55,7 @@ def test_a_client_starts_a_daemon_again_when_its_own_was_killed(host: Host) -> N
     assert host.status().pid != daemon
 
 
-def test_a_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
+def test_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
     host.start_daemon()
     client = host.start(MLP)
     client.wait_for("first-step")
@@ -68,7 +68,7 @@ def test_a_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
 
 
 def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> None:
-    """Directories that nobody can make, not even root: below /proc, and below a file."""
+    """Directories that cannot be created, not even by root: below /proc, and below a file."""
     (host.root / "file").touch()
     for env in (
         {"PRECOMPILED_CACHE_DIR": "/proc/none/store", "PRECOMPILED_RUNTIME_DIR": "/proc/none/run"},
@@ -84,7 +84,7 @@ def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> No
         assert len(warnings) == 1, client.text()
 
 
-def test_a_racing_start_has_one_winner(host: Host) -> None:
+def test_concurrent_starts_have_one_winner(host: Host) -> None:
     starting = [start.Starting(host.settings) for _ in range(4)]
     kinds = sorted(item.result(TIMEOUT_S).kind for item in starting)
     assert kinds == ["already-running"] * 3 + ["ready"]

@@ -1,6 +1,6 @@
-"""Ranks that do not start alike: late, killed, without the artifact that the others have, on a host of their own.
+"""Tests of ranks that start unequally: late, killed, without an artifact that others have, or on a separate host.
 
-None may hang, and none may compute something else. How many starts: ``PRECOMPILED_STARTS`` (`make test-ranks`).
+No rank may hang or compute another result. ``PRECOMPILED_STARTS`` (`make test-ranks`) sets the number of starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from support_host import Client, Host, new_host
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "ranks_program.py"
 STARTS = int(os.environ.get("PRECOMPILED_STARTS", "9"))
-# Far below the 30 minutes after which gloo gives up, and far above what a compile of these takes on a loaded machine.
+# Far below gloo's timeout of 30 minutes, and far above the time of these compiles on a loaded machine.
 HANGS_S = 300.0
 
 pytestmark = [
@@ -31,7 +31,7 @@ FAULTS = ("none", "late", "killed", "evicted", "all evicted", "spoiled", "anothe
 
 @pytest.fixture(scope="module")
 def hosts(shared_host: Host) -> Iterator[tuple[Host, Host]]:
-    """One that has what earlier starts left, and one whose store is empty in each start."""
+    """A host that keeps the results of earlier starts, and a host whose store is empty in each start."""
     with new_host(shared_host.served_by) as other:
         yield shared_host, other
 
@@ -41,7 +41,7 @@ def artifacts(host: Host) -> list[Path]:
 
 
 @pytest.mark.parametrize("number", range(STARTS))
-def test_ranks_that_do_not_start_alike(hosts: tuple[Host, Host], number: int) -> None:
+def test_ranks_that_start_unequally_finish_with_equal_results(hosts: tuple[Host, Host], number: int) -> None:
     draw = random.Random(number)
     case, fault = draw.choice(CASES), FAULTS[number % len(FAULTS)]
     host, other = hosts
@@ -65,7 +65,7 @@ def test_ranks_that_do_not_start_alike(hosts: tuple[Host, Host], number: int) ->
 
 
 def start(host: Host, other: Host, case: str, name: str, fault: str, which: int) -> list[Client]:
-    """Two ranks; ``fault`` is that of the rank ``which``."""
+    """Start two ranks. ``fault`` applies to the rank ``which``."""
     started = []
     for rank in range(2):
         spec = {"case": case, "rank": rank, "ranks": 2, "rendezvous": str(host.root / f"rendezvous-{name}")}

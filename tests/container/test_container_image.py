@@ -1,7 +1,7 @@
-"""examples/deploy/container/Dockerfile, built by podman: a process of its image compiles and traces nothing.
+"""Test of examples/deploy/container/Dockerfile, built by podman: a process of its image compiles and traces nothing.
 
-The image that it begins with is made here, of Debian's packages, and stands for Docker Hub's of that name; the wheels
-are this checkout's and those that this environment's pip finds.
+The base image is made here from Debian's packages, under the name of Docker Hub's image. The wheels are those of this
+checkout and those that this environment's pip finds.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ pytestmark = [pytest.mark.container, pytest.mark.timeout(1800)]
 REPO = Path(__file__).parents[2]
 RECIPE = REPO / "examples" / "deploy" / "container" / "Dockerfile"
 PROGRAM = REPO / "tests" / "programs" / "baked_program.py"
-DEBIAN = {(3, 11): "bookworm", (3, 13): "trixie"}  # whose Python takes wheels for this one
+DEBIAN = {(3, 11): "bookworm", (3, 13): "trixie"}  # their Python versions accept this environment's wheels
 MIRROR = "http://deb.debian.org/debian"
-# Docker Hub's image has the headers of its Python, and these names.
+# Docker Hub's image has the headers of its Python, and these command names.
 BASE = """\
 FROM localhost/debian
 RUN ln -s python3 /usr/bin/python && rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
 ENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels
 """
-NAME = "docker.io/library/python:3.11-slim"  # the recipe's, whatever its Python is here
-# What podman gives a container by default may be more than this machine gives us.
+NAME = "docker.io/library/python:3.11-slim"  # the recipe's name, whatever the Python version is here
+# podman's default limits may exceed those of this machine.
 LIMITS = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
 
 
 class Podman:
-    """podman with images and containers of its own, all of which are gone with ``folder``."""
+    """podman with its own images and containers below ``folder``."""
 
     def __init__(self, folder: Path, runtime: str) -> None:
         self._command = ["podman", "--root", str(folder / "images"), "--runroot", str(folder / "run"),
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def podman(folder: Path) -> Iterator[Podman]:
-    """With ``localhost/debian`` among its images."""
+    """podman with the image ``localhost/debian``."""
     packages = "python3,python3-pip,python3-dev,ca-certificates"
     system = DEBIAN[sys.version_info[:2]]
     subprocess.run(["debootstrap", "--variant=minbase", f"--include={packages}", system, folder / "debian", MIRROR],
@@ -82,7 +82,7 @@ def podman(folder: Path) -> Iterator[Podman]:
 
 
 def _with(folder: Path, runtime: str) -> Podman | None:
-    """podman with a runtime; None where that cannot start a container here (crun cannot with both kinds of cgroups)."""
+    """podman with a runtime, or None if the runtime cannot start a container here (crun fails with hybrid cgroups)."""
     if shutil.which(runtime) is None:
         return None
     podman = Podman(folder / runtime, runtime)
@@ -95,9 +95,9 @@ def _with(folder: Path, runtime: str) -> Podman | None:
     return podman
 
 
-def test_the_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, folder: Path) -> None:
+def test_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, folder: Path) -> None:
     wheels, context, source = folder / "wheels", folder / "context", folder / "source"
-    # A copy, since the making of a wheel writes beside its source.
+    # A copy, because building a wheel writes beside its source.
     shutil.copytree(REPO, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
     wanted = [source, f"torch=={version('torch')}", "setuptools"]
     subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", wheels, *wanted], check=True,
@@ -109,8 +109,8 @@ def test_the_first_process_of_an_image_compiles_and_traces_nothing(podman: Podma
     podman(*build, "--tag", NAME, "--file", folder / "base", context)
     podman(*build, "--tag", "train", "--file", RECIPE, context)
 
-    # By its own user, with nothing that it could write over, nor a network.
-    # Not the one process in fifty that traces all the same, to compare (packages/audit.py).
+    # The container runs as its own user, read-only and without a network. The audit is off: otherwise one process in
+    # fifty would trace to compare (packages/audit.py).
     told = podman("run", "--rm", *LIMITS, "--network", "none", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/home/app",
                   "--env", "PRECOMPILED_PACKAGE_AUDIT=0", "train")  # fmt: skip
     found = json.loads(told.splitlines()[-1])

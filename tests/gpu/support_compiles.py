@@ -1,4 +1,4 @@
-"""Compiles in the tests' own process, as a worker makes them."""
+"""Support: compiles in the test's process as a worker does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from precompiled.torch_internals.worker.compile_graph import CompileResult, comp
 
 
 def compiled(program: dict[str, Any]) -> CompileResult:
-    """``program``: as ``capture.parse`` gives it."""
+    """``program`` is the result of ``capture.parse``."""
     torch._dynamo.reset()
     with (
         ambient_modes.process_wide(program["modes"]),

@@ -1,14 +1,16 @@
-"""What a cubin consists of, an ELF file of 64 bits."""
+"""Support: sections of a cubin, which is a 64-bit ELF file."""
 
 from __future__ import annotations
 
 import struct
 
-NOBITS = 8  # SHT_NOBITS: it takes no room in the file
+NOBITS = 8  # SHT_NOBITS: the section occupies no space in the file
 
 
 def executed(cubin: bytes) -> dict[str, bytes]:
-    """Its sections by name, but the line table: that has the time at which its source was written, as DWARF's have."""
+    """The sections by name, without the line table, which holds the time at which its source was written (as in
+    DWARF).
+    """
     (headers,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names = struct.unpack_from("<HHH", cubin, 58)
     sections = [struct.unpack_from("<IIQQQQ", cubin, headers + number * size) for number in range(count)]

@@ -1,6 +1,7 @@
-"""CUDA as its users run it: streams, captures, kernels of their own, several GPUs, and one that is lost.
+"""Tests of CUDA in typical uses: streams, captures, user kernels, several GPUs, and a lost GPU.
 
-On the made-up device its log says what was loaded and launched, and by whom; on a real one that is left out.
+On the made-up device, its log shows what was loaded and launched by which process. On a real GPU these checks are
+skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from precompiled.graph.environment import device_of_a_worker
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
-    pytest.mark.timeout(3000),  # several clients one after the other, each with a compile
+    pytest.mark.timeout(3000),  # several clients in sequence, each with a compile
 ]
 MADE_UP = bool(os.environ.get("CUDA_MADE_UP"))
 needs_the_log = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: a real device keeps no log")
@@ -32,7 +33,9 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "cuda_program.py"
 
 
 def start(host: Host, way: str, folder: Path, **variables: str) -> Client:
-    """``folder``: caches of a client's own. Executed: a fork's module would be another ``__main__``."""
+    """Start a client with its own caches in ``folder``. It is executed, because a forked process would have another
+    ``__main__``.
+    """
     caches = {"TRITON_CACHE_DIR": str(folder / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     return host.program(str(PROGRAM), way, env={**caches, **variables}, forked=False)
 
@@ -45,7 +48,7 @@ def run(host: Host, way: str, folder: Path, **variables: str) -> dict[str, Any]:
 
 
 def events(pid: int) -> list[dict[str, Any]]:
-    """What the log of a made-up device has of a process."""
+    """The log entries of a made-up device for one process."""
     if not MADE_UP:
         return []
     lines = Path(os.environ["CUDA_MADE_UP_STATE"], "log.jsonl").read_text().splitlines()
@@ -59,13 +62,13 @@ def states(answer: dict[str, Any]) -> set[tuple[str, str | None]]:
 # ---------------------------------------------------------------- captures and streams
 
 
-def test_a_swap_that_is_due_in_a_capture_neither_breaks_it_nor_comes_into_it(
+def test_swap_during_a_cuda_graph_capture_waits_for_its_end(
     shared_host: Host, tmp_path: Path
 ) -> None:
     answer = run(shared_host, "capture", tmp_path)
     assert answer["waited"] == [True]
     in_capture = answer["in_capture"]
-    # Loaded while the first graph was captured, which is eager from its begin to its end.
+    # The artifact was loaded during the capture of the first graph, which stays eager from start to end.
     assert (in_capture["state"], in_capture["source"], in_capture["calls_compiled"]) == ("compiled", "swap", 0)
     assert answer["reports"][0]["calls_compiled"] == 3
     if MADE_UP:
@@ -79,7 +82,7 @@ def test_a_swap_that_is_due_in_a_capture_neither_breaks_it_nor_comes_into_it(
 
 
 @needs_the_log
-def test_what_this_process_must_compile_itself_it_does_not_compile_in_a_capture(
+def test_compile_in_process_waits_for_the_end_of_a_capture(
     shared_host: Host, tmp_path: Path
 ) -> None:
     answer = run(shared_host, "compile_in_capture", tmp_path)
@@ -99,13 +102,13 @@ def test_compiled_code_runs_on_the_callers_stream(shared_host: Host, tmp_path: P
 # ---------------------------------------------------------------- its tools
 
 
-def test_launches_that_block_find_the_same_artifact(served: Host, tmp_path: Path) -> None:
+def test_blocking_launches_use_the_same_artifact(served: Host, tmp_path: Path) -> None:
     for blocking, source in (("0", "swap"), ("1", "hit")):
         answer = run(served, "plain", tmp_path / blocking, CUDA_LAUNCH_BLOCKING=blocking)
         assert states(answer) == {("compiled", source)}
 
 
-def test_the_allocators_history_has_what_compiled_code_allocates(shared_host: Host, tmp_path: Path) -> None:
+def test_memory_snapshot_includes_allocations_of_compiled_code(shared_host: Host, tmp_path: Path) -> None:
     answer = run(shared_host, "snapshot", tmp_path)
     assert {state for state, _ in states(answer)} == {"compiled"}
     assert answer["known"]
@@ -113,7 +116,7 @@ def test_the_allocators_history_has_what_compiled_code_allocates(shared_host: Ho
 
 @pytest.mark.skipif(MADE_UP, reason="NOT TESTED: compute-sanitizer needs a GPU")
 @pytest.mark.skipif(not shutil.which("compute-sanitizer"), reason="NOT TESTED: there is no compute-sanitizer")
-def test_compute_sanitizer_finds_nothing_in_code_out_of_artifacts(shared_host: Host, tmp_path: Path) -> None:
+def test_compute_sanitizer_finds_no_error_in_artifact_code(shared_host: Host, tmp_path: Path) -> None:
     first = run(shared_host, "sanitized", tmp_path / "first")
     assert {state for state, _ in states(first)} == {"compiled"}, first["reports"]
     caches = {name: str(tmp_path / "second" / name) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
@@ -128,10 +131,12 @@ def test_compute_sanitizer_finds_nothing_in_code_out_of_artifacts(shared_host: H
 
 
 @pytest.mark.reason("gpu-unavailable")
-def test_a_gpu_whose_memory_is_full_is_not_the_graphs_fault(host: Host, tmp_path: Path) -> None:
-    """The worker cannot measure its products, or not even begin. The program does not notice, and is compiled."""
+def test_full_gpu_is_not_recorded_as_a_failure_of_the_graph(host: Host, tmp_path: Path) -> None:
+    """The worker cannot measure its products, or cannot even start. The program is unaffected and compiles in
+    process.
+    """
     host.start_daemon()
-    # Of a made-up host the last one, which no other test that runs beside this one has.
+    # On a made-up host use the last GPU, which no concurrent test uses.
     answer = run(host, "full", tmp_path / "full", **({"CUDA_VISIBLE_DEVICES": "2"} if MADE_UP else {}))
     (graph,) = answer["first"]
     assert (graph["state"], graph["reason"]) == ("bypassed", "gpu-unavailable"), graph
@@ -141,8 +146,8 @@ def test_a_gpu_whose_memory_is_full_is_not_the_graphs_fault(host: Host, tmp_path
 
 @needs_the_log
 @pytest.mark.reason("gpu-unavailable")
-def test_a_gpu_that_is_one_processs_alone_is_left_to_the_program(host: Host, tmp_path: Path) -> None:
-    """A worker that had made its context first would stay, and the next program find no GPU."""
+def test_gpu_in_exclusive_mode_is_left_to_the_program(host: Host, tmp_path: Path) -> None:
+    """A worker that created its context first would keep the GPU, and the next program would find none."""
     exclusive = Path(os.environ["CUDA_MADE_UP_STATE"], "exclusive-2")
     exclusive.touch()
     try:
@@ -158,12 +163,12 @@ def test_a_gpu_that_is_one_processs_alone_is_left_to_the_program(host: Host, tmp
 
 
 def launched(answer: dict[str, Any]) -> set[str]:
-    """The program's own kernels that the device was given."""
+    """The program's own kernels that were launched on the device."""
     names = {event["kernel"] for event in answer["events"] if event["event"] == "launch"}
     return {own for own in ("scaled", "tuned", "inner", "closed") for name in names if name.startswith(own)}
 
 
-def test_kernels_of_the_program_itself_in_functions_and_tuned(shared_host: Host, tmp_path: Path) -> None:
+def test_kernels_of_the_program_are_served_and_launched(shared_host: Host, tmp_path: Path) -> None:
     first = run(shared_host, "kernels", tmp_path / "first")
     assert states(first) == {("compiled", "swap")}, first["reports"]
     second = run(shared_host, "kernels", tmp_path / "second")
@@ -172,7 +177,7 @@ def test_kernels_of_the_program_itself_in_functions_and_tuned(shared_host: Host,
         assert launched(second) == {"scaled", "tuned", "inner"}
 
 
-def test_a_kernel_with_a_closure_is_left_to_torch_which_says_what_it_always_says(
+def test_kernel_with_a_closure_raises_the_error_of_plain_torch(
     shared_host: Host, tmp_path: Path
 ) -> None:
     answer = run(shared_host, "closures", tmp_path / "ours")
@@ -181,7 +186,7 @@ def test_a_kernel_with_a_closure_is_left_to_torch_which_says_what_it_always_says
     assert plain["reports"] == [] and answer.get("error") == plain.get("error") is not None
 
 
-def test_a_graph_has_one_key_before_and_after_the_first_attention(shared_host: Host, tmp_path: Path) -> None:
+def test_key_is_equal_before_and_after_the_first_attention(shared_host: Host, tmp_path: Path) -> None:
     answer = run(shared_host, "attention_order", tmp_path)
     under_flash, *others = answer["reports"]
     assert {graph["state"] for graph in answer["reports"]} == {"compiled"}, answer
@@ -207,14 +212,16 @@ def test_a_second_process_with_packages_traces_nothing(shared_host: Host, tmp_pa
 @pytest.mark.skipif(
     os.environ.get("CUDA_MADE_UP") != "h100,h100,a100", reason="this host's GPUs are not h100,h100,a100"
 )
-def test_each_kind_of_gpu_has_workers_and_artifacts_of_its_own(host: Host, tmp_path: Path) -> None:
-    """Client by client: a process sees its GPU as cuda:0, by index or by UUID, and loads what is for its kind alone."""
+def test_each_kind_of_gpu_has_its_own_workers_and_artifacts(host: Host, tmp_path: Path) -> None:
+    """One client after another: a process sees its GPU as cuda:0, by index or UUID, and loads only artifacts for its
+    kind.
+    """
     host.start_daemon()
     uuids = [device_of_a_worker(f"cuda:{index}").removeprefix("cuda:") for index in range(3)]
     asked = {"index": "1", "other-kind": uuids[2], "same-kind": uuids[0], "other-again": "2,0"}
     found = {}
     for name, visible in asked.items():
-        # The daemon has what the first client has: nothing of it may come into a worker.
+        # The daemon has the environment of the first client. None of it may reach another client's worker.
         found[name] = run(host, "plain", tmp_path / name, CUDA_VISIBLE_DEVICES=visible)
     keys = {name: answer["reports"][0]["key"] for name, answer in found.items()}
     assert keys["index"] == keys["same-kind"] != keys["other-kind"] == keys["other-again"]
@@ -233,7 +240,7 @@ def test_each_kind_of_gpu_has_workers_and_artifacts_of_its_own(host: Host, tmp_p
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "MIG-6d616465-7570-0000-0000-000000000001"])
-def test_a_process_that_sees_no_gpu_is_served_on_the_cpu(shared_host: Host, tmp_path: Path, visible: str) -> None:
+def test_process_without_visible_gpus_is_served_on_the_cpu(shared_host: Host, tmp_path: Path, visible: str) -> None:
     if visible.startswith("MIG-") and not MADE_UP:
         pytest.skip("NOT TESTED: this host may have slices of a GPU, by other names")
     spec = {"model": "mlp", "training": False}
@@ -246,7 +253,7 @@ def test_a_process_that_sees_no_gpu_is_served_on_the_cpu(shared_host: Host, tmp_
 
 @needs_the_log
 @pytest.mark.reason("device-lost")
-def test_a_worker_that_has_lost_its_gpu_is_replaced_and_the_graph_is_not_blamed(host: Host, tmp_path: Path) -> None:
+def test_worker_that_lost_its_gpu_is_replaced_without_a_failure_record(host: Host, tmp_path: Path) -> None:
     host.start_daemon()
     run(host, "plain", tmp_path / "warm")
     (worker,) = [worker for worker in host.status().workers if worker.device != "cpu"]

@@ -1,6 +1,6 @@
-"""The whole way on CUDA; `make test-gpu`, or with everything else wherever a GPU is at hand.
+"""End-to-end tests on CUDA: `make test-gpu`, or part of the suite on a host with a GPU.
 
-What is held against eager is held there by the client program itself, as on CPU.
+The client program itself compares with eager, as on the CPU.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def states(graphs: list[dict[str, Any]]) -> set[tuple[str, str | None]]:
 
 
 def empty_caches(folder: Path) -> dict[str, str]:
-    """Caches of a client's own. Where they are is not in the key."""
+    """Caches of one client. Their location is not in the key."""
     for name in ("triton", "inductor"):
         (folder / name).mkdir(parents=True)
     return {"TRITON_CACHE_DIR": str(folder / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
 
 
 def swapped_then_hit(host: Host, tmp_path: Path, spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two clients, each with empty caches: the first swaps, the second hits. Their results."""
+    """Run two clients with empty caches and return their results: the first must swap, the second must hit."""
     first = host.run(spec, env=empty_caches(tmp_path / "first"))
     assert first["waited"]
     assert states(first["first"]) == {("pending", None)}
@@ -59,7 +59,7 @@ def swapped_then_hit(host: Host, tmp_path: Path, spec: dict[str, Any]) -> tuple[
 
 
 @pytest.mark.parametrize(("model", "training"), CASES, ids=IDS)
-def test_a_model_swaps_in_and_hits_in_the_next_process(
+def test_model_is_swapped_and_hits_in_the_next_process(
     shared_host: Host, tmp_path: Path, model: str, training: bool
 ) -> None:
     spec = {"model": model, "training": training, "device": "cuda"}
@@ -69,47 +69,51 @@ def test_a_model_swaps_in_and_hits_in_the_next_process(
     assert {manifest.device for manifest in manifests if manifest.key in keys} == {"cuda"}
 
 
-def test_user_triton_kernels(shared_host: Host, tmp_path: Path) -> None:
+def test_user_triton_kernels_are_swapped_and_hit(shared_host: Host, tmp_path: Path) -> None:
     swapped_then_hit(shared_host, tmp_path, {"model": "user-kernels", "device": "cuda"})
 
 
 def test_a_client_with_empty_caches_starts_no_compiler(served: Host, tmp_path: Path) -> None:
     _first, second = swapped_then_hit(served, tmp_path, {"model": "gpt2", "training": True, "device": "cuda"})
-    # No g++ or gcc (triton's launchers), no ptxas, none of Inductor's compile workers.
+    # No g++ or gcc (Triton's launchers), no ptxas, no compile workers of Inductor.
     assert second["started"] == []
     assert second["children"] == []
-    # The kernels' machine code has come out of the artifact into the client's own cache.
+    # The artifact's machine code was written into the client's own cache.
     emitted = {path.suffix for path in (tmp_path / "second" / "triton").rglob("*") if path.is_file()}
-    # Without the texts that the worker's Triton wrote on its way to it: nobody reads them, and they are four times it.
+    # The intermediate texts of the worker's Triton are left out: they are unused, and four times as large.
     assert emitted == {".cubin", ".json"}
-    # What it has measured lies with it: the worker's folder may be another user's, or on another host.
+    # The client's measurements are stored there too: the worker's folder may belong to another user or host.
     assert list((tmp_path / "second").rglob("*.best_config"))
     assert not list(served.root.rglob("*.best_config"))
 
 
-def test_a_reductions_smaller_block_comes_with_the_artifact(served: Host, tmp_path: Path) -> None:
-    """torch compiles it after it has put the kernel aside for its cache: in each process that loads that, once more."""
+def test_artifact_contains_both_block_sizes_of_a_reduction(served: Host, tmp_path: Path) -> None:
+    """torch compiles it after it has put the kernel aside for its cache, so each process that loads the cache compiles
+    it again.
+    """
     spec = {"model": "reduction", "training": False, "device": "cuda"}
     served.run(spec, env=empty_caches(tmp_path / "first"))
     second = served.run(spec, env=empty_caches(tmp_path / "second"))
     assert states(second["first"]) == {("compiled", "hit")}, second["reports"]
     assert second["started"] == []
-    # The kernel, in both sizes of its block.
+    # The kernel in both block sizes.
     assert len(list((tmp_path / "second" / "triton").rglob("*.cubin"))) == 2
 
 
-def test_a_kernel_with_a_long_name_comes_with_the_artifact(served: Host, tmp_path: Path) -> None:
-    """Of more than Triton's 150 characters: torch would not launch it by itself, and ask Triton for it."""
+def test_artifact_contains_kernels_with_long_names(served: Host, tmp_path: Path) -> None:
+    """For a name above Triton's limit of 150 characters, torch does not launch the kernel itself, but asks Triton for
+    it.
+    """
     spec = {"model": "long-name", "training": False, "device": "cuda"}
     _first, second = swapped_then_hit(served, tmp_path, spec)
     assert second["started"] == []
 
 
-def test_a_kernel_that_triton_launches_is_not_built_again(served: Host, tmp_path: Path) -> None:
-    """Triton asks for ptxas' version then, and finds the machine code that the artifact has brought."""
+def test_kernel_launched_by_triton_is_not_built_again(served: Host, tmp_path: Path) -> None:
+    """Triton then asks for the version of ptxas, and finds the artifact's machine code."""
     spec = {"model": "user-kernels", "training": False, "device": "cuda"}
     swapped_then_hit(served, tmp_path, spec)
-    # Eager launches the same kernels; Inductor's options for Triton are others.
+    # Eager launches the same kernels, but Inductor passes other options to Triton.
     described = [path for path in (tmp_path / "second" / "triton").rglob("*.json") if not path.name.startswith("__")]
     brought = [path for path in described if json.loads(path.read_text())["debug"]]
     assert {path.stem for path in brought} >= {"added", "doubled"}
@@ -119,21 +123,21 @@ def test_a_kernel_that_triton_launches_is_not_built_again(served: Host, tmp_path
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 @pytest.mark.parametrize("training", [False, True], ids=["infer", "train"])
-def test_torch_compiles_own_modes(shared_host: Host, tmp_path: Path, mode: str, training: bool) -> None:
+def test_modes_with_cuda_graphs_are_served(shared_host: Host, tmp_path: Path, mode: str, training: bool) -> None:
     spec = {"model": "mlp", "training": training, "device": "cuda", "compile": {"mode": mode}}
     first, second = swapped_then_hit(shared_host, tmp_path, spec)
-    # Both modes ask for CUDA graphs; they are recorded by the client, in its own memory.
+    # Both modes use CUDA graphs, which the client records in its own memory.
     assert first["cudagraphs"]
     assert second["cudagraphs"]
 
 
-def test_cuda_graphs_of_a_forward_whose_backward_has_none(shared_host: Host, tmp_path: Path) -> None:
-    """Its gradients are what it was given. torch makes such a backward after the forward was called."""
+def test_forward_with_cuda_graphs_and_trivial_backward_is_served(shared_host: Host, tmp_path: Path) -> None:
+    """Its gradients are its inputs. torch creates such a backward after the forward was called."""
     spec = {"model": "sum", "training": True, "device": "cuda", "compile": {"mode": "reduce-overhead"}}
     swapped_then_hit(shared_host, tmp_path, spec)
 
 
-def test_each_mode_has_a_key_of_its_own(shared_host: Host, tmp_path: Path) -> None:
+def test_each_mode_has_its_own_key(shared_host: Host, tmp_path: Path) -> None:
     keys = set()
     for mode in (None, "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"):
         spec = {"model": "mlp", "training": False, "device": "cuda", "compile": {"mode": mode}}
@@ -165,7 +169,7 @@ def test_a_worker_is_pinned_to_its_clients_gpu_by_uuid(host: Host, tmp_path: Pat
         assert environment["CUDA_VISIBLE_DEVICES"] in listed
 
 
-def test_a_cpu_graph_of_a_gpu_host_has_a_worker_without_a_gpu(host: Host, tmp_path: Path) -> None:
+def test_cpu_graph_on_a_gpu_host_gets_a_worker_without_gpu(host: Host, tmp_path: Path) -> None:
     host.start_daemon()
     host.run({"model": "mlp", "training": False}, env=empty_caches(tmp_path))
     (worker,) = host.status().workers
@@ -177,15 +181,17 @@ def test_a_cpu_graph_of_a_gpu_host_has_a_worker_without_a_gpu(host: Host, tmp_pa
 
 
 def used_memory() -> int:
-    """Bytes in use on the GPU, by all processes: a container's process numbers are not those that the driver knows."""
+    """Bytes in use on the GPU by all processes. A per-process figure is not available, because a container has its own
+    process ids.
+    """
     free, total = torch.cuda.mem_get_info()
     return total - free
 
 
-MARGIN = 64 << 20  # what the driver itself takes and gives back
+MARGIN = 64 << 20  # the driver's own allocations and releases
 
 
-def test_a_released_worker_gives_all_its_memory_back(
+def test_released_worker_frees_all_its_gpu_memory(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.cuda.init()
@@ -198,13 +204,13 @@ def test_a_released_worker_gives_all_its_memory_back(
     worker = _until(lambda: gpu_workers(host.status()), "no worker for the GPU")[0]
     process = psutil.Process(worker.pid)
     client.result()
-    process.wait(TIMEOUT_S)  # it leaves by itself once it has been idle for five seconds
+    process.wait(TIMEOUT_S)  # exits by itself after five seconds without a job
     assert gpu_workers(host.status()) == []
     assert used_memory() <= before + MARGIN
 
 
-def test_a_compile_leaves_nothing_in_the_allocator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In this process, as in a worker: what a worker between two jobs keeps is its context alone.
+def test_compile_leaves_no_memory_in_the_allocator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In this process, as in a worker: between two jobs a worker keeps only its context.
     for name, value in empty_caches(tmp_path).items():
         monkeypatch.setenv(name, value)
     left, right = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
@@ -224,12 +230,12 @@ def test_the_gpu_is_in_the_key() -> None:
     assert facts["gpu"][0] == torch.cuda.get_device_name(0)
     assert facts["cuda"] == torch.version.cuda
     assert program.device == "cuda:0"
-    # Inductor bakes the number of threads into CPU kernels only.
+    # Inductor writes the number of threads only into CPU kernels.
     assert json.loads(program.sections["modes"])["threads"] == 0
 
 
 def _until(found: Callable[[], Any], otherwise: str) -> Any:
-    """Ask again until there is an answer; bounded by the daemon's answers and the test's time limit."""
+    """Poll until ``found`` returns a true value, up to a time limit."""
     import time
 
     deadline = time.monotonic() + TIMEOUT_S

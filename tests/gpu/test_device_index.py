@@ -1,4 +1,6 @@
-"""Graphs of `cuda:1` and higher: one key and one artifact for GPUs of one kind, moved to where a graph runs."""
+"""Tests of graphs on `cuda:1` and higher: GPUs of one kind share a key and an artifact, which is adapted to the
+index.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def program_of(make: Callable[..., Any], device: str, **options: Any) -> capture
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
-def test_the_key_has_no_index(make: Callable[..., Any]) -> None:
+def test_key_does_not_depend_on_the_device_index(make: Callable[..., Any]) -> None:
     first, second = (program_of(make, device) for device in ("cuda:0", "cuda:1"))
     assert (first.device, second.device) == ("cuda:0", "cuda:1")
     assert key.key(first.sections) == key.key(second.sections)
@@ -89,7 +91,7 @@ def test_the_key_has_no_index(make: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"max_autotune_pointwise": True}], ids=["default", "max-autotune-pointwise"])
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
-def test_what_is_moved_is_what_torch_makes_for_that_index(
+def test_moved_code_equals_code_that_torch_generates_for_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     for name, value in empty_caches(tmp_path).items():
@@ -98,7 +100,7 @@ def test_what_is_moved_is_what_torch_makes_for_that_index(
     moved = bundle_of(capture.parse(there.to_bytes()))
     codes = [frozen_weights.code_of(part) for part in (moved.compiled_fw, moved.compiled_bw) if part is not None]
     moves.move(moved, "cuda:1", ())
-    # As torch does it for a graph of cuda:1, not by our names for it.
+    # Compiled by torch for a graph on cuda:1, without our index-free names.
     made = bundle_of(capture.devices.for_a_client(capture.parse(there.to_bytes()), "cuda:1"))
     expected = [frozen_weights.code_of(part) for part in (made.compiled_fw, made.compiled_bw) if part is not None]
     assert len(codes) == len(expected)
@@ -117,7 +119,7 @@ def bundle_of(program: dict[str, Any]) -> Any:
 
 
 def normal(code: str) -> str:
-    """Without what differs from one compile to the next: comments, and the numbers in the names of streams."""
+    """The code without differences between compiles: comments, and the numbers in stream names."""
     return ast.dump(ast.parse(code.replace("stream0", "stream1")))
 
 
@@ -130,13 +132,13 @@ def launched(code: Any) -> list[Any]:
 
 
 @pytest.mark.reason("device-index")
-def test_a_device_by_its_number_is_refused() -> None:
+def test_device_named_by_a_number_is_refused() -> None:
     with pytest.raises(Bypass) as refused:
         captured(lambda x: torch.zeros(4, device="cpu").cuda(1) + x, torch.randn(4, device="cuda:1"))
     assert refused.value.code == "device-index"
 
 
-def test_another_device_by_its_number_is_seen() -> None:
+def test_second_device_named_by_a_number_is_refused() -> None:
     with pytest.raises(Bypass) as refused:
         captured(lambda x: x.to(1) * 2, torch.randn(4, device="cuda:0"))
     assert refused.value.code == "several-devices"
@@ -160,7 +162,8 @@ def runs_on(index: int, result: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_one_artifact_serves_each_index(host: Host, tmp_path: Path, mode: str | None, training: bool) -> None:
     spec = {"model": "mlp", "training": training, "compile": {"mode": mode}}
-    # It is compiled for a graph of cuda:1 first, and that of cuda:0 hits; then back, with cuda:1 current and without.
+    # Compiled first for a graph on cuda:1, hit by cuda:0, then by cuda:1 again, with cuda:1 as current device and
+    # without.
     ranks = [("cuda:1", 1), ("cuda:0", None), ("cuda:1", None), ("cuda:1", 1)]
     keys = set()
     for number, (device, current) in enumerate(ranks):

@@ -1,4 +1,6 @@
-"""Kernels of artifacts by Triton's interpreter (`make interpreter` runs all rows), and that a wrong one is found."""
+"""Tests that kernels of artifacts are correct in Triton's interpreter, and that a wrong kernel is found. `make
+interpreter` runs all rows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ pytestmark = [
 ROW = "model softmaxes inference"
 
 
-def test_kernels_of_artifacts_compute_what_eager_does() -> None:
+def test_kernels_of_artifacts_equal_eager() -> None:
     names = ["model mlp training", "corpus custom_function", "corpus checkpoint_with_dropout"]
     for row in examine(names, print):
         assert (row.state, row.why) == ("equal", "")
@@ -41,7 +43,7 @@ def made() -> Iterator[Host]:
 
 
 def _told(host: Host, *, interpret: bool, before: str = "", variables: dict[str, str] | None = None) -> dict[str, Any]:
-    """What the program tells of ROW; ``before``: what its process executes first."""
+    """The program's report of ROW. ``before`` is code that its process executes first."""
     run = command(host, [ROW], interpret=interpret)
     if before:
         code = f"{before}\nimport runpy; runpy.run_module('benchmarks.interpreter.program', run_name='__main__')"
@@ -58,7 +60,7 @@ def _interpreted(host: Host, before: str) -> Row:
     return judge(ROW, _told(host, interpret=True, before=before))
 
 
-# Has the kernels' source changed as it is loaded, as if the artifact held it so.
+# Changes the kernels' source at load time, as if the artifact contained the change.
 CHANGE = '''
 from torch._inductor.async_compile import AsyncCompile
 load = AsyncCompile.triton
@@ -76,28 +78,28 @@ AsyncCompile.triton = lambda self, name, source, device: load(self, name, {chang
     ("change", "why"),
     [
         ("source.replace('tl.sum(', '0.99 * tl.sum(')", "not close"),
-        # What nobody writes is not right by luck.
+        # An output that is never written must not be correct by chance.
         ("source.replace('tl.store(', 'stored_but_by_the_first_program(') + NOT_THE_FIRST", "not close"),
         ("source.replace('tl.store(', 'tl.store((1 << 28) + ')", "outside of all arguments"),
     ],
     ids=["sum", "unwritten", "outside"],
 )
-def test_a_kernel_that_is_wrong_is_found(made: Host, change: str, why: str) -> None:
+def test_wrong_kernel_is_found(made: Host, change: str, why: str) -> None:
     row = _interpreted(made, CHANGE.format(change=change))
     assert row.state == "wrong", row
     assert row.count("wrong") and not row.count("equal")
     assert why in row.why + str(row.kernels)
 
 
-def test_a_kernel_that_is_launched_and_not_interpreted_is_found(made: Host) -> None:
-    # Without the interpreter, the artifact's cubins are launched, into the device's log.
+def test_kernel_launched_without_the_interpreter_is_found(made: Host) -> None:
+    # Without the interpreter, the artifact's cubins are launched, and the device logs that.
     without = "from benchmarks.interpreter import executed; executed.install = lambda: None"
     told = _told(made, interpret=True, before=without, variables={"TRITON_INTERPRET": "0"})
     assert told["launches"] > 0
     assert judge(ROW, {**told, "different": []}).state == "launched"
 
 
-def test_the_interpreter_must_be_there_from_the_start(made: Host) -> None:
+def test_interpreter_must_be_enabled_before_triton_is_imported(made: Host) -> None:
     run = command(made, [ROW], interpret=True)
     environment = {**run["env"], "TRITON_INTERPRET": "0"}
     done = subprocess.run(run["argv"], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -130,9 +132,9 @@ for key, counters in ((0, (0, 0, 0, 0)), (-1, (0xFFFFFFFF,) * 4), (0x299F31D0A40
 """
 
 
-def test_random_numbers_are_those_that_philoxs_authors_publish(tmp_path: Path) -> None:
-    # Random123's known answers for philox4x32-10, of which Inductor makes its random numbers (tl.rand).
-    script = tmp_path / "philox.py"  # Triton reads a kernel's source from a file
+def test_random_numbers_equal_the_published_philox_answers(tmp_path: Path) -> None:
+    # Random123's known answers for philox4x32-10, on which Inductor's random numbers (tl.rand) are based.
+    script = tmp_path / "philox.py"  # Triton reads the source of a kernel from a file
     script.write_text(RANDOM)
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
@@ -144,7 +146,7 @@ def test_random_numbers_are_those_that_philoxs_authors_publish(tmp_path: Path) -
     ]
 
 
-def test_rows_that_came_to_no_result_are_not_passed_over() -> None:
+def test_rows_without_a_result_count_as_wrong() -> None:
     from benchmarks.interpreter.__main__ import is_right
 
     kernels = {"a": ("kernel", "equal", "")}

@@ -1,4 +1,4 @@
-"""A row of `python -m benchmarks.architectures --made-up KIND`, and what makes one wrong."""
+"""Tests of a row of `python -m benchmarks.architectures --made-up KIND`, and of what makes a row wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-def test_the_second_process_loads_cubins_of_the_gpu_and_starts_nothing() -> None:
+def test_second_process_loads_cubins_and_starts_no_process() -> None:
     (row,) = examine([("bert", "inference")], print, "cuda", "sm_90")
     assert row.right and row.cubins["sm_90"] > 3, row
     assert not replace(row, cubins={}).right

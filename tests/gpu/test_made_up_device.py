@@ -1,4 +1,4 @@
-"""The made-up device itself: what it says it is, what it computes, what it records, and what it refuses."""
+"""Tests of the made-up device: its properties, its results, its log, and its refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
 ]
 
-# Layouts that are not dense, an operator of the CPU alone, and one whose sample has to stay on the CPU.
+# Sparse layouts, an operator that exists only on the CPU, and one whose sample must stay on the CPU.
 REFUSED = {
     "sparse.mm.reduce",
     "to_sparse",
@@ -29,7 +29,7 @@ REFUSED = {
 
 
 def run(code: str, state: Path, devices: str = "h100", **variables: str) -> str:
-    """What a process of its own prints, whose made-up host has its state in ``state``."""
+    """The output of a separate process whose made-up host keeps its state in ``state``."""
     state.mkdir(exist_ok=True)
     environment = {**os.environ, "CUDA_MADE_UP": devices, "CUDA_MADE_UP_STATE": str(state), **variables}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -43,7 +43,7 @@ def events(state: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("code", list(KINDS))
-def test_a_device_says_what_its_kind_is(tmp_path: Path, code: str) -> None:
+def test_device_has_the_properties_of_its_kind(tmp_path: Path, code: str) -> None:
     names = ("name", "major", "minor", "multi_processor_count", "total_memory", "L2_cache_size",
              "shared_memory_per_block_optin", "clock_rate")  # fmt: skip
     asked = f"import torch; p = torch.cuda.get_device_properties(0); print([getattr(p, name) for name in {names}])"
@@ -65,7 +65,7 @@ def test_a_device_says_what_its_kind_is(tmp_path: Path, code: str) -> None:
         ("GPU-6d616465-7570-0000-0000-000000000003,0", ["A100", "H100"]),
     ],
 )
-def test_visible_devices_are_chosen_as_cuda_does(tmp_path: Path, visible: str | None, kinds: list[str]) -> None:
+def test_visible_devices_are_selected_as_by_cuda(tmp_path: Path, visible: str | None, kinds: list[str]) -> None:
     asked = (
         "import torch; print([torch.cuda.get_device_name(i).split()[1][:4] for i in range(torch.cuda.device_count())])"
     )
@@ -73,9 +73,9 @@ def test_visible_devices_are_chosen_as_cuda_does(tmp_path: Path, visible: str | 
     assert run(asked, tmp_path, "h100,h100,a100", **variables).strip() == str(kinds)
 
 
-def test_every_operator_of_the_samples_computes_what_the_cpu_does() -> None:
-    """torch's own samples (OpInfo), the first of each: none is wrong, and those that are refused are known."""
-    # In a process of its own: what has the samples forbids all others to set torch's flags.
+def test_each_sampled_operator_equals_the_cpu() -> None:
+    """The first of torch's own samples (OpInfo) of each operator. None may be wrong, and the refused ones are known."""
+    # A separate process, because the module with the samples prevents all later changes of torch's flags.
     script = Path(__file__).parent.parent / "programs" / "operator_samples.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -86,7 +86,7 @@ def test_every_operator_of_the_samples_computes_what_the_cpu_does() -> None:
     assert set(told["refused"]) <= REFUSED, told["refused"]
 
 
-def test_much_memory_is_zeroed_to_its_last_byte_and_no_further() -> None:
+def test_large_memset_covers_exactly_its_range() -> None:
     for first, last in ((1, -1), (4096, 8_000_000), (3, 100_000), (0, 5)):
         of = torch.ones(10_000_000, dtype=torch.int8, device="cuda")
         of[first:last].zero_()
@@ -98,7 +98,7 @@ def test_much_memory_is_zeroed_to_its_last_byte_and_no_further() -> None:
     assert torch.equal(rows.cpu(), torch.tensor([0.0, 1.0]).repeat(1500).expand(3000, 3000))
 
 
-def test_attention_whose_heads_share_keys_is_that_of_repeated_ones() -> None:
+def test_grouped_attention_equals_attention_with_repeated_heads() -> None:
     made = [torch.randn(2, heads, 16, 32, device="cuda", requires_grad=True) for heads in (4, 2, 2)]
     operator = torch.ops.aten._scaled_dot_product_efficient_attention
 
@@ -111,7 +111,7 @@ def test_attention_whose_heads_share_keys_is_that_of_repeated_ones() -> None:
 
 
 @pytest.mark.parametrize("code", ["t4", "a100", "h100", "b200"])  # torch prefers cuDNN's attention on the last two
-def test_attention_of_half_precision_is_that_of_the_cpu(tmp_path: Path, code: str) -> None:
+def test_half_precision_attention_equals_the_cpu(tmp_path: Path, code: str) -> None:
     text = """if 1:
         import torch
         def results(device, dtype, causal):
@@ -130,11 +130,11 @@ def test_attention_of_half_precision_is_that_of_the_cpu(tmp_path: Path, code: st
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
-def test_convolutions_are_laid_out_as_inductor_takes_them_to_be(dtype: torch.dtype) -> None:
+def test_convolution_outputs_have_the_strides_that_inductor_assumes(dtype: torch.dtype) -> None:
     from torch._subclasses import FakeTensorMode
 
     def strides(tensor: torch.Tensor) -> list[tuple[int, int]]:
-        """Of a dimension with one element it is nobody's."""
+        """The stride of a dimension with one element is arbitrary, so it is ignored."""
         return [(n, stride) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
 
     for size, weight, groups in (
@@ -164,14 +164,14 @@ def test_convolutions_are_laid_out_as_inductor_takes_them_to_be(dtype: torch.dty
                 torch.testing.assert_close(one.cpu().double(), other, rtol=2e-2, atol=2e-2)
 
 
-def test_integers_are_counted() -> None:
+def test_histogram_of_integers_is_supported() -> None:
     found = torch.histc(torch.tensor([0, 2, 2, 3], dtype=torch.int32, device="cuda"), bins=4, min=0, max=3)
     assert found.tolist() == [1, 0, 2, 1] and found.dtype == torch.int32
     found = torch.histc(torch.tensor([0.0, 2.0, 2.0, 3.0], device="cuda"), bins=4, min=0, max=3)
     assert found.tolist() == [1, 0, 2, 1] and found.dtype == torch.float32
 
 
-def test_memory_that_is_out_is_torchs_own_error(tmp_path: Path) -> None:
+def test_out_of_memory_raises_the_error_of_torch(tmp_path: Path) -> None:
     text = """if 1:
         import torch
         try:
@@ -182,8 +182,8 @@ def test_memory_that_is_out_is_torchs_own_error(tmp_path: Path) -> None:
     assert run(text, tmp_path) == "CUDA out of memory\n"
 
 
-def test_the_hosts_own_gpus_are_not_asked(tmp_path: Path) -> None:
-    """As by torch.cuda.device_count, through NVML: this one has two GPUs of other UUIDs."""
+def test_real_gpus_of_the_host_are_ignored(tmp_path: Path) -> None:
+    """torch.cuda.device_count asks NVML, which here reports two GPUs with other UUIDs."""
     (tmp_path / "nvml.c").write_text("""
         #include <string.h>
         int nvmlInit(void) { return 0; }
@@ -206,7 +206,7 @@ def test_the_hosts_own_gpus_are_not_asked(tmp_path: Path) -> None:
         assert said.split()[:2] == [str(count), str(count)]
 
 
-def test_random_numbers_follow_the_devices_seed() -> None:
+def test_random_numbers_follow_the_seed_of_the_device() -> None:
     torch.cuda.manual_seed(7)
     first = torch.rand(8, device="cuda")
     state = torch.cuda.get_rng_state()
@@ -220,7 +220,7 @@ def test_random_numbers_follow_the_devices_seed() -> None:
     assert torch.equal(torch.random.get_rng_state(), before), "the CPU's own numbers were drawn"
 
 
-def test_what_a_kernel_of_torchs_would_compute_is_an_error(tmp_path: Path) -> None:
+def test_operator_with_only_a_gpu_kernel_is_an_error(tmp_path: Path) -> None:
     code = """
 import torch
 x = torch.randn(5, 3, 10, device="cuda")
@@ -234,7 +234,7 @@ else:
     assert run(code, tmp_path).strip() != "it computed"
 
 
-def test_while_compiling_times_and_runs_are_errors(tmp_path: Path) -> None:
+def test_timing_and_launches_during_a_compile_are_errors(tmp_path: Path) -> None:
     code = """
 import torch
 from precompiled.made_up_cuda.activate import compiling
@@ -267,8 +267,8 @@ print(code)
 """
 
 
-def test_constants_that_inductor_folds_on_the_device_are_right(tmp_path: Path) -> None:
-    # On a device that computes nothing it was tl.full([1, 1], 2.0039...) here, from whatever lay in the memory.
+def test_constants_folded_on_the_device_are_right(tmp_path: Path) -> None:
+    # A device without results gave tl.full([1, 1], 2.0039...) here, from uninitialised memory.
     import re
 
     code = run(FOLDED, tmp_path / "state", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
@@ -280,7 +280,7 @@ def test_constants_that_inductor_folds_on_the_device_are_right(tmp_path: Path) -
     assert constants <= {0.0, 1.0}, constants
 
 
-def test_kernels_are_loaded_for_their_architecture_and_launches_recorded(tmp_path: Path) -> None:
+def test_kernels_are_loaded_by_architecture_and_launches_are_logged(tmp_path: Path) -> None:
     code = """
 import torch
 f = torch.compile(lambda x: (x * 2).sin() + 1)
@@ -298,12 +298,12 @@ for device in range(torch.cuda.device_count()):
     assert not [event for event in told if event["event"] == "refused"]
 
 
-@pytest.mark.parametrize("code", ["t4", "a100", "h100", "b200"])  # of each form that CUDA's ELF has had
-def test_what_a_cubin_says_of_its_kernels_is_what_cuobjdump_says(tmp_path: Path, code: str) -> None:
+@pytest.mark.parametrize("code", ["t4", "a100", "h100", "b200"])  # one for each ELF format of CUDA
+def test_kernel_facts_of_a_cubin_equal_those_of_cuobjdump(tmp_path: Path, code: str) -> None:
     tool = next(Path(torch.__file__).parent.parent.glob("triton/backends/nvidia/bin/cuobjdump"), None)
     if tool is None:
         pytest.skip("NOT TESTED: triton brings no cuobjdump")
-    # The driver's functions as Triton asks. A block of 64 KiB for each warp does not fit into registers, and spills.
+    # Calls the driver's functions as Triton does. A block of 64 KiB per warp exceeds the registers and spills.
     text = """if 1:
         import ctypes, json, os, pathlib, torch, triton, triton.language as tl
         torch.compile(lambda x: x.softmax(-1) @ x)(torch.randn(64, 64, device="cuda"))
@@ -338,7 +338,7 @@ def test_what_a_cubin_says_of_its_kernels_is_what_cuobjdump_says(tmp_path: Path,
     assert any(local for _cubin, _registers, local in found), "no kernel spills"
 
 
-def test_a_function_of_another_devices_module_cannot_be_launched(tmp_path: Path) -> None:
+def test_function_of_another_devices_module_cannot_be_launched(tmp_path: Path) -> None:
     code = """
 import ctypes, sys, torch
 torch.cuda.init()
@@ -365,7 +365,7 @@ print(library.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, None, None))
     assert done.stdout.split() == ["0", "400"], done.stderr  # CUDA_ERROR_INVALID_HANDLE
 
 
-def test_a_lost_device_is_an_error_at_the_next_call(tmp_path: Path) -> None:
+def test_lost_device_raises_at_the_next_call(tmp_path: Path) -> None:
     code = """
 import os, torch
 x = torch.ones(4, device="cuda")
@@ -383,8 +383,10 @@ except Exception as error:
     ).stdout == "GPU 1: NVIDIA L4 (UUID: GPU-6d616465-7570-0000-0000-000000000002)\n"  # fmt: skip
 
 
-def test_what_a_worker_starts_has_the_device_and_measures_nothing(tmp_path: Path) -> None:
-    """Without a `.pth` file, as in a user's environment (-S). Nor does the worker, whatever a program's modules do."""
+def test_child_of_a_worker_has_the_device_and_measures_nothing(tmp_path: Path) -> None:
+    """Without a `.pth` file, as in a user's environment (-S). The worker measures nothing either, whatever modules of a
+    program do.
+    """
     measures = """
 import torch
 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -418,7 +420,7 @@ subprocess.run([sys.executable, "-S", "-c", {measures!r}], check=True)
     assert done.stdout.splitlines() == ["{}", *told, *told], done.stdout + done.stderr
 
 
-def test_memory_is_that_of_all_processes(tmp_path: Path) -> None:
+def test_used_memory_includes_all_processes(tmp_path: Path) -> None:
     hold = """
 import sys, torch
 x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")

@@ -1,4 +1,6 @@
-"""What a client measures of an artifact's kernels is found again, and what a worker measures loses no kernel."""
+"""Tests of measurements: a later process finds a client's choices for an artifact's kernels, and a worker's measuring
+loses no kernel.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,14 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def code_of(function: Any, *inputs: torch.Tensor) -> Any:
-    """What a client gets of a worker's compile."""
+    """The code that a client gets from a worker's compile."""
     program = capture.parse(captured(function, *inputs).program.to_bytes())
     bundle = program_classes.loads(support_compiles.compiled(program).bundle, {})
     return frozen_weights.code_of(bundle.compiled_fw)
 
 
-def test_a_choice_among_an_artifacts_configurations_is_found_by_the_next_process() -> None:
-    """Also where the worker has added one, as for this reduction."""
+def test_choice_of_a_configuration_is_found_by_the_next_process() -> None:
+    """This also holds if the worker added a configuration, as for this reduction."""
     from torch._inductor.runtime.triton_heuristics import check_autotune_cache
 
     def reduction(x: torch.Tensor) -> torch.Tensor:
@@ -55,7 +57,7 @@ def test_a_choice_among_an_artifacts_configurations_is_found_by_the_next_process
     assert [(config.kwargs, config.num_warps) for config in found] == [(configs[-1].kwargs, configs[-1].num_warps)]
 
 
-def test_kernels_that_were_not_measured_are_kept_beside_those_that_were() -> None:
+def test_unmeasured_kernels_are_kept_beside_measured_ones() -> None:
     from torch._inductor.triton_bundler import TritonBundler
 
     if not hasattr(TritonBundler, "put_winner"):
@@ -69,8 +71,10 @@ def test_kernels_that_were_not_measured_are_kept_beside_those_that_were() -> Non
             TritonBundler.end_compile()
 
 
-def test_a_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch makes it where a program asks for eager's rounding: it is no fact of this process's later graphs."""
+def test_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch makes this choice if a program requests eager's rounding. It must not affect later graphs of the
+    process.
+    """
     from triton import knobs
 
     monkeypatch.setattr(torch.utils.cpp_extension, "CUDA_HOME", "/usr/local/cuda")
@@ -80,17 +84,17 @@ def test_a_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyP
         path = os.environ[libdevice.VARIABLE] = "/usr/local/cuda/nvvm/libdevice/libdevice.10.bc"
         knobs.nvidia.libdevice_path = path
         assert environment.facts("cuda:0") == before
-        # Of a process that was started with it, torch tells Triton the same.
+        # In a process that was started with the variable, torch sets Triton's option to the same value.
         with monkeypatch.context() as started_with_it:
             started_with_it.setattr(environment, "_began_with", lambda: {libdevice.VARIABLE: path})
             assert environment.facts("cuda:0") != before
     assert knobs.nvidia.libdevice_path is None and libdevice.VARIABLE not in os.environ
-    monkeypatch.setenv(libdevice.VARIABLE, "/opt/libdevice.10.bc")  # the user's own
+    monkeypatch.setenv(libdevice.VARIABLE, "/opt/libdevice.10.bc")  # set by the user
     assert environment.facts("cuda:0") != before
 
 
-def test_a_load_has_its_kernels_to_itself() -> None:
-    """A compile in another thread clears the process's table at its end."""
+def test_kernels_of_a_load_are_separate_from_those_of_a_compile() -> None:
+    """A compile in another thread clears the process's table when it ends."""
     from torch._inductor.async_compile import CompiledTritonKernels
 
     CompiledTritonKernels.save("of the compile", "compiling")

@@ -1,4 +1,4 @@
-"""A graph whose values are on a GPU alone has one key on hosts of all CPUs and C++ compilers; no other graph has."""
+"""Tests that only a graph with all values on a GPU has one key for hosts with any CPU and C++ compiler."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ OF_THE_HOST = {"cpu", "compiler"}
 def facts(function: Callable[..., Any], *inputs: torch.Tensor) -> set[str]:
     sections = captured(function, *inputs).program.sections
     found = set(json.loads(sections["environment"]))
-    # Inductor bakes the number of threads into the CPU's kernels.
+    # Inductor writes the number of threads into CPU kernels.
     threads = torch.get_num_threads() if found >= OF_THE_HOST else 0
     assert json.loads(sections["modes"])["threads"] == threads
     return found
 
 
-def test_the_cpu_is_in_the_key_where_a_value_is_on_it() -> None:
+def test_cpu_is_in_the_key_only_if_a_value_is_on_it() -> None:
     x = torch.randn(8, device="cuda")
     assert not OF_THE_HOST & facts(lambda x: x.softmax(-1) + 1, x)
     assert facts(lambda x, y: x * y, x, torch.tensor(2.0)) >= OF_THE_HOST
@@ -43,7 +43,7 @@ def test_the_cpu_is_in_the_key_where_a_value_is_on_it() -> None:
     assert facts(lambda x: x + torch.tensor(0.5), x) >= OF_THE_HOST
     assert facts(lambda x: x.cpu(), x) >= OF_THE_HOST
     assert facts(lambda x: x * 2, x.cpu()) >= OF_THE_HOST
-    # Inductor counts their steps there.
+    # Inductor keeps their step counters on the CPU.
     zero = torch.zeros((), device="cuda")
     assert facts(lambda x, zero: scan(lambda carry, y: (carry + y, carry * y), zero, x), x, zero) >= OF_THE_HOST
     assert facts(lambda x: map_operator(lambda y: y.sin(), x), x) >= OF_THE_HOST
@@ -51,11 +51,11 @@ def test_the_cpu_is_in_the_key_where_a_value_is_on_it() -> None:
 
 @pytest.mark.reason("hidden-cpu-kernels")
 @pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
-def test_kernels_for_the_cpu_that_the_graph_does_not_show_are_not_published(
+def test_hidden_cpu_kernels_prevent_publication(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: bool
 ) -> None:
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))  # a job sets them: they must not outlive the test
+        monkeypatch.setenv(name, str(tmp_path / name))  # a job sets these variables, which must not outlive the test
     x = torch.randn(8, device="cuda", requires_grad=True)
 
     def function(x: torch.Tensor) -> torch.Tensor:

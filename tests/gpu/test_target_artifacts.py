@@ -1,6 +1,7 @@
-"""`--target`: what is compiled for a GPU that is not here is found by a process that has it, and is what it would make.
+"""Tests of `--target`: a process with the GPU finds artifacts compiled without it, and they equal what it would compile
+itself.
 
-The process that has it is a plain client: on this host's GPU where that is one of the table, else on a made-up one.
+That process is a plain client, on this host's GPU if the table of kinds has it, otherwise on a made-up one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from precompiled.store.artifacts import Store
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.slow,  # each starts daemons, workers and clients of a CUDA build
+    pytest.mark.slow,  # each test starts daemons, workers and clients of a CUDA build
     pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
 ]
 PROGRAM = Path(__file__).parent.parent / "programs" / "target_program.py"
@@ -36,7 +37,7 @@ needs_other_kinds = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: this hos
 
 
 def kind_here() -> str:
-    """The GPU that clients have, of the table."""
+    """The kind of the GPU that clients have, from the table."""
     if MADE_UP:
         return "h100"
     named = [kind.code for kind in KINDS.values() if kind.name == torch.cuda.get_device_name(0)]
@@ -46,7 +47,7 @@ def kind_here() -> str:
 
 
 def environment(place: Path, **extra: str) -> dict[str, str]:
-    """Of a user who has nothing yet, on a host without a device."""
+    """The environment of a user without files, on a host without a device."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "CUDA_"))}
     place.mkdir(exist_ok=True)
     own = {"PRECOMPILED_CACHE_DIR": str(place / "store"), "PRECOMPILED_RUNTIME_DIR": str(place / "run"),
@@ -63,12 +64,12 @@ def run(*command: str, env: dict[str, str], status: int = 0) -> subprocess.Compl
 
 
 def made_up(kind: str) -> dict[str, str]:
-    """What gives a process a GPU of ``kind``: nothing where there is one."""
+    """Variables that give a process a GPU of ``kind``. Empty if there is a real one."""
     return {"CUDA_MADE_UP": kind} if MADE_UP else {}
 
 
 def client(place: Path, kind: str, base: Path | None, **extra: str) -> Any:
-    """What a plain client on a GPU of ``kind`` says after three steps; it may start no daemon."""
+    """The report of a plain client on a GPU of ``kind`` after three steps. With a base it may not start a daemon."""
     based = {} if base is None else {"PRECOMPILED_BASE": str(base), "PRECOMPILED_AUTOSTART": "0"}
     env = environment(place, CUBINS="1", **made_up(kind), **based, **extra)
     done = run("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3", env=env)
@@ -81,7 +82,7 @@ def listing(root: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
-    """A base store for the GPU here, made without it, that nobody may write to; and what `bake` said."""
+    """A read-only base store for the GPU here, made without it, and the output of `bake`."""
     place = tmp_path_factory.mktemp("baked")
     base = place / "base"
     done = run("-m", "precompiled", "bake", "--json", "--target", kind_here(), "--steps", "3", "-o", str(base), "--",
@@ -92,7 +93,7 @@ def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]
     subprocess.run(["chmod", "-R", "u+w", str(base)], check=True)
 
 
-def test_a_process_that_has_the_gpu_compiles_and_traces_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
+def test_process_with_the_gpu_compiles_and_traces_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
     base, told = baked
     assert told["target"] == KINDS[kind_here()].name and told["ended"] == "steps"
     assert told["artifacts"] >= 2 and told["packages"] >= 2, told
@@ -104,7 +105,7 @@ def test_a_process_that_has_the_gpu_compiles_and_traces_nothing(baked: tuple[Pat
     assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "package", "")}, found["graphs"]
     assert (found["traced"], found["compiles"], found["started"]) == ({}, 0, [])
     assert found["cubins"], "no kernel was loaded"
-    # What it has measured is not kept where the base was made, which here is gone, and elsewhere another user's.
+    # The client's measurements are not written to the folder where the base was made, which may belong to another user.
     assert not [path for path in base.parent.iterdir() if path.name.startswith(".")]
     if not MADE_UP:
         plain = client(tmp_path / "plain", kind_here(), None, PRECOMPILED_MODE="off")
@@ -113,9 +114,9 @@ def test_a_process_that_has_the_gpu_compiles_and_traces_nothing(baked: tuple[Pat
     assert not (tmp_path / "theirs" / "store" / "artifacts").exists()
 
 
-def test_a_host_of_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
-    """As where it was made there is another one than where the GPU is. It traces: what a trace asks of a CPU is a
-    constant in it.
+def test_host_with_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
+    """The host that compiled may differ from the host with the GPU. The process traces, because a trace stores
+    properties of the CPU as constants.
     """
     base, _told = baked
     other = tmp_path / "bin" / "g++"
@@ -128,8 +129,8 @@ def test_a_host_of_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, 
     assert (found["compiles"], found["started"]) == (0, []) and found["traced"]
 
 
-def test_a_users_environment_needs_nothing_of_the_tests(tmp_path: Path) -> None:
-    """The hook brings the device into the command, and a worker into itself: here no ``.pth`` file does."""
+def test_users_environment_needs_no_pth_file(tmp_path: Path) -> None:
+    """In the command the hook provides the device, and a worker provides it itself. No ``.pth`` file is involved."""
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     installed = Path(sysconfig.get_path("purelib"))
@@ -150,21 +151,21 @@ def test_a_users_environment_needs_nothing_of_the_tests(tmp_path: Path) -> None:
 
 
 @needs_other_kinds
-def test_a_process_with_another_gpu_finds_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
+def test_process_with_another_gpu_finds_no_artifact(baked: tuple[Path, Any], tmp_path: Path) -> None:
     base, _told = baked
-    # The H200 has the same architecture and as many multiprocessors.
+    # The H200 has the same architecture and number of multiprocessors.
     for kind in ("h200", "a100"):
         found = client(tmp_path / kind, kind, base, PRECOMPILED_MODE="lookup")
         assert {tuple(graph) for graph in found["graphs"]} == {("bypassed", "inline", "lookup-only")}, found["graphs"]
 
 
-def test_cubins_are_those_of_a_compile_beside_the_device(tmp_path: Path) -> None:
-    """Byte for byte but for the line tables, where their sources have one name: it is in the text of each cubin, and
-    names the workers' folder.
+def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
+    """Equal byte for byte except for line tables, if their sources have one name: the name is in each cubin and
+    contains the workers' folder.
 
-    Where there is no GPU, the device that they are compared with is made up as well; plain torch's are not ours.
+    Without a GPU, the device for the comparison is made up as well. Plain torch's cubins are not ours.
     """
-    # A compile beside a device would measure whether to pad the products of odd sizes.
+    # A compile on a device would measure whether to pad products of odd sizes.
     env = environment(tmp_path, CUBINS="1", PRECOMPILED_MODE="wait", TORCHINDUCTOR_SHAPE_PADDING="0")
     folder = scratch.directory(tmp_path / "store")
 
@@ -184,7 +185,7 @@ def test_cubins_are_those_of_a_compile_beside_the_device(tmp_path: Path) -> None
         assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "swap", "")}, found["graphs"]
     assert there["keys"] == here["keys"] and there["cubins"]
     assert there["cubins"] == here["cubins"]
-    # Those of plain torch as well, by what they hold: on torch 2.11 Triton's key of the same kernel is another there.
+    # The cubins of plain torch are equal too, by content: on torch 2.11 Triton's key of the same kernel differs there.
     plain = {"PRECOMPILED_MODE": "off", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     found = made(**made_up(kind_here()), **plain)
     plains = list(found["cubins"].values())
@@ -192,13 +193,13 @@ def test_cubins_are_those_of_a_compile_beside_the_device(tmp_path: Path) -> None
 
 
 @needs_other_kinds
-def test_values_of_the_command_are_eager_ones(tmp_path: Path) -> None:
-    """It fills the user's own store, which was there before, and its calls never run compiled."""
+def test_command_with_a_target_runs_eager(tmp_path: Path) -> None:
+    """The command fills the user's existing store, and its calls never run compiled code."""
     place = tmp_path / "maker"
     env = environment(place, PRECOMPILED_MODE="wait")
     try:
         losses = []
-        # The second one finds artifacts and entries; to require them is not to run them.
+        # The second run finds artifacts and entries. Even with PRECOMPILED_REQUIRE it does not run them.
         for required in ("0", "1"):
             done = run("-m", "precompiled", "run", "--target", "cuda:sm_80", "--", sys.executable, str(PROGRAM), "3",
                        env={**env, "PRECOMPILED_REQUIRE": required})  # fmt: skip
@@ -215,8 +216,8 @@ def test_values_of_the_command_are_eager_ones(tmp_path: Path) -> None:
     assert not (place / "triton").exists() and not (place / "inductor").exists(), "the user's own caches were used"
 
 
-def test_what_fails_without_the_gpu_is_not_kept_as_a_failure(tmp_path: Path) -> None:
-    """A client beside the GPU is to ask a worker there."""
+def test_failure_without_the_gpu_is_not_recorded(tmp_path: Path) -> None:
+    """A client on a host with the GPU can then submit the graph to a worker there."""
     text = """if 1:
         import json, torch, precompiled
         f = torch.compile(lambda x: (x.sin().sum(-1, keepdim=True) * x).cos(), options={"benchmark_fusion": True})
@@ -235,8 +236,8 @@ def test_what_fails_without_the_gpu_is_not_kept_as_a_failure(tmp_path: Path) -> 
 
 
 @pytest.mark.reason("package-device-numbers")
-def test_code_that_asks_the_device_for_its_memory_gets_no_package(tmp_path: Path) -> None:
-    """A trace takes it for a constant, and the real device's is another one."""
+def test_code_that_reads_device_memory_gets_no_package(tmp_path: Path) -> None:
+    """A trace stores the memory size as a constant, and the real device has another size."""
     program = tmp_path / "asks.py"
     program.write_text("""if 1:
         import json, torch, precompiled
@@ -258,7 +259,7 @@ def test_code_that_asks_the_device_for_its_memory_gets_no_package(tmp_path: Path
     assert json.loads(done.stdout.splitlines()[-1]) == {"asks": "package-device-numbers", "asks_not": ""}
 
 
-def test_several_devices(tmp_path: Path) -> None:
+def test_target_with_several_devices_shows_all_of_them(tmp_path: Path) -> None:
     text = "import torch; print(torch.cuda.device_count(), torch.cuda.get_device_name(1))"
     env = environment(tmp_path / "maker", CUDA_VISIBLE_DEVICES="7")
     done = run("-m", "precompiled", "run", "--target", "h200x8", "--", sys.executable, "-c", text, env=env)

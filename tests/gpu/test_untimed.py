@@ -1,6 +1,7 @@
-"""What a compile decides by times: on a device that has none it is decided without, or refused; never by made-up ones.
+"""Tests of decisions that a compile normally makes by measured times: on a device without times they have a fixed
+outcome or are refused.
 
-Compiled here as in a worker; ``tests/gpu/test_cuda.py`` has the way of ``max-autotune`` through the daemon.
+Each compile runs here as in a worker. ``tests/gpu/test_cuda.py`` tests ``max-autotune`` through the daemon.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ should_pad = pad_mm.should_pad
 
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of the test's own: Inductor keeps choices that it has made."""
+    """Caches of one test, because Inductor stores its choices."""
     for name in ("triton", "inductor"):
         monkeypatch.setenv(f"{'TRITON' if name == 'triton' else 'TORCHINDUCTOR'}_CACHE_DIR", str(tmp_path / name))
     return tmp_path
 
 
 def compiled(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> str:
-    """The code of what a worker makes of it."""
+    """The code that a worker generates."""
     program = capture.parse(captured(function, *inputs, options=options).program.to_bytes())
     bundle = program_classes.loads(support_compiles.compiled(program).bundle, {})
     return frozen_weights.code_of(bundle.compiled_fw).source_code
 
 
 def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> str:
-    """What the same compile asks the device for where nothing is decided beforehand."""
+    """What the same compile asks the device for if nothing is decided in advance."""
     from contextlib import contextmanager
 
     found = []
@@ -73,15 +74,15 @@ def mm(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x @ y
 
 
-def test_a_product_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrix_product_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = torch.randn(512, 511, device="cuda"), torch.randn(511, 512, device="cuda")
     assert asked_for(monkeypatch, mm, *odd) == "a measured time"
     code = compiled(mm, *odd)
     assert "extern_kernels.mm(" in code and "triton" not in code.partition("def call")[2], code
 
 
-def test_what_a_time_would_have_decided_is_noted() -> None:
-    """What has nothing of it is as good as beside a GPU, and need not be tuned."""
+def test_untimed_decisions_are_counted() -> None:
+    """An artifact without such a decision is as good as one compiled on a GPU, and need not be tuned."""
 
     def undecided(size: int, **options: Any) -> int:
         inputs = torch.randn(512, size, device="cuda"), torch.randn(size, 512, device="cuda")
@@ -95,14 +96,14 @@ def test_what_a_time_would_have_decided_is_noted() -> None:
     assert undecided(512, max_autotune=True, max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN") == 0
 
 
-def test_a_product_that_is_to_be_padded_in_any_case_is() -> None:
+def test_forced_padding_is_applied() -> None:
     odd = torch.randn(512, 511, device="cuda"), torch.randn(511, 512, device="cuda")
     assert "(512, 512)" in compiled(mm, *odd, force_shape_pad=True).partition("def call")[2].replace("1, ", "")
 
 
-def test_under_max_autotune_the_librarys_kernel_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_autotune_uses_the_library_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     even = torch.randn(256, 256, device="cuda"), torch.randn(256, 256, device="cuda")
-    # Of Triton's forty configurations one is enough.
+    # One of Triton's forty configurations is enough.
     few = {"max_autotune": True, "test_configs.max_mm_configs": 1}
     asked = asked_for(monkeypatch, mm, *even, **few)
     assert asked == "a measured time" or asked.startswith("a run of the kernel"), asked
@@ -114,10 +115,10 @@ def rows_and_columns(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x.sum(-1), x.sum(0)
 
 
-def test_a_reduction_over_rows_and_columns_has_the_parts_that_inductor_begins_with(
+def test_mixed_reduction_keeps_inductors_initial_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a norm's backward has, under max-autotune and coordinate descent."""
+    """The backward of a norm contains such a reduction, under max-autotune and coordinate descent."""
     x = torch.ones(32768, 256, device="cuda")
     asked = asked_for(monkeypatch, rows_and_columns, x, coordinate_descent_tuning=True)
     assert asked == "a measured time" or asked.startswith("a run of the kernel"), asked
@@ -125,7 +126,7 @@ def test_a_reduction_over_rows_and_columns_has_the_parts_that_inductor_begins_wi
     assert support_compiles.compiled(capture.parse(program.to_bytes())).undecided == 1
 
 
-def test_what_is_deterministic_is_chosen_as_beside_a_gpu() -> None:
+def test_deterministic_choice_equals_the_choice_on_a_gpu() -> None:
     even = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
     options = {"deterministic": True, "max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
     program = captured(mm, *even, options=options).program
@@ -134,14 +135,14 @@ def test_what_is_deterministic_is_chosen_as_beside_a_gpu() -> None:
     assert "triton_tem" in frozen_weights.code_of(program_classes.loads(result.bundle, {}).compiled_fw).source_code
 
 
-def test_the_clock_is_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not that of a GPU that the host's nvidia-smi knows of: products are worth padding by it."""
+def test_clock_rate_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the clock of a GPU that nvidia-smi reports. torch uses the clock to decide whether padding pays."""
     monkeypatch.setenv("PATH", "")
     with no_measurements.choices():
         assert torch._utils_internal.max_clock_rate() == torch.cuda.get_device_properties().clock_rate / 1000
 
 
-def test_coordinate_descent_is_the_clients(caches: Path) -> None:
+def test_coordinate_descent_is_left_to_the_client(caches: Path) -> None:
     code = compiled(lambda x: x.softmax(-1), torch.randn(64, 512, device="cuda"), coordinate_descent_tuning=True)
     assert "'coordinate_descent_tuning': True" in code
     assert not list(caches.rglob("*.best_config"))
@@ -164,7 +165,7 @@ def convolution(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     ],
     ids=["bmm-padded", "addmm-padded", "bmm", "addmm", "bmm-pipelined", "triton-alone", "convolution"],
 )
-def test_the_librarys_kernel_is_taken_and_the_choice_noted(
+def test_library_kernel_is_used_and_the_choice_counted(
     function: Callable[..., Any], sizes: list[tuple[int, ...]], options: dict[str, Any], kernel: str
 ) -> None:
     program = captured(function, *(torch.randn(size, device="cuda") for size in sizes), options=options).program
@@ -208,11 +209,11 @@ def flexible(x: torch.Tensor) -> torch.Tensor:
     ],
     ids=["fusion", "combo", "combo-parts", "flex", "flex-in-subprocesses"],
 )
-def test_what_else_takes_a_time_is_not_compiled(
+def test_other_decisions_by_time_are_refused(
     function: Callable[..., Any], options: dict[str, Any], caches: Path
 ) -> None:
-    """Nor the second time: what Inductor kept of a time that was refused, it would take for a measured one, and a
-    worker that has a GPU with it.
+    """A second attempt fails too: Inductor must not keep a refused time, which it would treat as measured, also in a
+    worker with a GPU.
     """
     x = torch.randn(4096, 64, device="cuda")
     for _time in range(2):
@@ -223,8 +224,8 @@ def test_what_else_takes_a_time_is_not_compiled(
         assert not [path for path in caches.rglob("*") if path.is_file() and b'"cache"' in path.read_bytes()[:200]]
 
 
-def test_what_a_cpu_would_measure_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker of a graph for the CPU sees no device, and its artifact is anybody's."""
+def test_cpu_graphs_are_still_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of a CPU graph sees no device, and its artifact serves every client."""
     with monkeypatch.context() as patched:
         patched.setattr(torch.cuda, "is_available", lambda: False)
         with no_measurements.choices():

@@ -1,5 +1,5 @@
-"""`compile_without_gpu`: workers compile for the client's GPU on one like it that is made up, and take none of its
-memory.
+"""Tests of `compile_without_gpu`: workers compile for the client's GPU on a made-up GPU of the same kind, and use none
+of its memory.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def look(devices: str) -> Any:
 
 
 @pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: needs devices of several kinds")
-def test_a_device_like_another_has_its_facts() -> None:
+def test_device_like_another_has_equal_facts() -> None:
     like, facts = look("t4,a100,b200")
     assert look(",".join(like)) == [like, facts]
 
 
-def test_a_worker_without_the_gpu_makes_what_the_clients_gpu_finds(host: Host, tmp_path: Path) -> None:
+def test_client_with_the_gpu_hits_artifacts_compiled_without_it(host: Host, tmp_path: Path) -> None:
     host.start_daemon()
     spec = {"model": "mlp", "training": True, "device": "cuda"}
-    # Of two made-up devices the second: the worker's own is always the first of its host.
+    # With two made-up devices use the second, because a worker's device is always the first of its host.
     place = {"CUDA_VISIBLE_DEVICES": "1"} if torch.cuda.device_count() > 1 else {}
     first = host.run(spec, env={**place, "PRECOMPILED_COMPILE_WITHOUT_GPU": "1"})
     assert {(graph["state"], graph["source"]) for graph in first["reports"]} == {("compiled", "swap")}, first["reports"]

@@ -1,4 +1,4 @@
-"""tools/circles.py, which `make lint` runs, finds a circle of imports whatever the way of the import."""
+"""Tests that tools/circles.py, which `make lint` runs, finds import circles of every kind of import."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(folder: Path, **modules: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("kind", BACK)
-def test_a_circle_is_found(kind: str, tmp_path: Path) -> None:
+def test_import_circle_is_found(kind: str, tmp_path: Path) -> None:
     status, said = check(tmp_path, cellar="from house.attic import roof", attic=BACK[kind])
     assert status == 1 and "a circle of 2 modules: house.attic, house.cellar" in said
     assert "cellar.py:1: house.cellar imports house.attic (plain)" in said
@@ -37,11 +37,11 @@ def test_a_circle_is_found(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("look", ["sys.modules.get('house.attic')", "sys.modules['house.attic']",
                                   "'house.attic' in sys.modules"])  # fmt: skip
-def test_a_module_of_ours_is_not_looked_up_by_its_name(look: str, tmp_path: Path) -> None:
+def test_lookup_of_an_own_module_in_sys_modules_is_reported(look: str, tmp_path: Path) -> None:
     status, said = check(tmp_path, cellar=f"import sys\nfound = {look}", attic="")
     assert status == 1 and "cellar.py:2: house.attic is looked up in sys.modules" in said
 
 
-def test_one_way_is_no_circle(tmp_path: Path) -> None:
+def test_import_in_one_direction_is_not_a_circle(tmp_path: Path) -> None:
     attic = "import sys\nsys.modules.get('os')"
     assert check(tmp_path, cellar="from house import attic\nimport os", attic=attic) == (0, "")

@@ -1,4 +1,4 @@
-"""Pages that a command makes are what it makes now."""
+"""Tests that generated pages equal the current output of their tools."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PAGE = ROOT / "docs" / "guides" / "upgrading.md"
         ("settings_page.py", "reference/settings.md"),
     ],
 )
-def test_the_page_is_what_its_tool_makes(tool: str, page: str) -> None:
+def test_page_equals_the_output_of_its_tool(tool: str, page: str) -> None:
     made = runpy.run_path(str(ROOT / "tools" / tool))["page"]()
     assert (ROOT / "docs" / page).read_text() == made, f"run `python tools/{tool}`"
 
 
-def test_the_numbers_of_formats_are_told_as_they_are() -> None:
+def test_documented_format_numbers_are_current() -> None:
     from precompiled import wire
     from precompiled.graph import key
     from precompiled.packages import portable_format
@@ -43,13 +43,13 @@ def test_the_numbers_of_formats_are_told_as_they_are() -> None:
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff to read a manual page")
-def test_the_manual_page_is_one() -> None:
+def test_manual_page_is_valid() -> None:
     command = ["groff", "-man", "-ww", "-Tascii", str(ROOT / "docs" / "precompiled.1")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == "" and "PRECOMPILED(1)" in done.stdout
 
 
-def test_all_commands_are_in_the_manual_page() -> None:
+def test_manual_page_has_all_commands() -> None:
     from precompiled.cli.app import COMMANDS
 
     text = (ROOT / "docs" / "precompiled.1").read_text()

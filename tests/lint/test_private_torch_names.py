@@ -1,8 +1,8 @@
-"""Private torch names stay in rooms that are marked for them, where each file lists those that it uses and the versions
-they were checked on. docs/reference/private-torch-names.md is made of these lists.
+"""Tests that private torch names occur only in marked folders, and that each file there lists its names and the checked
+versions. docs/reference/private-torch-names.md is generated from these lists.
 
-Read from the syntax tree: the project's own rule, which no linter knows. Attributes of values (``module._x``) cannot be
-told apart from other people's and are not looked at, but for those of objects that only torch makes.
+The check reads syntax trees, because no linter has this rule. Attributes of values (``module._x``) cannot be attributed
+to torch and are ignored, except those of objects that only torch creates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _is_private(dotted: str) -> bool:
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Every private name of torch that is imported or reached by dots from ``torch``."""
+    """Yields every private name of torch that is imported, or reached by attributes from ``torch``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _is_private(alias.name))
@@ -54,7 +54,7 @@ def private_names(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_private_torch_name(path: Path) -> None:
+def test_unmarked_file_uses_no_private_torch_name(path: Path) -> None:
     relative = str(path.relative_to(ROOT))
     found = set(private_names(ast.parse(path.read_text())))
     assert not found, f"{relative} uses {', '.join(sorted(found))}: move that to a room marked for it"
@@ -62,7 +62,7 @@ def test_no_private_torch_name(path: Path) -> None:
 
 @pytest.mark.parametrize("path", INTERNALS, ids=lambda path: path.name)
 def test_each_file_lists_the_names_that_it_uses(path: Path) -> None:
-    listed = [f"{name}." for name, _versions in PAGE["listed"](path)]  # which raises where there is no list
+    listed = [f"{name}." for name, _versions in PAGE["listed"](path)]  # raises if there is no list
     for name in set(private_names(ast.parse(path.read_text()))):
         found = f"{name.removeprefix('*')}."
         assert any(
@@ -87,5 +87,5 @@ def test_the_page_is_up_to_date() -> None:
         ("self._lock", []),
     ],
 )
-def test_the_check_sees(source: str, found: list[str]) -> None:
+def test_private_names_are_found_in_all_forms(source: str, found: list[str]) -> None:
     assert list(private_names(ast.parse(source))) == found

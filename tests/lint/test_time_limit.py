@@ -1,4 +1,4 @@
-"""A run of all suites that has so much time ends by itself, and says what it did not run."""
+"""Test that a run of all suites with a deadline ends by itself, and reports what it did not run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_no_test_begins_when_the_time_is_over() -> None:
+def test_no_test_starts_after_the_deadline() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/core/test_durable.py"]
     environment = {**os.environ, "PRECOMPILED_TESTS_UNTIL": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Helpers of this folder, and those of the store's tests; places for a remote."""
+"""Helpers of this folder and of the store's tests, and places for a remote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support_remote import memory
 
 @pytest.fixture(scope="session")
 def places() -> Iterator[Callable[[str], Place]]:
-    """A real server of a kind; one for all tests."""
+    """A real server of each kind, one for all tests."""
     with ExitStack() as servers:
         found: dict[str, Place] = {}
 
@@ -36,7 +36,7 @@ def places() -> Iterator[Callable[[str], Place]]:
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Callable[[str], Place]
 ) -> Iterator[str]:
-    """A place with nothing in it, of each kind."""
+    """An empty place of each kind."""
     if request.param == "memory":
         yield memory()
     elif request.param == "file":
@@ -46,6 +46,6 @@ def url(
         for name, value in place.variables.items():
             monkeypatch.setenv(name, value)
         file_system = fsspec.get_filesystem_class(request.param)
-        file_system.clear_instance_cache()  # one that another test has made knows another server
+        file_system.clear_instance_cache()  # a cached instance of another test refers to another server
         yield f"{place.url}/{uuid.uuid4().hex}"
         file_system.clear_instance_cache()

@@ -1,4 +1,4 @@
-"""A line to an S3 server that has one of the faults that lines and servers have."""
+"""A connection to an S3 server with one of the faults that connections and servers have."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ERROR = '<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message
 class Answer:
     status: int
     body: bytes
-    sent: int | None = None  # bytes after which the line breaks
+    sent: int | None = None  # bytes after which the connection breaks
 
 
-# What becomes of an answer to a request: method, path, the answer of the server.
+# Changes a response: takes the request's method and path, and the server's response.
 Fault = Callable[[str, str, Answer], Answer]
 
 
@@ -42,7 +42,7 @@ def slow(seconds: float) -> Fault:
 
 
 def unavailable_for(seconds: float) -> Fault:
-    """503 from the first request on, for so long."""
+    """503 for ``seconds`` from the first request on."""
     first: list[float] = []
 
     def fault(method: str, path: str, answer: Answer) -> Answer:
@@ -69,7 +69,7 @@ def altered(method: str, path: str, answer: Answer) -> Answer:
 
 
 def another_clock(method: str, path: str, answer: Answer) -> Answer:
-    """As S3 answers a host whose clock is off by an hour: the requests' signatures name the time."""
+    """The response of S3 to a host whose clock is off by an hour. The time is part of a request's signature."""
     return error(403, "RequestTimeTooSkewed")
 
 
@@ -85,7 +85,7 @@ def revoked_after(requests: int) -> Fault:
 
 @contextmanager
 def to(port: int, fault: Fault) -> Iterator[int]:
-    """The port of a line to a server on this machine."""
+    """The port of a proxy to a server on this machine."""
 
     class Line(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -1,6 +1,6 @@
-"""Real servers of what a remote may lie in, here: S3's (moto), Google's (fake-gcs-server), Azure's (Azurite).
+"""Real servers for a remote: S3 (moto), Google (fake-gcs-server), Azure (Azurite).
 
-What `make test-buckets` installs. A test of one that is not there is skipped, and says what is missing.
+`make test-buckets` installs them. A test whose server is missing is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from support_daemon import wait_until
 
 KINDS = ("s3", "gs", "abfs")
 BUCKET = "bucket"
-# Azurite's account for tests, as its documentation has it.
+# Azurite's documented test account.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 @dataclass(frozen=True)
 class Place:
-    """``variables``: by which a program finds it."""
+    """``variables`` are the environment variables by which a program finds the place."""
 
     url: str
     variables: dict[str, str]
@@ -44,7 +44,7 @@ def served(kind: str) -> Iterator[Place]:
 def _s3() -> Iterator[Place]:
     pytest.importorskip("moto.server", reason="make test-buckets installs moto")
     pytest.importorskip("s3fs", reason="make test-buckets installs s3fs")
-    from benchmarks.fleet import bucket  # only here: `pytest` alone has not this checkout on its path
+    from benchmarks.fleet import bucket  # imported here, because plain `pytest` does not have this checkout on its path
 
     with bucket.served() as port:
         yield Place(f"s3://{bucket.NAME}", bucket.variables(port))

@@ -1,4 +1,4 @@
-"""Two stores, as two hosts, and a place between them."""
+"""Support: two stores that act as two hosts, and a place between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = package_format.Header(FUNCTION, "program", "f", "0" * 64, False, "compi
 
 
 def fetched(root: Path, key: str) -> bool:
-    """Whether the helper of a store has found a key in the remote, once it knows: as a worker asks."""
+    """Whether the helper of a store fetched a key from the remote, asked repeatedly as a worker does."""
     while True:
         with link.turn(root, key) as turn:
             if not turn.again_s:
@@ -27,7 +27,7 @@ def fetched(root: Path, key: str) -> bool:
 
 
 def memory() -> str:
-    """A place of its own in this process's memory."""
+    """A new place in this process's memory."""
     return f"memory://{uuid.uuid4().hex}/a/prefix"
 
 

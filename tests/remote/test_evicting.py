@@ -1,4 +1,4 @@
-"""A host that only fetches keeps its store within its budgets, too."""
+"""Tests that a host that only fetches keeps its store within its budgets too."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def old(store: Store, key: str) -> None:
     os.utime(store.publish(payload(key, size=100_000)).path, (1.0, 1.0))
 
 
-def test_what_a_helper_fetches_makes_room_for_itself(settings: Settings, tmp_path: Path) -> None:
-    """No worker compiles here, and none evicts."""
+def test_helper_evicts_to_make_room_for_fetched_artifacts(settings: Settings, tmp_path: Path) -> None:
+    """No worker compiles or evicts here."""
     store, there = Store(settings.cache_dir), host(tmp_path / "other", settings.remote)
     there.put_artifact(there.store.publish(payload(OTHER, size=100_000)))
     old(store, KEY)
@@ -44,7 +44,7 @@ def test_what_a_helper_fetches_makes_room_for_itself(settings: Settings, tmp_pat
     assert store.lookup(OTHER)
 
 
-def test_a_store_is_looked_through_when_something_came_and_once_in_a_while(tmp_path: Path) -> None:
+def test_eviction_runs_after_a_fetch_and_at_intervals(tmp_path: Path) -> None:
     store, failed, now = Store(tmp_path), list[Exception](), 100.0
     found = Evicting(store, 0, 0, failed.append, clock=lambda: now)
     old(store, KEY)

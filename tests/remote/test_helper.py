@@ -1,4 +1,4 @@
-"""The helper: a process of its own, asked by workers and clients, who go on without it whatever becomes of it."""
+"""Tests of the helper: a separate process that serves workers and clients, which continue without it if it fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from precompiled.store.requests import requests
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
-    # A path that no socket can have.
+    # A path that is too long for a socket.
     root = tmp_path / ("long" * 25) / "store"
     yield config.load(
         {"cache_dir": root, "remote": f"file://{tmp_path / 'bucket'}", "remote_unsigned": "1", "remote_timeout_s": 20.0}
@@ -46,11 +46,11 @@ def state(root: Path) -> dict[str, object]:
     return link.state(root) or {}
 
 
-def test_what_is_published_is_put_and_what_is_there_is_fetched(settings: Settings, tmp_path: Path) -> None:
+def test_helper_puts_published_artifacts_and_fetches_existing_ones(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     there.put_artifact(there.store.publish(payload()))
     remote_helper.ensure(settings)
-    assert fetched(root, KEY)  # a helper that is being started is waited for
+    assert fetched(root, KEY)  # waits for a helper that is being started
     store = Store(root)
     assert store.read_files(store.lookup(KEY)[0]) == payload().files
     assert not fetched(root, KEY) and not fetched(root, OTHER)
@@ -68,17 +68,17 @@ def test_what_is_published_is_put_and_what_is_there_is_fetched(settings: Setting
     assert len(put) == 2 and put[0].path.startswith(f"artifacts/{OTHER}/") and put[0].bytes > 0
 
 
-def test_one_helper_for_a_store_and_another_for_other_settings(settings: Settings) -> None:
+def test_store_has_one_helper_until_its_settings_change(settings: Settings) -> None:
     root = settings.cache_dir
     remote_helper.ensure(settings)
     wait_until(lambda: "pid" in state(root))
     first = state(root)["pid"]
     remote_helper.ensure(settings)
     assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
-    remote_helper.ensure(replace(settings, cache_max_bytes=1 << 30))  # it is the same one, whatever its store may hold
+    remote_helper.ensure(replace(settings, cache_max_bytes=1 << 30))  # same helper, other budget
     assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
     remote_helper.ensure(replace(settings, remote_put=False))
-    # The first one is in no hurry to leave. A file, since a look at its socket would wake it.
+    # The first helper exits late. The test reads its file, since a connection to its socket would wake it.
     wait_until(lambda: state(root).get("pid") not in (None, first), "the other one has come")
     assert link.greeting(root)["arguments"][-1] == "--no-put"
     store = Store(root)
@@ -87,7 +87,7 @@ def test_one_helper_for_a_store_and_another_for_other_settings(settings: Setting
     assert not Path(settings.remote.removeprefix("file://")).exists()
 
 
-def test_without_a_helper_nothing_is_waited_for(tmp_path: Path) -> None:
+def test_without_a_helper_clients_do_not_wait(tmp_path: Path) -> None:
     began = time.monotonic()
     assert not fetched(tmp_path, KEY) and link.greeting(tmp_path) is None and link.state(tmp_path) is None
     link.folder(tmp_path).mkdir()
@@ -97,7 +97,7 @@ def test_without_a_helper_nothing_is_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - began < link.STARTING_S
 
 
-def test_a_killed_helper_is_followed_by_another(settings: Settings) -> None:
+def test_killed_helper_is_replaced(settings: Settings) -> None:
     root = settings.cache_dir
     remote_helper.ensure(settings)
     wait_until(lambda: "pid" in state(root))
@@ -111,7 +111,7 @@ def test_a_killed_helper_is_followed_by_another(settings: Settings) -> None:
 
 @pytest.mark.reason("remote-unusable")
 @pytest.mark.parametrize("spoil", [{"remote_unsigned": False}, {"remote": "nosuch://bucket"}], ids=["unsigned", "url"])
-def test_a_remote_that_cannot_be_used_says_so(
+def test_unusable_remote_is_reported(
     settings: Settings, spoil: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -123,7 +123,7 @@ def test_a_remote_that_cannot_be_used_says_so(
     assert (told["state"], told["code"]) == ("unusable", "remote-unusable") and told["reason"]
 
 
-def test_bad_questions_are_answered_with_nothing(settings: Settings) -> None:
+def test_invalid_requests_get_an_empty_reply(settings: Settings) -> None:
     remote_helper.ensure(settings)
     questions: list[dict[str, object]] = [
         {}, {"do": "turn", "key": "../../etc"}, {"do": "turn"}, {"do": "ahead", "program": "x"},
@@ -134,7 +134,9 @@ def test_bad_questions_are_answered_with_nothing(settings: Settings) -> None:
     assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
 
 
-def test_a_helper_that_cannot_start_is_not_waited_for(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_do_not_wait_for_a_helper_that_cannot_start(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote_helper.sys, "executable", "/bin/false")
     remote_helper.ensure(settings)
     began = time.monotonic()
@@ -142,7 +144,7 @@ def test_a_helper_that_cannot_start_is_not_waited_for(settings: Settings, monkey
     assert time.monotonic() - began < link.STARTING_S
 
 
-def test_a_helper_leaves_with_its_store(settings: Settings) -> None:
+def test_helper_exits_if_its_store_is_removed(settings: Settings) -> None:
     remote_helper.ensure(settings)
     assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
     pid = int(str(state(settings.cache_dir)["pid"]))
@@ -152,7 +154,7 @@ def test_a_helper_leaves_with_its_store(settings: Settings) -> None:
 
 @contextmanager
 def suspended(root: Path) -> Iterator[psutil.Process]:
-    """The helper as on a machine that is too busy for it."""
+    """A suspended helper, as on an overloaded machine."""
     assert link.ask(root, {"do": "flush"}) == {}
     process = psutil.Process(int(str(state(root)["pid"])))
     process.suspend()
@@ -162,7 +164,7 @@ def suspended(root: Path) -> Iterator[psutil.Process]:
         process.resume()
 
 
-def test_a_client_does_not_wait_for_a_helper_that_hangs(settings: Settings) -> None:
+def test_client_does_not_wait_for_a_hanging_helper(settings: Settings) -> None:
     remote_helper.ensure(settings)
     with suspended(settings.cache_dir):
         began = time.monotonic()
@@ -170,17 +172,17 @@ def test_a_client_does_not_wait_for_a_helper_that_hangs(settings: Settings) -> N
         assert time.monotonic() - began < link.GREETING_S / 2
 
 
-def test_a_late_helper_hears_what_it_was_told(settings: Settings, tmp_path: Path) -> None:
+def test_late_helper_processes_earlier_requests(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     store = Store(root)
     remote_helper.ensure(settings)
     with suspended(root):
-        link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))  # it does not wait for ever
+        link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))  # does not wait forever
     assert link.ask(root, {"do": "flush"}) == {}
     wait_until(lambda: there.objects(ENTRY, FUNCTION))
 
 
-def test_a_worker_waits_for_a_late_helper_and_holds_its_lease(settings: Settings, tmp_path: Path) -> None:
+def test_worker_waits_for_a_late_helper_and_gets_a_lease(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     remote_helper.ensure(settings)
     with suspended(root) as process:
@@ -195,11 +197,11 @@ def test_a_worker_waits_for_a_late_helper_and_holds_its_lease(settings: Settings
     assert not turns[-1].found and len(leases) == 1
 
 
-def test_a_worker_compiles_nothing_that_the_remote_has(settings: Settings, tmp_path: Path) -> None:
+def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     there.put_artifact(there.store.publish(payload()))
     remote_helper.ensure(settings)
-    # No graph: to compile it would fail.
+    # No graph: a compile would fail.
     job = wire.Job(id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0,
                    may_park=True)  # fmt: skip
     ends: list[wire.Finished] = []
@@ -213,14 +215,14 @@ def test_a_worker_compiles_nothing_that_the_remote_has(settings: Settings, tmp_p
     assert all(end.again_s > 0 for end in ends[:-1])
 
 
-def test_a_worker_that_fails_or_dies_holds_no_lease(settings: Settings, tmp_path: Path) -> None:
+def test_failed_or_dead_worker_holds_no_lease(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     remote_helper.ensure(settings)
-    assert not fetched(root, KEY)  # to compile it: the connection's end is the worker's
+    assert not fetched(root, KEY)  # to compile it: the end of the connection means that the worker ended
     wait_until(lambda: not there.bucket.listed(f"artifacts/{KEY}"))
     job = wire.Job(id="1", key=OTHER, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0)
     assert compiler.run_job(job).outcome == "failed"
-    # Its lease is empty: nobody waits for this host.
+    # Its lease is empty, so no host waits for this one.
     wait_until(lambda: list(there.bucket.listed(f"artifacts/{OTHER}").values()) == [0])
 
 
@@ -246,8 +248,8 @@ print(sorted(found))
 """
 
 
-def test_the_helper_is_nobodys_child(settings: Settings) -> None:
-    """A program that waits for all of its children is not kept by ours."""
+def test_helper_is_not_a_child_of_the_program(settings: Settings) -> None:
+    """A program that waits for all of its children must not be blocked by the helper."""
     env = {**os.environ, "PRECOMPILED_CACHE_DIR": str(settings.cache_dir), "PRECOMPILED_REMOTE": settings.remote,
            "PRECOMPILED_REMOTE_UNSIGNED": "1"}  # fmt: skip
     done = subprocess.run([sys.executable, "-c", FORKED], env=env, capture_output=True, text=True, timeout=60,
@@ -256,7 +258,7 @@ def test_the_helper_is_nobodys_child(settings: Settings) -> None:
     assert done.stdout.strip() in ("[3]", "[0, 3]"), "the starter may be seen, for a moment; the helper never"
 
 
-def test_who_ends_waits_no_longer_than_he_says_for_a_helper_that_starts(settings: Settings) -> None:
+def test_exiting_process_waits_a_limited_time_for_a_starting_helper(settings: Settings) -> None:
     folder = link.folder(settings.cache_dir)
     folder.mkdir(parents=True)
     (folder / link.STARTING).write_text("somebody")
@@ -265,8 +267,8 @@ def test_who_ends_waits_no_longer_than_he_says_for_a_helper_that_starts(settings
     assert time.monotonic() - began < link.STARTING_S / 2
 
 
-def test_who_compiled_at_last_is_not_remembered_as_who_could_not(settings: Settings, tmp_path: Path) -> None:
-    """An empty lease has everybody compile for himself: it was there until somebody ran `remote gc`."""
+def test_successful_compile_removes_an_earlier_empty_lease(settings: Settings, tmp_path: Path) -> None:
+    """An empty lease makes every host compile, until `remote gc` removes the lease."""
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     folder, store = f"artifacts/{KEY}", Store(root)
     there.bucket.write(f"{folder}/lease-{'0' * 16}-00000001", b"")  # of another signer

@@ -1,4 +1,4 @@
-"""Leases: of all hosts that miss a key one compiles it, whichever dies; nobody waits for a holder that is gone."""
+"""Tests of leases: one of the hosts that miss a key compiles it, and no host waits for a holder that is gone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from precompiled.remote.transfer import Transfer
 
 @dataclass
 class Clock:
-    """One host's own clock: what it shows is nobody else's business."""
+    """The clock of one host, independent of other hosts."""
 
     now: float = 0.0
 
@@ -51,7 +51,7 @@ def test_one_of_two_hosts_compiles_and_the_other_fetches(url: str, tmp_path: Pat
     assert (a.counts.absent, b.counts.absent) == (1, 1)
 
 
-def test_one_put_of_many_at_once_makes_it(url: str) -> None:
+def test_one_of_many_concurrent_creates_succeeds(url: str) -> None:
     places = [Bucket(url, 30.0) for _ in range(16)]
     together = threading.Barrier(len(places))
 
@@ -64,7 +64,7 @@ def test_one_put_of_many_at_once_makes_it(url: str) -> None:
 
 
 def looks(claim: Claim, clock: Clock, seconds: float) -> Found:
-    """Look as often as the helper does, until something else than THEIRS, or so long."""
+    """Look as often as the helper does, until the result is not THEIRS, for at most ``seconds``."""
     for _ in range(int(seconds / claim.beat_s)):
         clock.now += claim.beat_s
         if (found := claim.look()) is not Found.THEIRS:
@@ -73,32 +73,32 @@ def looks(claim: Claim, clock: Clock, seconds: float) -> Found:
 
 
 @pytest.mark.parametrize("off_s", [0.0, 3600.0, -3600.0])
-def test_a_dead_holders_lease_runs_out_whatever_the_clocks_show(url: str, tmp_path: Path, off_s: float) -> None:
+def test_lease_of_a_dead_holder_expires_at_any_clock_difference(url: str, tmp_path: Path, off_s: float) -> None:
     a, b, c = (host(tmp_path / name, url) for name in "abc")
     dead, clock = Claim(a, KEY, clock=Clock(5.0)), Clock(1e6 + off_s)
     waiting = Claim(b, KEY, clock=clock)
     assert dead.look() is Found.MINE and waiting.look() is Found.THEIRS
-    # As long as it beats it lives.
+    # A holder that beats is alive.
     for _ in range(5):
         assert dead.beat() and looks(waiting, clock, lease.TTL_S * 0.7) is Found.THEIRS
     assert looks(waiting, clock, lease.TTL_S) is Found.MINE and waiting.fence == 2
-    # It was only slow: the higher fence stops it, and a third host waits for the new holder.
+    # The first holder was only slow: the higher fence stops it, and a third host waits for the new holder.
     assert not dead.beat() and Claim(c, KEY).look() is Found.THEIRS
     compiled(b, waiting)
     assert names(a) == [] and Claim(c, KEY).look() is Found.HERE
 
 
-def test_a_time_without_answers_proves_no_death(tmp_path: Path) -> None:
+def test_time_without_answers_does_not_expire_a_lease(tmp_path: Path) -> None:
     url = memory()
     a, b, clock = host(tmp_path / "a", url), host(tmp_path / "b", url), Clock()
     Claim(a, KEY).look()
     waiting = Claim(b, KEY, clock=clock)
     assert waiting.look() is Found.THEIRS
-    clock.now += 10 * lease.TTL_S  # neither could reach the remote, for instance
+    clock.now += 10 * lease.TTL_S  # for example because neither host could reach the remote
     assert waiting.look() is Found.THEIRS
 
 
-def test_what_was_put_between_a_look_and_the_lease_is_not_compiled_again(
+def test_artifact_put_before_the_lease_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = memory()
@@ -113,7 +113,7 @@ def test_what_was_put_between_a_look_and_the_lease_is_not_compiled_again(
     assert Claim(b, KEY).look() is Found.HERE and names(a) == []
 
 
-def test_who_took_a_lease_and_then_hears_nothing_of_the_remote_leaves_none(
+def test_host_that_loses_the_remote_leaves_no_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a = host(tmp_path / "a", memory())
@@ -135,7 +135,7 @@ def test_who_took_a_lease_and_then_hears_nothing_of_the_remote_leaves_none(
     assert Claim(a, KEY).look() is Found.MINE
 
 
-def test_where_the_holder_could_not_compile_everybody_tries_for_himself(url: str, tmp_path: Path) -> None:
+def test_after_a_failed_holder_each_host_compiles_itself(url: str, tmp_path: Path) -> None:
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     mine, theirs = Claim(a, KEY), Claim(b, KEY)
     assert (mine.look(), theirs.look()) == (Found.MINE, Found.THEIRS)
@@ -143,7 +143,7 @@ def test_where_the_holder_could_not_compile_everybody_tries_for_himself(url: str
     assert (theirs.look(), Claim(b, KEY).look()) == (Found.ALONE, Found.ALONE)
 
 
-def test_a_host_that_may_not_put_waits_for_others_and_holds_nothing(tmp_path: Path) -> None:
+def test_host_without_put_waits_for_others_and_holds_no_lease(tmp_path: Path) -> None:
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     assert Claim(b, KEY, may_hold=False).look() is Found.ALONE and names(b) == []
@@ -152,7 +152,7 @@ def test_a_host_that_may_not_put_waits_for_others_and_holds_nothing(tmp_path: Pa
 
 
 class Others:
-    """A signer whom nobody here believes, and who believes himself."""
+    """A signer that this host does not trust, but that trusts itself."""
 
     by = "0123456789abcdef"
 
@@ -170,7 +170,7 @@ class Mine(Others):
     by = "fedcba9876543210"
 
 
-def test_nobody_waits_for_a_holder_whom_he_does_not_believe(tmp_path: Path) -> None:
+def test_host_does_not_wait_for_an_untrusted_holder(tmp_path: Path) -> None:
     url = memory()
     a, b = host(tmp_path / "a", url, Others()), host(tmp_path / "b", url, Mine())
     assert Claim(a, KEY).look() is Found.MINE and Claim(b, KEY).look() is Found.MINE and len(names(a)) == 2
@@ -202,14 +202,14 @@ def decided(asked: Callable[[], dict[str, object]]) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("quick")
-def test_workers_of_two_hosts_ask_and_one_compiles(url: str, tmp_path: Path, failed: list[Exception]) -> None:
+def test_one_of_two_hosts_workers_compiles(url: str, tmp_path: Path, failed: list[Exception]) -> None:
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     of_a, of_b = (Claims(failed.append, may_hold=True) for _ in "ab")
     assert of_a.ask(a, KEY) == {"compile": True} and of_a.held == 1
     assert "again_s" in of_a.ask(a, KEY) and "again_s" in of_b.ask(b, KEY)
     a.put_artifact(a.store.publish(payload()))
     of_a.ended(KEY, "put")
-    # It comes by itself: nobody has to ask for it.
+    # The artifact arrives without another request.
     wait_until(lambda: b.store.lookup(KEY))
     assert decided(lambda: of_b.ask(b, KEY)) == {"found": True}
     wait_until(lambda: names(a) == [] and of_a.held == 0)
@@ -218,7 +218,7 @@ def test_workers_of_two_hosts_ask_and_one_compiles(url: str, tmp_path: Path, fai
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("how", ["", "failed"])
-def test_a_worker_that_ends_without_an_artifact_keeps_nobody_waiting(
+def test_worker_that_ends_without_an_artifact_releases_its_lease(
     how: str, tmp_path: Path, failed: list[Exception]
 ) -> None:
     url = memory()
@@ -231,7 +231,7 @@ def test_a_worker_that_ends_without_an_artifact_keeps_nobody_waiting(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_holder_beats_and_one_that_stops_is_followed(tmp_path: Path, failed: list[Exception]) -> None:
+def test_holder_renews_its_lease_and_is_replaced_if_it_stops(tmp_path: Path, failed: list[Exception]) -> None:
     url = memory()
     a, b, c = (host(tmp_path / name, url) for name in "abc")
     of_a, of_b = (Claims(failed.append, may_hold=True, ttl_s=0.6) for _ in "ab")
@@ -241,13 +241,13 @@ def test_a_holder_beats_and_one_that_stops_is_followed(tmp_path: Path, failed: l
     assert "again_s" in of_b.ask(b, KEY)
     of_a.ended(KEY, "")
     assert decided(lambda: of_b.ask(b, KEY)) == {"compile": True}
-    # A host that is gone without a word.
+    # A host that disappears without releasing its lease.
     Claim(c, OTHER).look()
     assert decided(lambda: of_b.ask(b, OTHER)) == {"compile": True} and names(b, OTHER)[-1].endswith("2")
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_lease_that_no_worker_uses_is_given_back(
+def test_unused_lease_is_given_back(
     tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "ANSWER_S", 0.0)
@@ -261,7 +261,7 @@ def test_a_lease_that_no_worker_uses_is_given_back(
 
 
 class Slow(Bucket):
-    """A place that answers nothing before it is told to."""
+    """A place that does not answer until the test allows it."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, 30.0)
@@ -272,7 +272,7 @@ class Slow(Bucket):
         return super().listed(folder)
 
 
-def test_a_remote_that_does_not_answer_holds_no_worker(
+def test_unresponsive_remote_does_not_block_a_worker(
     tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "ANSWER_S", 0.01)
@@ -284,14 +284,14 @@ def test_a_remote_that_does_not_answer_holds_no_worker(
     began = time.monotonic()
     assert "again_s" in mine.ask(there, KEY) and time.monotonic() - began < 0.2
     assert decided(lambda: mine.ask(there, KEY)) == {"compile": True} and mine.held == 0
-    # What it then answers to nobody is given back.
+    # A late answer with no waiting worker is given back.
     bucket.answers.set()
     assert decided(lambda: mine.ask(there, OTHER)) == {"compile": True}
     wait_until(lambda: not names(there))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_remote_that_fails_lets_everybody_compile(
+def test_failing_remote_lets_each_host_compile(
     tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = host(tmp_path / "a", memory())
@@ -304,8 +304,8 @@ def test_a_remote_that_fails_lets_everybody_compile(
     assert isinstance(failed[0], RemoteError)
 
 
-def test_nobody_sees_a_lease_that_is_made_as_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty one says that its holder could not compile."""
+def test_new_lease_is_never_seen_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty lease means that its holder could not compile."""
     url = f"file://{tmp_path / 'bucket'}"
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     write, seen = bucket.durable.write, []

@@ -1,4 +1,4 @@
-"""What is to be put: a remote that fails loses nothing of it, for a while, and keeps no helper for ever."""
+"""Tests of the queue of puts: a failing remote loses nothing for a while, and does not keep a helper alive forever."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def refuses(told: Told) -> Callable[[Item], None]:
     return put
 
 
-def test_what_a_remote_did_not_take_is_put_when_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than it takes for the remote to be left alone: what waited then was thrown away."""
+def test_failed_puts_are_retried_when_the_remote_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More failures than it takes to pause the remote. Items that waited at that time must not be lost."""
     monkeypatch.setattr(puts, "AGAIN_S", 0.05)
     monkeypatch.setattr(bucket, "REST_S", 0.1)
     place, told = tmp_path / "bucket", Told()
@@ -73,7 +73,7 @@ def test_what_a_remote_did_not_take_is_put_when_it_is_back(tmp_path: Path, monke
     assert all(there.objects(envelope.ARTIFACT, key) for key in keys) and told.given_up == []
 
 
-def test_each_is_tried_once_for_who_waits_while_the_remote_fails() -> None:
+def test_flush_tries_each_put_once() -> None:
     told = Told()
     with running(refuses(told), told) as found:
         for key in "abc":
@@ -83,7 +83,7 @@ def test_each_is_tried_once_for_who_waits_while_the_remote_fails() -> None:
     assert [number for number, _why in told.given_up] == [3] and "nobody listens" in told.given_up[0][1]
 
 
-def test_what_a_remote_does_not_take_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_that_fails_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puts, "AGAIN_S", 0.05)
     monkeypatch.setattr(puts, "KEPT_S", 0.5)
     told = Told()
@@ -95,7 +95,7 @@ def test_what_a_remote_does_not_take_for_long_is_given_up(monkeypatch: pytest.Mo
     assert number == 1 and "nobody listens" in why
 
 
-def test_what_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_above_the_queue_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puts, "MAX_WAITING", 1)
     told = Told()
     with running(refuses(told), told) as found:
@@ -103,8 +103,10 @@ def test_what_there_is_no_room_for_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         assert not found.add({"key": "b"}) and told.given_up[0][0] == 1
 
 
-def test_what_was_used_is_listed_after_what_was_told_before_it() -> None:
-    """Or the list would lack what the remote took at the second try, and an empty host with it."""
+def test_list_is_put_after_earlier_puts() -> None:
+    """Otherwise the list would lack an object that the remote accepted at the second try, and so would an empty
+    host.
+    """
     fails, told = threading.Event(), Told()
     fails.set()
 
@@ -123,7 +125,7 @@ def test_what_was_used_is_listed_after_what_was_told_before_it() -> None:
     assert told.tried[-2:] == ["put", "used"] and told.given_up == []
 
 
-def test_what_comes_when_it_has_left_is_told() -> None:
+def test_put_after_the_end_is_reported() -> None:
     told = Told()
     with running(refuses(told), told) as found:
         found.leave(0.0)
@@ -135,7 +137,7 @@ def test_what_comes_when_it_has_left_is_told() -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """That nothing can be put into, until it is removed."""
+    """A place that accepts no objects until the file in its way is removed."""
     found = tmp_path / "bucket"
     found.write_text("no directory")
     return found
@@ -143,7 +145,7 @@ def place(tmp_path: Path) -> Path:
 
 @contextmanager
 def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread]:
-    """A helper of this process: what it waits for can be made shorter."""
+    """A helper in this process, so that its waiting times can be shortened."""
     arguments = ["--store", str(root), "--remote", f"file://{place}", "--unsigned", "--idle-s", str(idle_s)]
     options: argparse.Namespace = helper._parser().parse_args(arguments)
     folder = link.folder(root)
@@ -161,7 +163,7 @@ def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread
 
 
 def told_of_a_put(tmp_path: Path, place: Path) -> dict[str, Any]:
-    """What a helper says at its end that was told to put something, and then left alone until it has left by itself."""
+    """The last state of a helper that got a put, had no further requests, and exited by itself."""
     root = tmp_path / "store"
     slot = Store(root).publish(payload()).slot
     with serving(root, place, idle_s=3.0) as thread:
@@ -171,7 +173,7 @@ def told_of_a_put(tmp_path: Path, place: Path) -> dict[str, Any]:
     return link.state(root) or {}
 
 
-def test_a_helper_with_something_to_put_outlives_its_idle_time_but_no_dead_remote(
+def test_helper_with_waiting_puts_outlives_its_idle_time(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puts, "AGAIN_S", 0.2)
@@ -181,7 +183,7 @@ def test_a_helper_with_something_to_put_outlives_its_idle_time_but_no_dead_remot
     assert "3 s" in told["last"] and told["failed"], told  # and not because it left
 
 
-def test_a_helper_that_is_told_to_stop_puts_what_is_waiting(tmp_path: Path, place: Path) -> None:
+def test_stopped_helper_finishes_its_puts(tmp_path: Path, place: Path) -> None:
     root, there = tmp_path / "store", host(tmp_path / "other", f"file://{place}")
     slot = Store(root).publish(payload()).slot
 
@@ -194,14 +196,14 @@ def test_a_helper_that_is_told_to_stop_puts_what_is_waiting(tmp_path: Path, plac
         wait_until(lambda: told()["waiting"] == 1)
         place.unlink()
         assert link.ask(root, {"do": "stop"}) == {}
-        assert link.greeting(root) is None  # the next one may come
+        assert link.greeting(root) is None  # the next helper may start
         thread.join(60.0)
     assert there.objects(envelope.ARTIFACT, KEY)
     assert (told()["waiting"], told()["put"], told()["given_up"]) == (0, 1, 0)
 
 
 class _Full:
-    """What a helper's log is on a full disk."""
+    """The log of a helper on a full disk."""
 
     def write(self, _text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -210,7 +212,7 @@ class _Full:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_helper_whose_log_is_on_a_full_disk_goes_on_and_leaves(
+def test_helper_with_a_full_disk_continues_and_exits(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puts, "AGAIN_S", 0.2)
@@ -219,7 +221,7 @@ def test_a_helper_whose_log_is_on_a_full_disk_goes_on_and_leaves(
     assert told_of_a_put(tmp_path, place)["given_up"] == 1
 
 
-def test_a_remote_that_never_opens_keeps_no_helper(
+def test_remote_that_never_opens_does_not_keep_a_helper(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
@@ -228,7 +230,7 @@ def test_a_remote_that_never_opens_keeps_no_helper(
     over.set()
 
 
-def test_an_empty_lease_goes_at_the_next_try_where_its_removal_fails(
+def test_failed_removal_of_an_empty_lease_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, place = tmp_path / "store", tmp_path / "bucket"

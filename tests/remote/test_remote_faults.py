@@ -1,4 +1,4 @@
-"""Each fault of a remote: the program computes what it computes without one, and the reason is told."""
+"""Tests of each fault of a remote: the program computes the same as without a remote, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.buckets, pytest.mark.timeout(1200)]
 
 
 class Filled:
-    """A bucket that a host has filled: its server's port, and the losses of the program."""
+    """A bucket that a host filled: its server's port, and the program's losses."""
 
     def __init__(self, port: int, folder: Path) -> None:
         self.port, self.folder = port, folder
@@ -59,7 +59,7 @@ def filled(with_daemon: Host, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @contextmanager
 def other_host(filled: Filled, with_daemon: Host, tmp_path: Path) -> Iterator[Host]:
-    """An empty host, with the same key, as hosts of one cluster have it."""
+    """An empty host with the same key, as hosts of one cluster have."""
     keys = filled.folder / "a" / "precompiled" / "keys"
     mine = tmp_path / "precompiled" / "keys"
     mine.mkdir(parents=True, mode=0o700)
@@ -91,10 +91,10 @@ def codes(host: Host) -> set[str]:
         pytest.param(support_line.revoked_after(1), {"remote-unreachable"}, id="credentials revoked"),
     ],
 )
-def test_a_fault_costs_nothing_but_a_reason(
+def test_fault_of_a_remote_has_no_effect_except_its_reason(
     fault: support_line.Fault, told: set[str], filled: Filled, with_daemon: Host, tmp_path: Path
 ) -> None:
-    """What the bucket has is compiled here, as on one host, and the losses are those without a fault."""
+    """Graphs in the bucket are compiled here, as on a single host, and the losses equal those without a fault."""
     with support_line.to(filled.port, fault) as port, other_host(filled, with_daemon, tmp_path) as b:
         env = {**filled.env("b", port), "XDG_CONFIG_HOME": str(tmp_path)}
         found = trained(b, env)
@@ -106,10 +106,10 @@ def test_a_fault_costs_nothing_but_a_reason(
         assert state(b)["last"]
 
 
-def test_a_remote_that_is_away_for_a_while_is_used_when_it_is_back(
+def test_remote_is_used_again_after_an_outage(
     filled: Filled, with_daemon: Host, tmp_path: Path
 ) -> None:
-    """503 for 30 s: what is asked for meanwhile is compiled here, and then all is as before."""
+    """503 for 30 s: graphs requested meanwhile are compiled here, and afterwards the remote is used again."""
     fault = support_line.unavailable_for(30.0)
     with support_line.to(filled.port, fault) as port, other_host(filled, with_daemon, tmp_path) as b:
         env = {**filled.env("b", port), "XDG_CONFIG_HOME": str(tmp_path)}
@@ -117,7 +117,7 @@ def test_a_remote_that_is_away_for_a_while_is_used_when_it_is_back(
         assert found["losses"] == pytest.approx(filled.losses)
         assert (b.stats().fallbacks, found["compiles"]) == ({}, 0)
         assert codes(b) <= {"remote-unreachable", "remote-timeout"} and codes(b), state(b)
-        # Its breaker rests for half a minute; one request then finds it.
+        # The breaker pauses for half a minute. A later request then finds the remote usable.
         other = "0" * 64
         wait_until(lambda: not _asked(b, other) and state(b)["state"] == "ok", str(state(b)), timeout_s=120.0)
 
@@ -127,7 +127,7 @@ def _asked(host: Host, key: str) -> bool:
         return turn.again_s > 0
 
 
-def test_what_another_signed_is_not_used(filled: Filled, with_daemon: Host, tmp_path: Path) -> None:
+def test_objects_of_an_untrusted_signer_are_not_used(filled: Filled, with_daemon: Host, tmp_path: Path) -> None:
     with new_host(with_daemon) as b:
         env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}
         command(b, env, "keys", "new")
@@ -138,22 +138,22 @@ def test_what_another_signed_is_not_used(filled: Filled, with_daemon: Host, tmp_
         assert "believes" in state(b)["last"]
 
 
-def test_an_older_object_that_is_put_back_computes_the_same(
+def test_replayed_older_object_computes_the_same(
     filled: Filled, with_daemon: Host, tmp_path: Path
 ) -> None:
-    """By whoever writes the bucket: it is signed, for this very key."""
+    """Anyone who can write to the bucket can do this: the object is signed, for this very key."""
     with other_host(filled, with_daemon, tmp_path) as b:
         env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}
         replay = tmp_path / "replay.py"
         replay.write_text(REPLAY)
-        # What other tests have spoiled was put again, beside it.
+        # Objects that other tests damaged were put again under other names.
         assert int(b.program(str(replay), env=env, forked=False).ended().split()[-1]) >= 2
         found = trained(b, env)
         assert found["losses"] == pytest.approx(filled.losses)
         assert (b.stats().compiled, b.stats().fallbacks, codes(b)) == (0, {}, set())
 
 
-# In place of each artifact's object one that was made, and signed, a year before.
+# Replaces the object of each artifact by one that was created and signed a year earlier.
 REPLAY = """
 import dataclasses, sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Two hosts with one remote: what the first has compiled, the second runs, and compiles and traces nothing of it."""
+"""Tests of two hosts with one remote: the second host uses everything that the first compiled, and compiles and traces
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def train(host: Host, env: dict[str, str]) -> Any:
 
 
 def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path, **more: str) -> None:
-    """Signed by the one, believed by the other."""
+    """The first host signs its objects, and the second trusts its key."""
     mine, theirs = settings(url, tmp_path / "a", **more), settings(url, tmp_path / "b", **more)
     public = a.answer(mine, "keys", "new")["public"]
     traced = train(a, mine)
@@ -45,7 +47,7 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
 
     with new_host(with_daemon) as b:  # it has an empty store, and no key
         b.answer(theirs, "keys", "trust", f"{public} a")
-        # Nothing is compiled, whether what the program used came ahead of the first trace, or as the worker asked.
+        # Nothing is compiled, whether objects were streamed ahead of the first trace or fetched on a worker's request.
         found = train(b, {**theirs, "PRECOMPILED_REMOTE_AHEAD_S": "0"})
         assert {graph for graph, _source, _ in found["graphs"]} == {"compiled"}
         assert (b.stats().compiled, b.stats().fallbacks, found["compiles"]) == (0, {}, 0)
@@ -59,13 +61,13 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
 
 
 @pytest.mark.slow  # a cold compile, four programs
-def test_over_a_shared_directory(served: Host, with_daemon: Host, tmp_path: Path) -> None:
+def test_second_host_uses_a_shared_directory(served: Host, with_daemon: Host, tmp_path: Path) -> None:
     one_fills_another_uses(served, with_daemon, f"file://{tmp_path / 'bucket'}", tmp_path)
 
 
 @pytest.mark.slow  # two daemons, a cold compile
 def test_two_hosts_that_start_at_once_compile_each_graph_once(tmp_path: Path) -> None:
-    """Each has a daemon of its own; both have what the other one compiled."""
+    """Each host has its own daemon, and gets the artifacts that the other compiled."""
     env = settings(f"file://{tmp_path / 'bucket'}", tmp_path / "config", PRECOMPILED_REMOTE_UNSIGNED="1",
                    PRECOMPILED_MODE="eager", PRECOMPILED_PACKAGES="off")  # fmt: skip
     with new_host() as a, new_host() as b:
@@ -83,7 +85,7 @@ def test_two_hosts_that_start_at_once_compile_each_graph_once(tmp_path: Path) ->
 
 @pytest.mark.buckets
 @pytest.mark.parametrize("kind", KINDS)
-def test_over_a_bucket(
+def test_second_host_uses_a_bucket(
     kind: str, places: Callable[[str], Place], served: Host, with_daemon: Host, tmp_path: Path
 ) -> None:
     place = places(kind)
@@ -114,10 +116,10 @@ def unavailable() -> Iterator[int]:
 
 @pytest.mark.buckets
 @pytest.mark.parametrize("fault", ["refused", "503", "no such bucket"])
-def test_a_remote_that_fails_costs_nothing_but_a_reason(
+def test_failing_remote_has_no_effect_except_its_reason(
     fault: str, places: Callable[[str], Place], unavailable: int, served: Host, tmp_path: Path
 ) -> None:
-    """The program runs what its own host compiles, as without a remote."""
+    """The program uses artifacts that its own host compiles, as without a remote."""
     pytest.importorskip("s3fs", reason="make test-buckets installs s3fs")
     if fault == "no such bucket":
         variables, url = places("s3").variables, "s3://nowhere/prefix"
@@ -138,7 +140,7 @@ def test_a_remote_that_fails_costs_nothing_but_a_reason(
 
 
 def served_status(host: Host, env: dict[str, str]) -> int:
-    """doctor's own status, which is about this machine."""
+    """Returns the status of `doctor`, which covers only this machine."""
     done = subprocess.run([sys.executable, "-m", "precompiled", "doctor", "--json"], env=host.environment(env),
                           check=False, capture_output=True, timeout=TIMEOUT_S)  # fmt: skip
     return done.returncode

@@ -1,4 +1,4 @@
-"""What a remote has is code: only what is signed by a key that this host names is looked at."""
+"""Tests of signatures: a remote holds code, so a host reads only objects signed by a key that it trusts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from precompiled.store import artifact_format as fmt
 
 @pytest.fixture
 def of_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Transfer]:
-    """A host with keys of its own: its transfer, as of now."""
+    """The transfer of a host with its own keys, in its current state."""
 
     def made(name: str) -> Transfer:
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name / "config"))
@@ -47,7 +47,7 @@ def objects(tmp_path: Path) -> list[Path]:
     return sorted(path for path in (tmp_path / "bucket").rglob("*") if path.is_file())
 
 
-def test_what_is_signed_by_a_key_that_is_believed_is_taken(
+def test_object_signed_by_a_trusted_key_is_used(
     of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]]
 ) -> None:
     with on("a"):  # type: ignore[attr-defined]
@@ -60,15 +60,15 @@ def test_what_is_signed_by_a_key_that_is_believed_is_taken(
     assert a.put_artifact(artifact) and [item.by for item in a.everything()] == [public.id]
     b = of_host("b")
     assert b.fetch(KEY) == 1 and b.store.read_files(b.store.lookup(KEY)[0]) == payload().files
-    # b has no key of its own: it reads, and puts nothing.
+    # b has no key of its own, so it reads but puts nothing.
     assert b.put_artifact(b.store.publish(payload(OTHER))) is False
-    # a believes itself.
+    # A host trusts its own key.
     a.store.clear()
     assert a.fetch(KEY) == 1
 
 
 @pytest.mark.reason("remote-untrusted", "remote-unsigned")
-def test_what_is_unsigned_or_by_somebody_else_is_not_even_read(
+def test_unsigned_or_untrusted_object_is_not_read(
     of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -84,14 +84,16 @@ def test_what_is_unsigned_or_by_somebody_else_is_not_even_read(
     monkeypatch.setattr(b.bucket, "read", lambda path, *_: read.append(path))
     assert (b.fetch(KEY), b.fetch(OTHER)) == (0, 0)
     assert dict(b.counts.refused) == {"remote-untrusted": 1, "remote-unsigned": 1} and read == []
-    # Nobody else's object keeps b from having its own there.
+    # An object of another signer does not prevent b from putting its own.
     assert b.put_artifact(b.store.publish(payload())) and len(objects(tmp_path)) == 3
 
 
-def test_many_who_do_not_believe_each_other_share_a_bucket(
+def test_teams_without_mutual_trust_share_a_bucket(
     of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]]
 ) -> None:
-    """Each finds its own, however many others' are in the listing before it, and has no complaint about these."""
+    """Each team finds its own objects, however many others are listed before them, and reports no error about the
+    others.
+    """
     teams = [f"team{number}" for number in range(2 * transfer.MAX_TRIED)]
     for name in teams:
         with on(name):  # type: ignore[attr-defined]
@@ -133,7 +135,7 @@ def _no_base64(path: Path, head: dict[str, object], body: bytes) -> tuple[dict[s
         (_another_signature, "remote-untrusted"), (_no_base64, "remote-untrusted"),
     ],
 )  # fmt: skip
-def test_whoever_writes_to_the_bucket_cannot_make_an_object_of_another(
+def test_writer_of_the_bucket_cannot_forge_a_signed_object(
     of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]], tmp_path: Path,
     forge: Callable[..., tuple[dict[str, object], bytes]], code: str,
 ) -> None:  # fmt: skip
@@ -156,14 +158,14 @@ def test_whoever_writes_to_the_bucket_cannot_make_an_object_of_another(
 
 
 @pytest.mark.reason("remote-unusable")
-def test_a_host_that_believes_nobody_uses_no_remote(of_host: Callable[[str], Transfer]) -> None:
+def test_host_without_trusted_keys_uses_no_remote(of_host: Callable[[str], Transfer]) -> None:
     with pytest.raises(RemoteError) as raised:
         of_host("a")
     assert raised.value.code == "remote-unusable" and "keys new" in raised.value.action
     assert isinstance(trusting.trust(True), trusting.Anybody)
 
 
-def test_keys_that_others_could_have_put_there_are_nobodys(on: Callable[[str], Iterator[None]]) -> None:
+def test_key_files_that_others_could_have_written_are_not_trusted(on: Callable[[str], Iterator[None]]) -> None:
     with on("a"):  # type: ignore[attr-defined]
         public = keys.new()
         keys.believe(public)
@@ -176,6 +178,6 @@ def test_keys_that_others_could_have_put_there_are_nobodys(on: Callable[[str], I
         with pytest.raises(UntrustedStore):
             trusting.trust(False)
         keys.folder().chmod(0o700)
-        # Under another's id it counts for nobody.
+        # A key file under another key's id is ignored.
         (keys.folder() / f"{public.id}.pub").rename(keys.folder() / f"{'0' * 16}.pub")
         assert keys.believed() == {}

@@ -1,4 +1,6 @@
-"""A small fleet that starts cold at once, some of it killed: each graph is compiled once, and none is lost."""
+"""Test of a small fleet with a concurrent cold start and killed hosts: each graph is compiled once, and none is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ PLACES = [pytest.param("file", marks=pytest.mark.slow),
 
 @pytest.mark.parametrize("url", PLACES, indirect=True)
 @pytest.mark.parametrize("killed", [0.0, 0.3])
-def test_a_cold_fleet_compiles_each_graph_once_and_loses_none(killed: float, url: str, tmp_path: Path) -> None:
+def test_cold_fleet_compiles_each_graph_once_and_loses_none(killed: float, url: str, tmp_path: Path) -> None:
     plan = Plan(40, 5, killed, compile_s=(0.5, 3.0), seed=1)
     outcome = run(plan, tmp_path / "stores", url, Anybody(), lambda text: None)
     assert outcome.lost == [] and outcome.errors == 0
-    # Of each graph one compile was completed; that of a holder who was killed was begun by the next one.
+    # One compile of each graph completed. The compile of a killed holder was started again by another host.
     assert set(outcome.completed.values()) == {1} and len(outcome.completed) == plan.graphs
     assert outcome.started.total() >= plan.graphs + len(outcome.gaps)
     assert (outcome.killed > 0) is (killed > 0)
-    # One that was killed after its put left a lease that nobody needs.
+    # A host killed after its put leaves a lease, which has no effect.
     assert len(outcome.gaps) <= outcome.killed_holding

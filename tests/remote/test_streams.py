@@ -1,4 +1,6 @@
-"""Streams ahead: what a program used is listed in the remote, and comes to an empty host before its first trace."""
+"""Tests of streams ahead: a list in the remote names what a program used, and an empty host gets these objects before
+its first trace.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ PROGRAM = "a" * 64
 
 
 def filled(there: Transfer) -> str:
-    """Two artifacts and an entry, here and there; the entry's name."""
+    """Put two artifacts and an entry, here and in the remote. Returns the entry's name."""
     for key in (KEY, OTHER):
         there.put_artifact(there.store.publish(payload(key)))
     name = there.store.packages.publish(HEADER, b"{}", b"body")
@@ -40,7 +42,7 @@ def note(there: Transfer, *keys: str, fresh: tuple[str, ...] = (), entries: tupl
     return lists.note(there, PROGRAM, keys, fresh, [(FUNCTION, name) for name in entries])
 
 
-def test_what_a_program_used_is_listed_and_brought_in_one_go(tmp_path: Path) -> None:
+def test_objects_that_a_program_used_are_listed_and_fetched_at_once(tmp_path: Path) -> None:
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     name = filled(a)
@@ -49,21 +51,21 @@ def test_what_a_program_used_is_listed_and_brought_in_one_go(tmp_path: Path) -> 
     assert {(item.kind, item.group) for item in objects} == {(form.ARTIFACT, KEY), (form.ENTRY, FUNCTION)}
     assert b.bring(objects) == 2 and b.bring(objects) == 0
     assert b.store.packages.read(FUNCTION, name).body == b"body" and b.store.lookup(OTHER) == []
-    # Another host's list adds what it used, in place of its own older one.
+    # The list of another host adds the objects that it used, and replaces its own older list.
     assert note(b, OTHER) and note(b, KEY, OTHER) is False
     found, objects = lists.listed(host(tmp_path / "c", url), PROGRAM)
     assert len(found) == 1 and {item.group for item in objects} == {KEY, OTHER, FUNCTION}
-    # A variant that is new is found where its key is said to be fresh.
+    # A new variant is listed if its key is marked as fresh.
     a.put_artifact(a.store.publish(payload(KEY, guards="s0 > 2")))
     assert not note(a, KEY) and note(a, KEY, fresh=(KEY,))
     assert len([item for item in lists.listed(b, PROGRAM)[1] if item.group == KEY]) == 2
-    # A list is no artifact to those who fetch all, and names nothing that is not there.
+    # `pull` does not treat a list as an artifact, and a list names only existing objects.
     d = host(tmp_path / "d", url)
     assert d.pull() == 4 and lists.listed(d, OTHER) == ([], [])
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"objects": 1}', b'{"objects": [["x"]]}', b'{"objects": [["x", "y"]]}'])
-def test_a_list_that_cannot_be_read_is_refused_and_another_one_serves(body: bytes, tmp_path: Path) -> None:
+def test_invalid_list_is_refused_and_another_list_is_used(body: bytes, tmp_path: Path) -> None:
     url = memory()
     a = host(tmp_path / "a", url)
     filled(a)
@@ -72,7 +74,7 @@ def test_a_list_that_cannot_be_read_is_refused_and_another_one_serves(body: byte
     assert note(a, KEY) and [item.group for item in lists.listed(a, PROGRAM)[1]] == [KEY]
 
 
-def test_what_a_list_names_and_is_no_object_or_gone_is_passed_over(tmp_path: Path) -> None:
+def test_invalid_or_missing_objects_of_a_list_are_skipped(tmp_path: Path) -> None:
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     filled(a)
@@ -98,7 +100,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     link.ask(found.cache_dir, {"do": "stop"})
 
 
-def test_a_process_gets_what_one_of_its_program_used_elsewhere(settings: Settings, tmp_path: Path) -> None:
+def test_process_gets_objects_that_its_program_used_on_another_host(settings: Settings, tmp_path: Path) -> None:
     there = host(tmp_path / "other", settings.remote)
     name = filled(there)
     lists.note(there, ahead.identity(), [KEY], [], [(FUNCTION, name)])
@@ -107,18 +109,18 @@ def test_a_process_gets_what_one_of_its_program_used_elsewhere(settings: Setting
     assert found.wait() and not found.under_way
     mine = host(settings.cache_dir, settings.remote)
     assert mine.store.lookup(KEY) and mine.store.packages.names(FUNCTION) == [name]
-    # What it uses beside that is listed for the next one.
+    # Further objects that it uses are listed for the next process.
     found.used([KEY, OTHER], [], [(FUNCTION, name)])
     assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
     assert {item.group for item in lists.listed(there, ahead.identity())[1]} == {KEY, OTHER, FUNCTION}
 
 
-def test_nothing_comes_and_nothing_is_waited_for_where_nothing_is_listed(settings: Settings) -> None:
+def test_process_without_a_list_does_not_wait(settings: Settings) -> None:
     found = ahead.begin(settings)
     assert found is not None and not found.wait() and not found.under_way
 
 
-def test_a_process_waits_for_a_helper_that_hangs_once_and_shortly(
+def test_process_waits_only_once_and_briefly_for_a_hanging_helper(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = threading.Event()
@@ -139,7 +141,7 @@ def test_a_process_waits_for_a_helper_that_hangs_once_and_shortly(
     monkeypatch.undo()  # the helper is told to stop
 
 
-def test_a_helper_that_cannot_be_started_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_of_the_helper_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead.remote_helper.subprocess, "Popen", _refuses)
     found = ahead.begin(settings)
     told: list[Exception] = []
@@ -153,7 +155,7 @@ def _refuses(*_: object, **__: object) -> None:
     raise OSError("no more processes")
 
 
-def test_no_remote_no_thread(settings: Settings) -> None:
+def test_no_remote_means_no_thread(settings: Settings) -> None:
     assert ahead.begin(replace(settings, remote="")) is None and PROCESS.ahead is None
     assert ahead.begin(replace(settings, mode="off")) is None
 
@@ -170,7 +172,7 @@ def shown(*command: str, cwd: Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_program_is_its_text_wherever_it_lies_and_whatever_it_is_given(tmp_path: Path) -> None:
+def test_program_is_identified_by_its_text_not_by_path_or_arguments(tmp_path: Path) -> None:
     for folder, text in (("a", SHOW), ("b", f"#!/usr/bin/env python\n{SHOW}"), ("c", f"{SHOW}\npass")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.py").write_text(f"{text}\n")

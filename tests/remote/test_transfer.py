@@ -1,4 +1,6 @@
-"""What one host puts another one fetches, whole and verified, or not at all; no fault of a remote's is one here."""
+"""Tests of transfers: another host fetches an object completely and verified, or not at all, and a remote's fault stays
+a fault of the remote.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from precompiled.store.artifacts import full
 from precompiled.store.requests import Request, RequestRecord, requests
 
 
-def test_what_one_host_puts_another_fetches(url: str, tmp_path: Path) -> None:
+def test_object_put_by_one_host_is_fetched_by_another(url: str, tmp_path: Path) -> None:
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     for guards in ("", "s0 > 2"):
         assert a.put_artifact(a.store.publish(payload(guards=guards, size=100_000)))
@@ -42,7 +44,7 @@ def test_what_one_host_puts_another_fetches(url: str, tmp_path: Path) -> None:
     assert all(b.store.read_files(artifact) == payload(size=100_000).files for artifact in found)
     assert b.store.packages.read(FUNCTION, name).body == b"body"
     assert (b.counts.fetched, dict(b.counts.refused)) == (3, {})
-    # All of it is there, and stays one object each.
+    # All objects exist, and each stays a single object.
     assert b.fetch(KEY) == 0 and b.push() == 0 and a.push() == 0
     assert len(a.everything()) == 3
     c = host(tmp_path / "c", url)
@@ -51,13 +53,13 @@ def test_what_one_host_puts_another_fetches(url: str, tmp_path: Path) -> None:
     assert d.pull([KEY[:6]]) == 2 and d.store.packages.names(FUNCTION) == []
 
 
-def test_nothing_there_is_no_fault(url: str, tmp_path: Path) -> None:
+def test_empty_remote_is_not_a_fault(url: str, tmp_path: Path) -> None:
     there = host(tmp_path / "a", url)
     assert (there.fetch(KEY), there.pull(), there.everything()) == (0, 0, [])
     assert there.document()["state"] == "ok" and not there.store.root.exists()
 
 
-def test_the_users_code_goes_along_only_where_sizes_need_it(tmp_path: Path) -> None:
+def test_program_is_put_only_for_artifacts_with_size_guards(tmp_path: Path) -> None:
     url, packed = memory(), fmt.pack_program(b"{}")
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     for guards in ("", "s0 > 2"):
@@ -97,7 +99,7 @@ def of_another_key(data: bytes) -> bytes:
     "spoil", [truncated, altered, longer, no_envelope, of_another_key], ids=lambda one: one.__name__
 )
 @pytest.mark.parametrize("size", [100, 200_000], ids=["at once", "in parts"])
-def test_an_object_that_is_not_whole_is_refused_and_made_anew(
+def test_damaged_object_is_refused_and_compiled_again(
     spoil: Callable[[bytes], bytes], size: int, tmp_path: Path
 ) -> None:
     folder = tmp_path / "bucket"
@@ -108,7 +110,7 @@ def test_an_object_that_is_not_whole_is_refused_and_made_anew(
     assert b.fetch(KEY) == 0 and b.store.lookup(KEY) == []
     assert dict(b.counts.refused) == {"remote-corrupt": 1} and len(b.counts.last.split()) > 2
     assert b.document()["state"] == "ok"  # the place answers
-    # Compiled here then, and put beside it: the next host finds a sound one.
+    # The graph is then compiled here, and put beside the damaged object. The next host finds the valid one.
     again = payload(size=size)
     b.put_artifact(b.store.publish(fmt.Payload(replace(again.manifest, created=1.0), again.files)))
     assert host(tmp_path / "c", f"file://{folder}").fetch(KEY) == 1
@@ -122,7 +124,7 @@ def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> Non
     assert b.bring(b.objects(form.ENTRY, OTHER)) == 0 and dict(b.counts.refused) == {"remote-corrupt": 1}
 
 
-def test_what_no_artifact_is_made_of_is_corrupt_and_nothing_else() -> None:
+def test_invalid_packed_artifact_is_corrupt() -> None:
     plain = payload()
     body = packed.pack(plain.manifest, plain.files)
     assert packed.unpack(body, KEY).files == plain.files
@@ -135,8 +137,10 @@ def test_what_no_artifact_is_made_of_is_corrupt_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("guards", ["", "s0 > 2"])
-def test_what_was_set_aside_here_does_not_come_again(guards: str, tmp_path: Path) -> None:
-    """Whole, signed, and nothing that torch loads here: each process fetched it anew, and nobody compiled it."""
+def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: Path) -> None:
+    """An object may be complete and signed although torch cannot load it here. Otherwise each process would fetch it
+    again, and no worker would compile.
+    """
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     plain = payload(guards=guards)
@@ -147,16 +151,16 @@ def test_what_was_set_aside_here_does_not_come_again(guards: str, tmp_path: Path
     again = host(tmp_path / "b", url)  # the helper of another process
     assert (again.fetch(KEY), again.pull(), again.bring(again.everything())) == (0, 0, 0)
     assert Claim(again, KEY).look() is Found.MINE  # a worker compiles it here
-    # What that makes is of use to others, who may fail at the same one.
+    # The result is put for other hosts, which may fail to load the same object.
     mine = payload(guards=guards)
     assert again.put_artifact(again.store.publish(fmt.Payload(replace(mine.manifest, created=1.0), mine.files)))
     assert len(a.objects(form.ARTIFACT, KEY)) == 2 and not again.put_artifact(again.store.lookup(KEY)[0])
-    # As long as it is in the quarantine.
+    # This holds while it is in quarantine.
     again.store.clear()
     assert again.fetch(KEY) == 1
 
 
-def test_what_nobody_can_load_does_not_fill_the_remote(tmp_path: Path) -> None:
+def test_unloadable_objects_do_not_fill_the_remote(tmp_path: Path) -> None:
     url, mine = memory(), payload()
     starts = 2 * transfer.MAX_TRIED
     a = host(tmp_path / "a", url)
@@ -173,7 +177,7 @@ def test_what_nobody_can_load_does_not_fill_the_remote(tmp_path: Path) -> None:
     assert fetched == transfer.MAX_TRIED and b.fetch(KEY) == 0
 
 
-def test_what_this_disk_has_spoiled_comes_again(tmp_path: Path) -> None:
+def test_artifact_damaged_on_this_disk_is_fetched_again(tmp_path: Path) -> None:
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     a.put_artifact(a.store.publish(payload()))
@@ -189,7 +193,7 @@ def test_what_this_disk_has_spoiled_comes_again(tmp_path: Path) -> None:
 
 
 class Faulty(MemoryFileSystem):
-    """``memory://`` that does what a test says before each request."""
+    """``memory://`` that calls a function of the test before each request."""
 
     protocol = "faulty"
     cachable = False
@@ -217,7 +221,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callabl
 
 
 @pytest.mark.reason("remote-unreachable")
-def test_a_place_that_fails_is_left_alone_for_a_while(faulty: Callable[..., Transfer]) -> None:
+def test_failing_remote_is_paused(faulty: Callable[..., Transfer]) -> None:
     calls = []
 
     def refuse() -> None:
@@ -235,7 +239,7 @@ def test_a_place_that_fails_is_left_alone_for_a_while(faulty: Callable[..., Tran
 
 
 @pytest.mark.reason("remote-timeout")
-def test_a_place_that_hangs_is_not_waited_for(faulty: Callable[..., Transfer]) -> None:
+def test_hanging_remote_times_out(faulty: Callable[..., Transfer]) -> None:
     answer = threading.Event()
     there = faulty(answer.wait, 0.05)
     with pytest.raises(RemoteError) as raised:
@@ -245,7 +249,7 @@ def test_a_place_that_hangs_is_not_waited_for(faulty: Callable[..., Transfer]) -
     assert there.fetch(KEY) == 0 and there.document()["state"] == "ok"
 
 
-def test_each_request_is_noted_with_what_went_wrong(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:
+def test_each_request_is_recorded_with_its_problem(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:
     def refuse() -> None:
         raise ConnectionRefusedError("nobody listens")
 
@@ -268,16 +272,16 @@ def test_each_request_is_noted_with_what_went_wrong(tmp_path: Path, faulty: Call
     assert requests(tmp_path / "store", time.time() + 1) == []
 
 
-def test_a_file_of_requests_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
+def test_full_request_file_is_followed_by_another(tmp_path: Path) -> None:
     record = RequestRecord(tmp_path)
     for number in range(12):
         record.note(Request("read", "a", float(number), 1.0, 0, ""))
         assert record._lines is not None
-        record._lines.left = 100  # as after a few thousand
+        record._lines.left = 100  # as after a few thousand requests
     assert [one.began for one in requests(tmp_path, 0.0)] == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
 
 
-def test_a_place_that_cannot_be_written_is_read_all_the_same(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:
+def test_read_only_remote_is_still_read(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:
     there = faulty(lambda: None, 10.0)
     there.put_artifact(there.store.publish(payload()))
     artifact = there.store.publish(payload(guards="s0 > 2"))
@@ -296,7 +300,7 @@ def _forbidden(*_: Any, **__: Any) -> None:
     raise PermissionError("read only")
 
 
-def test_after_its_rest_one_request_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_its_pause_one_request_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     breaker = Breaker(lambda: now)
     for _ in range(MAX_FAILURES):
@@ -316,13 +320,13 @@ def test_after_its_rest_one_request_tries(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.reason("remote-unusable")
-def test_a_url_that_nothing_here_can_open() -> None:
+def test_url_of_an_unknown_scheme_is_unusable() -> None:
     with pytest.raises(RemoteError) as raised:
         Bucket("nosuch://bucket", 1.0)
     assert raised.value.code == "remote-unusable" and raised.value.action
 
 
-def test_an_object_that_cannot_be_published_keeps_no_other_from_coming(
+def test_unpublishable_object_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [f"{number:x}" * 64 for number in range(16)]
@@ -344,8 +348,8 @@ def test_an_object_that_cannot_be_published_keeps_no_other_from_coming(
     assert [key for key in keys if not b.store.lookup(key)] == [keys[3]] and b.counts.fetched == 15
 
 
-def test_what_a_url_needs_is_the_extra_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as where it is not installed
+def test_missing_file_system_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
     with pytest.raises(RemoteError) as caught:
         Bucket("gs://bucket/prefix", 10.0)
     assert caught.value.code == "remote-unusable" and "pip install '.[gcs]'" in caught.value.action

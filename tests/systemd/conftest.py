@@ -1,4 +1,4 @@
-"""The container that the tests marked ``systemd`` share: booted once, with two users and the system daemon's unit."""
+"""The container that tests marked ``systemd`` share: booted once, with two users and the system daemon's unit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ USERS = ("alice", "bob")
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failed test shows the daemon's journal, which is gone with the container otherwise."""
+    """Adds the daemon's journal to the report of a failed test. The container, and with it the journal, is deleted
+    afterwards.
+    """
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     machine = item.funcargs.get("machine") if hasattr(item, "funcargs") else None
@@ -22,7 +24,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def _cannot(reason: str) -> None:
-    """Skip, loudly; or fail, where somebody relies on these tests."""
+    """Skip loudly, or fail if PRECOMPILED_SYSTEMD_TESTS=require."""
     if os.environ.get("PRECOMPILED_SYSTEMD_TESTS") == "require":
         pytest.fail(f"tests/systemd must run here and cannot: {reason}")
     pytest.skip(f"NOT TESTED WITH A REAL SYSTEMD: {reason}")
@@ -37,13 +39,13 @@ def machine() -> Iterator[nspawn.Machine]:
     except nspawn.CannotRun as error:
         _cannot(str(error))
         return
-    # From here on, whatever goes wrong is a failure and no reason to skip.
+    # From here on, a problem is a failure instead of a reason to skip.
     try:
         booted.install_project()
         for user in USERS:
             booted.run("useradd", "--create-home", user)
         booted.run(booted.python, "-m", "precompiled.systemd.install")
-        # The hook for every process of this environment, as an administrator would switch it on.
+        # Enables the hook for every process of this environment, as an administrator would.
         booted.run(booted.command, "enable")
         yield booted
     finally:
@@ -52,7 +54,7 @@ def machine() -> Iterator[nspawn.Machine]:
 
 @pytest.fixture
 def running(machine: nspawn.Machine) -> nspawn.Machine:
-    """The container, with the system daemon running, whatever the test before has left."""
+    """The container with a running system daemon, whatever the previous test left."""
     machine.run("systemctl", "reset-failed", "precompiled", check=False)
     machine.run("systemctl", "start", "precompiled")
     return machine

@@ -33,13 +33,13 @@ from pathlib import Path
 from types import TracebackType
 
 REPO = Path(__file__).resolve().parents[2]
-PYTHON = "/usr/bin/python3"  # a default python3 may lie in root's home, where other users cannot read it
+PYTHON = "/usr/bin/python3"  # another python3 may be in root's home, where other users cannot read it
 TORCH = "torch==2.13.0"
 BOOT_S = 120
 STOP_S = 30
 COMMAND_S = 120
 
-# Boots what these tests need and nothing else of what this machine has enabled (databases, ssh, ...).
+# Boots what these tests need, without the other services that this machine enables (databases, ssh, ...).
 TARGET = "precompiled-test.target"
 TARGET_UNIT = """\
 [Unit]
@@ -50,7 +50,7 @@ After=basic.target dbus.socket systemd-logind.service systemd-user-sessions.serv
 AllowIsolate=yes
 """
 
-# Run by sh in the private mount namespace. /mnt: a directory that every machine has and no test looks into.
+# Run by sh in the private mount namespace. /mnt exists on every machine, and no test reads it.
 LAUNCH = """\
 set -e
 mount -t tmpfs -o mode=0755 tmpfs /mnt
@@ -68,20 +68,20 @@ CLEAN_ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "SYSTEMD_PAGER": "",
     "SYSTEMD_COLORS": "0",
-    "UNIFIED_CGROUP_HIERARCHY": "1",  # for systemd-nspawn: what hosts of today have, whatever this one has
+    "UNIFIED_CGROUP_HIERARCHY": "1",  # makes systemd-nspawn use cgroup version 2, as current hosts do
 }
 
 
 class CannotRun(Exception):
-    """This machine cannot boot a container; says why."""
+    """This machine cannot boot a container. The message says why."""
 
 
 class CommandFailed(AssertionError):
-    """A command in the container failed; shows what it printed."""
+    """A command in the container failed. The message has its output."""
 
 
 def require_tools() -> None:
-    """Raise CannotRun unless a container can be tried here; installs the Debian packages that are missing."""
+    """Raise CannotRun if no container can be booted here. Installs missing Debian packages."""
     if not sys.platform.startswith("linux"):
         raise CannotRun("systemd needs Linux")
     if os.geteuid() != 0:
@@ -123,10 +123,10 @@ def _apt_install(packages: Sequence[str]) -> None:
 
 
 def test_environment() -> Path:
-    """A virtual environment with this project's dependencies that every user can read, made once per pyproject.toml.
+    """A virtual environment with this project's dependencies that every user can read, created once per pyproject.toml.
 
-    The project itself is not in it: each container installs it into its own view (``Machine.install_project``), so
-    that runs at the same time do not see each other's.
+    The project itself is not in it: each container installs the project into its own view
+    (``Machine.install_project``), so concurrent runs do not affect each other.
     """
     base = Path(os.environ.get("PRECOMPILED_SYSTEMD_TEST_VENV", "/opt/precompiled-systemd-test-venv"))
     stamp = base / "stamp"
@@ -145,7 +145,9 @@ def test_environment() -> Path:
 
 
 def _requirements(base: Path) -> list[str]:
-    """What pyproject.toml asks for, to run and to build, read by the environment's own Python (3.10 has no tomllib)."""
+    """The requirements of pyproject.toml, for running and building, read by the environment's own Python (3.10 has no
+    tomllib).
+    """
     script = (
         "import sys\n"
         "try: import tomllib\n"
@@ -166,7 +168,9 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _copy_of_project(target: Path) -> None:
-    """What a wheel is built from. A copy, because setuptools writes build/ and *.egg-info beside pyproject.toml."""
+    """Copy the files that a wheel is built from. The copy is needed because setuptools writes build/ and *.egg-info
+    beside pyproject.toml.
+    """
     for name in ("precompiled", "service", "systemd"):
         shutil.copytree(REPO / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "docs/precompiled.1"):
@@ -178,7 +182,7 @@ def _copy_of_project(target: Path) -> None:
 
 
 def _own_groups() -> Iterator[Path]:
-    """The control groups of this process that systemd tracks processes in: version 2's, and version 1's "systemd"."""
+    """The control groups of this process in which systemd tracks processes: version 2's, and version 1's "systemd"."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         mounts = {"": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "name=systemd": ("/sys/fs/cgroup/systemd",)}
@@ -190,8 +194,10 @@ def _own_groups() -> Iterator[Path]:
 
 @contextmanager
 def _own_control_group() -> Iterator[list[Path]]:
-    """Groups for one container, removed at the end. Two in one group would kill each other's processes."""
-    # One name in every hierarchy: on a hybrid host, systemd-nspawn copies its path from one to the other.
+    """Control groups for one container, removed at the end. Two containers in one group would kill each other's
+    processes.
+    """
+    # The same name in every hierarchy: on a hybrid host, systemd-nspawn copies its path from one to the other.
     name = f"precompiled-test-{os.getpid()}-{time.monotonic_ns()}"
     parents = list(_own_groups())
     for parent in parents:
@@ -230,13 +236,13 @@ class Done:
 
 
 class Machine:
-    """A booted container, as a context manager: everything is gone when the block is left, however it is left."""
+    """A booted container, as a context manager that always removes everything at its end."""
 
     def __init__(self, environment: Path) -> None:
         self.environment = environment
         self.python = str(environment / "bin" / "python")
         self.command = str(environment / "bin" / "precompiled")
-        self.leader = 0  # PID 1 of the container, as this machine numbers it
+        self.leader = 0  # PID 1 of the container, as a pid of this machine
         self._nspawn: subprocess.Popen[bytes] | None = None
 
     # -- life
@@ -253,15 +259,15 @@ class Machine:
         return self
 
     def _boot(self, groups: list[Path]) -> None:
-        # systemd-nspawn tells a service manager about its container; here that manager is this test. An abstract
-        # address (Linux): nothing in the file system to remove.
+        # systemd-nspawn reports to a service manager about its container. Here the test is that manager. The address is
+        # abstract (Linux), so no file has to be removed.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind(b"")  # the kernel chooses an abstract address
             address = "@" + notify.getsockname()[1:].decode()
-            # TERM: killed, systemd-nspawn would leave its container running.
+            # TERM, because a SIGKILL of systemd-nspawn would leave its container running.
             command = ["setpriv", "--pdeathsig", "TERM", "unshare", "--mount", "--propagation", "private", "sh", "-c"]
-            # The shell joins the control groups itself, before anything of the container exists. (A preexec_fn would
-            # do it in a fork of this process, which has threads.)
+            # The shell joins the control groups itself, before the container has any process. A preexec_fn would do
+            # this in a fork of this process, which has threads.
             join = "".join(f'echo $$ > "{group}/cgroup.procs"\n' for group in groups)
             self._nspawn = subprocess.Popen(
                 [*command, join + LAUNCH],
@@ -270,7 +276,7 @@ class Machine:
                     "NOTIFY_SOCKET": address,
                     "TARGET": TARGET,
                     "TARGET_UNIT": TARGET_UNIT,
-                    "SYSTEMD_NSPAWN_LOCK": "0",  # the root is on a private mount: nobody else can boot from it
+                    "SYSTEMD_NSPAWN_LOCK": "0",  # the root is on a private mount, so no other process can boot from it
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=self._console,
@@ -282,7 +288,7 @@ class Machine:
             raise CannotRun(f"systemd in the container says {state!r} instead of running:\n{self.console()[-2000:]}")
 
     def _await_ready(self, notify: socket.socket) -> None:
-        """Return once the container's systemd has told systemd-nspawn, and that has told us, that it is up."""
+        """Return once systemd-nspawn reports that the container's systemd has booted."""
         assert self._nspawn is not None
         ended = os.pidfd_open(self._nspawn.pid)
         try:
@@ -313,7 +319,7 @@ class Machine:
                     self._nspawn.wait(STOP_S)
                 except subprocess.TimeoutExpired:
                     if self.leader:
-                        os.kill(self.leader, signal.SIGKILL)  # PID 1: everything in the container dies with it
+                        os.kill(self.leader, signal.SIGKILL)  # PID 1: all processes of the container die with it
                     else:
                         self._nspawn.kill()
                     self._nspawn.wait()
@@ -336,7 +342,9 @@ class Machine:
         input: str | None = None,
         env: dict[str, str] | None = None,
     ) -> Done:
-        """Run a command in the container and wait for it. Its environment is ``env`` and what a login has, no more."""
+        """Run a command in the container and wait for it. Its environment consists of ``env`` and a login's
+        variables.
+        """
         argv = self._argv(command, user, env)
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False, input=input or "")
@@ -352,8 +360,8 @@ class Machine:
     def background(
         self, *command: str, user: str = "root", env: dict[str, str] | None = None
     ) -> Iterator[subprocess.Popen[str]]:
-        """The same, while something else goes on; killed if it is still there when the block is left."""
-        with tempfile.TemporaryFile() as errors:  # read by nobody who could keep it from writing
+        """Run a command in the background. It is killed at the end of the block if it still runs."""
+        with tempfile.TemporaryFile() as errors:  # a file, so that unread output cannot block the command
             process = subprocess.Popen(
                 self._argv(command, user, env),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
@@ -371,19 +379,23 @@ class Machine:
         return [*self._enter(user), *clean, *command]
 
     def _enter(self, user: str = "root") -> list[str]:
-        """What puts a command into the container, as this user; it is killed when the ``nsenter`` here is."""
+        """The prefix that runs a command in the container as this user. The command is killed together with
+        ``nsenter``.
+        """
         enter = ["nsenter", "--target", str(self.leader), "--all", "--", "setpriv", "--pdeathsig", "KILL"]
         if user != "root":
-            # Gives up root and every capability with it, like a login; no shell, no session.
+            # Drops root and every capability, like a login, but without a shell or session.
             enter += [f"--reuid={user}", f"--regid={user}", "--init-groups", "--inh-caps=-all"]
         return [*enter, "--"]
 
     def write(self, path: str, text: str, mode: str = "0644") -> None:
-        """Put a file into the container."""
+        """Write a file in the container."""
         self.run("install", f"--mode={mode}", "/dev/stdin", path, input=text)
 
     def install_project(self) -> None:
-        """Install this project, as it is now, into the container's view of the environment, as pip would for a user."""
+        """Install the current state of this project into the container's view of the environment, as pip does for a
+        user.
+        """
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder)
             _copy_of_project(copy)
@@ -396,7 +408,7 @@ class Machine:
     # -- systemd's view
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
-        """Properties of a unit, as ``systemctl show`` gives them."""
+        """Properties of a unit, as ``systemctl show`` prints them."""
         out = self.run("systemctl", "show", unit, f"--property={','.join(properties)}").out
         return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
@@ -404,12 +416,12 @@ class Machine:
         return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}", check=False).out
 
     def cursor(self) -> str:
-        """A place in the journal: what comes after it is new."""
+        """A position in the journal. Later entries are new."""
         out = self.run("journalctl", "--no-pager", "--lines=1", "--show-cursor", "--output=cat").out
         return out.split("-- cursor: ", 1)[1].strip()
 
     def await_journal(self, unit: str, text: str, cursor: str, timeout: float = COMMAND_S) -> None:
-        """Return once the journal has a line of ``unit``'s, or about it, with ``text`` in it after ``cursor``."""
+        """Return once the journal has a line of ``unit``, or about it, that contains ``text`` after ``cursor``."""
         follow = ["journalctl", "--follow", "--no-tail", "--output=cat", f"--unit={unit}", f"--after-cursor={cursor}"]
         process = subprocess.Popen([*self._enter(), "env", "-i", *follow], stdout=subprocess.PIPE)
         assert process.stdout is not None
@@ -430,7 +442,7 @@ class Machine:
             process.wait()
 
     def processes_of(self, unit: str) -> list[int]:
-        """Every process in the unit's control group, as the container numbers them."""
+        """Every process in the unit's control group, by pid in the container."""
         group = self.show(unit, "ControlGroup").get("ControlGroup", "")
         if not group:
             return []

@@ -1,6 +1,6 @@
-"""The programs that the users in the container run."""
+"""The programs that users in the container run."""
 
-# A user's script: nothing in it knows of precompiled.
+# A user's script, which does not mention precompiled.
 SCRIPT = """\
 import os
 
@@ -32,7 +32,7 @@ for _ in range(2):
     step()
 """
 
-# Runs such a script, and then looks at what became of its graphs: before the artifact came, and after.
+# Runs such a script, and then reports its graphs before and after the artifact arrived.
 OBSERVER = """\
 import json
 import runpy
@@ -58,7 +58,7 @@ wrong = [index for index, (got, wanted) in enumerate(zip(outputs, names["expecte
 print(json.dumps({"before": before, "done": done, "after": graphs(), "wrong": wrong}))
 """
 
-# A peer that sends a graph which no worker can decode: gets a worker of its user started, without a compile.
+# A client that sends an undecodable graph. The daemon starts a worker of its user, and nothing is compiled.
 SUBMITTER = """\
 import os
 import platform

@@ -1,7 +1,8 @@
-"""The system daemon under a real systemd, with two unprivileged users.
+"""Tests of the system daemon under a real systemd, with two unprivileged users.
 
-The tests share one container and run in this order: a compile takes ten seconds, so what one test compiled is another
-one's hit. Each starts the daemon itself (``running``) and needs of the earlier ones only the module's fixtures.
+The tests share one container and run in this order. A compile takes ten seconds, so a graph compiled in one test is a
+hit in another. Each test starts the daemon itself (``running``), and depends on earlier tests only through the module's
+fixtures.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.systemd
 
 UNIT = "precompiled"
 CACHE = "/var/cache/precompiled"
-COMPILE_S = 240  # for one tiny graph, with torch's import, on a machine that is busy
+COMPILE_S = 240  # for one tiny graph, including the import of torch, on a busy machine
 CAPABILITIES = {0: "CHOWN", 5: "KILL", 6: "SETGID", 7: "SETUID"}
 
 
@@ -40,10 +41,10 @@ OBSERVE = ("/srv/programs/observe.py", "/srv/programs/train.py", str(COMPILE_S))
 
 
 def train(machine: nspawn.Machine, user: str, **env: str) -> dict[str, Any]:
-    """Run the user's script in a fresh process with an empty Inductor cache of its own; what became of its graphs."""
-    # TORCHINDUCTOR_CACHE_DIR: what a process compiles in itself stays in it, so a hit can only come from the store.
+    """Run the user's script in a new process with its own empty Inductor cache. Returns the report of its graphs."""
+    # With its own Inductor cache, a process can get a hit only from the store.
     private = machine.run("mktemp", "--directory", user=user).out.strip()
-    # No audit: one process in fifty would trace what a package is there for.
+    # No audit: otherwise one process in fifty would trace despite a package.
     variables = {"TORCHINDUCTOR_CACHE_DIR": private, "PRECOMPILED_PACKAGE_AUDIT": "0", **env}
     done = machine.run(machine.python, *OBSERVE, user=user, timeout=2 * COMPILE_S, env=variables)
     machine.run("rm", "-rf", private, user=user)
@@ -53,7 +54,7 @@ def train(machine: nspawn.Machine, user: str, **env: str) -> dict[str, Any]:
 
 
 def served(run: dict[str, Any]) -> set[tuple[str, str]]:
-    """The states and sources of a run's graphs at its end; asserts that its results were right."""
+    """The states and sources of a run's graphs at its end. Asserts that its results were right."""
     assert run["done"] is True, run
     assert run["wrong"] == [], run
     return {(graph["state"], graph["source"]) for graph in run["after"]}
@@ -61,14 +62,14 @@ def served(run: dict[str, Any]) -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def first_run(script: nspawn.Machine) -> dict[str, Any]:
-    """The first process that ever compiled this model: alice's."""
+    """The first process that compiles this model, run by alice."""
     script.run("systemctl", "start", UNIT)
     return train(script, "alice")
 
 
 @pytest.fixture(scope="module")
 def others_run(script: nspawn.Machine, first_run: dict[str, Any]) -> dict[str, Any]:
-    """Another user's first process of the same model: bob's."""
+    """Another user's first process of the same model, run by bob."""
     script.run("systemctl", "start", UNIT)
     return train(script, "bob")
 
@@ -91,13 +92,13 @@ def workers(machine: nspawn.Machine) -> list[dict[str, Any]]:
 
 
 def start_worker(machine: nspawn.Machine, user: str = "alice") -> dict[str, Any]:
-    """Have a warm worker of this user's, by a job that fails at once; the worker, as ``status`` shows it."""
+    """Start a warm worker of this user with a job that fails at once. Returns the worker as ``status`` shows it."""
     job = f"garbage-{uuid.uuid4().hex}"
     cursor = machine.cursor()
     machine.run(machine.python, "/srv/programs/submit.py", job, user=user)
     uid = uid_of(machine, user)
     machine.await_journal(UNIT, f"job {job} key {job} uid {uid}: failed", cursor)
-    # The way of one graph, by the id that its client knows: queued, taken by a worker, ended.
+    # The states of one graph, by the id that its client uses: queued, running, ended.
     way = machine.run("journalctl", "--no-pager", "--output=cat", "--output-fields=PRECOMPILED_STATE",
                       f"--unit={UNIT}", f"PRECOMPILED_GRAPH={job}").out.split()  # fmt: skip
     assert way == ["queued", "running", "failed"]
@@ -119,7 +120,7 @@ def gone(machine: nspawn.Machine, pids: list[int]) -> bool:
 
 @contextmanager
 def drop_in(machine: nspawn.Machine, *settings: str) -> Iterator[None]:
-    """The unit with other settings, for a while; whatever happened, it is as installed afterwards."""
+    """The unit with other settings during the block. The installed unit is always restored afterwards."""
     folder = f"/run/systemd/system/{UNIT}.service.d"
     machine.run("mkdir", "-p", folder)
     machine.write(f"{folder}/test.conf", "\n".join(["[Service]", *settings, ""]))
@@ -129,7 +130,7 @@ def drop_in(machine: nspawn.Machine, *settings: str) -> Iterator[None]:
     finally:
         machine.run("rm", "-r", folder)
         machine.run("systemctl", "daemon-reload")
-        machine.run("systemctl", "stop", UNIT)  # what runs has been started with the other settings
+        machine.run("systemctl", "stop", UNIT)  # the running daemon has the other settings
 
 
 # ---------------------------------------------------------------- the unit
@@ -138,7 +139,7 @@ def drop_in(machine: nspawn.Machine, *settings: str) -> Iterator[None]:
 def test_start_returns_when_clients_are_served(machine: nspawn.Machine) -> None:
     machine.run("systemctl", "stop", UNIT)
     machine.run("systemctl", "start", UNIT)
-    # No waiting here: this is what Type=notify is for.
+    # Without a wait: Type=notify guarantees this.
     status = json.loads(machine.run(machine.command, "status", "--json", user="alice").out)
     assert status["running"] is True
     assert status["socket"] == "/run/precompiled/socket"
@@ -149,8 +150,8 @@ def test_start_returns_when_clients_are_served(machine: nspawn.Machine) -> None:
     assert int(shown["MainPID"]) == status["pid"]
 
 
-def test_a_daemon_that_is_never_ready_is_not_active(running: nspawn.Machine) -> None:
-    """The other side of the same: systemd really waits for READY=1."""
+def test_daemon_that_is_never_ready_is_not_active(running: nspawn.Machine) -> None:
+    """The counterpart of the test above: systemd really waits for READY=1."""
     with drop_in(running, "ExecStart=", "ExecStart=/bin/sleep 600", "TimeoutStartSec=1", "Restart=no"):
         assert running.run("systemctl", "restart", UNIT, check=False).status != 0
         assert running.show(UNIT, "Result", "ActiveState") == {"Result": "timeout", "ActiveState": "failed"}
@@ -161,7 +162,7 @@ def test_installed_unit_verifies(machine: nspawn.Machine) -> None:
     assert done.err == ""
 
 
-def test_directories(running: nspawn.Machine) -> None:
+def test_directories_have_the_expected_modes_and_owners(running: nspawn.Machine) -> None:
     for path, wanted in {
         "/run/precompiled": "755 root root",
         "/run/precompiled/lock": "600 root root",
@@ -171,7 +172,7 @@ def test_directories(running: nspawn.Machine) -> None:
         assert running.run("stat", "--format=%a %U %G", path).out.strip() == wanted, path
 
 
-def test_the_daemon_has_no_more_rights_than_it_needs(running: nspawn.Machine) -> None:
+def test_daemon_has_only_the_capabilities_that_it_needs(running: nspawn.Machine) -> None:
     status = process_status(running, main_pid(running))
     wanted = sum(1 << number for number in CAPABILITIES)
     assert int(status["CapEff"], 16) == wanted
@@ -183,7 +184,7 @@ def test_the_daemon_has_no_more_rights_than_it_needs(running: nspawn.Machine) ->
 # ---------------------------------------------------------------- workers, crashes, the end
 
 
-def test_a_worker_is_its_user_and_no_more(running: nspawn.Machine, script: nspawn.Machine) -> None:
+def test_worker_has_only_the_rights_of_its_user(running: nspawn.Machine, script: nspawn.Machine) -> None:
     worker = start_worker(running, "bob")
     uid = str(uid_of(running, "bob"))
     status = process_status(running, worker["pid"])
@@ -212,7 +213,7 @@ def test_a_user_cannot_stop_the_daemon(running: nspawn.Machine) -> None:
     assert json.loads(running.run(running.command, "status", "--json", user="alice").out)["pid"] == pid
 
 
-def test_a_killed_daemon_comes_back_and_its_workers_go(running: nspawn.Machine, script: nspawn.Machine) -> None:
+def test_killed_daemon_is_restarted_and_its_workers_end(running: nspawn.Machine, script: nspawn.Machine) -> None:
     worker = start_worker(running)["pid"]
     before = main_pid(running)
     left = running.processes_of(UNIT)
@@ -225,13 +226,13 @@ def test_a_killed_daemon_comes_back_and_its_workers_go(running: nspawn.Machine, 
     assert workers(running) == []
 
 
-def test_a_hanging_daemon_is_replaced(running: nspawn.Machine, script: nspawn.Machine) -> None:
-    """The watchdog, with its time cut down: it leaves a daemon that works alone, and ends one that hangs."""
+def test_hanging_daemon_is_replaced(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    """With a short WatchdogSec, the watchdog leaves a working daemon alone and replaces a hanging one."""
     with drop_in(running, "WatchdogSec=3", "TimeoutAbortSec=3"):
         running.run("systemctl", "restart", UNIT)
         before = main_pid(running)
         started = running.show(UNIT, "WatchdogTimestampMonotonic")
-        worker = start_worker(running)["pid"]  # takes seconds: the daemon works meanwhile
+        worker = start_worker(running)["pid"]  # takes seconds in which the daemon works
         assert running.show(UNIT, "WatchdogTimestampMonotonic") != started, "the daemon has not fed the watchdog"
         assert (main_pid(running), running.show(UNIT, "NRestarts")["NRestarts"]) == (before, "0")
 
@@ -266,16 +267,16 @@ def test_first_process_runs_eager_and_swaps(first_run: dict[str, Any]) -> None:
     assert all(graph["calls_compiled"] == 1 for graph in first_run["after"]), first_run
 
 
-def test_the_second_process_uses_what_the_first_one_left(
+def test_second_process_uses_the_packages_of_the_first(
     running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]
 ) -> None:
     run = train(running, "alice")
-    assert served(run) == {("compiled", "package")}, run  # and so not even traced
+    assert served(run) == {("compiled", "package")}, run  # without a trace
     assert all(graph["calls_eager"] == 0 for graph in run["after"]), run
     assert {graph["key"] for graph in run["after"]} == {graph["key"] for graph in first_run["after"]}
 
 
-def test_another_user_is_served_his_own(machine: nspawn.Machine, others_run: dict[str, Any]) -> None:
+def test_other_user_gets_separate_artifacts(machine: nspawn.Machine, others_run: dict[str, Any]) -> None:
     assert served(others_run) == {("compiled", "swap")}, others_run
     assert len(artifacts(machine, "bob")) == len(others_run["after"])
 
@@ -301,10 +302,10 @@ def test_users_cannot_see_each_others_artifacts(machine: nspawn.Machine, others_
         assert listed.status == 1 and name not in listed.out
 
 
-def test_another_users_store_is_no_source(
+def test_store_of_another_user_is_not_used(
     running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]
 ) -> None:
-    """Pointed at alice's store, bob's program runs right, and with nothing of hers."""
+    """With alice's store as its cache directory, bob's program runs correctly and uses none of her artifacts."""
     before = artifacts(running, "alice")
     run = train(running, "bob", PRECOMPILED_CACHE_DIR=f"{CACHE}/{uid_of(running, 'alice')}")
     assert not served(run) & {("compiled", "hit"), ("compiled", "package")}, run
@@ -318,20 +319,24 @@ def test_restart_loses_nothing(running: nspawn.Machine, script: nspawn.Machine, 
     assert main_pid(running) not in (0, pid)
     assert artifacts(running, "alice") == before
     run = train(running, "alice")
-    assert served(run) == {("compiled", "package")}, run  # and so not even traced
+    assert served(run) == {("compiled", "package")}, run  # without a trace
     assert artifacts(running, "alice") == before
 
 
-def test_a_store_in_the_home_is_published_to(running: nspawn.Machine, script: nspawn.Machine) -> None:
-    """PRECOMPILED_CACHE_DIR may name any place the user can write; the unit's sandbox must not know better."""
+def test_store_in_a_home_directory_is_written(running: nspawn.Machine, script: nspawn.Machine) -> None:
+    """PRECOMPILED_CACHE_DIR may name any directory that the user can write. The unit's sandbox must not prevent
+    that.
+    """
     store = "/home/alice/store"
     run = train(running, "alice", PRECOMPILED_CACHE_DIR=store)
     assert served(run) == {("compiled", "swap")}, run
     assert running.run("find", f"{store}/artifacts", "-name", "manifest.json", user="alice").out != ""
 
 
-def test_stop_in_the_middle_of_a_compile(running: nspawn.Machine, script: nspawn.Machine) -> None:
-    """No compiler outlives the daemon; the program goes on, and is served when the daemon is back."""
+def test_stop_during_a_compile_leaves_no_process_and_the_program_continues(
+    running: nspawn.Machine, script: nspawn.Machine
+) -> None:
+    """No compiler outlives the daemon. The program continues, and is served once the daemon runs again."""
     cursor = running.cursor()
     with running.background(running.python, *OBSERVE, user="alice", env={"WIDTH": "33"}) as program:
         running.await_journal(UNIT, ": running worker", cursor)
@@ -352,13 +357,15 @@ def test_stop_in_the_middle_of_a_compile(running: nspawn.Machine, script: nspawn
 
 @pytest.fixture
 def session(machine: nspawn.Machine) -> dict[str, str]:
-    """A user manager of alice's, as a login would start it; the environment in which she can talk to it."""
+    """A user manager of alice's, as a login starts it. Returns the environment in which she can reach it."""
     uid = uid_of(machine, "alice")
     machine.run("systemctl", "start", f"user@{uid}.service")
     return {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}
 
 
-def test_user_unit(machine: nspawn.Machine, session: dict[str, str]) -> None:
+def test_user_unit_serves_its_user_and_yields_to_a_system_daemon(
+    machine: nspawn.Machine, session: dict[str, str]
+) -> None:
     def alice(*command: str) -> str:
         return machine.run(*command, user="alice", env=session).out
 
@@ -377,7 +384,7 @@ def test_user_unit(machine: nspawn.Machine, session: dict[str, str]) -> None:
     assert gone(machine, [status["pid"]])
     assert alice("find", runtime, "-type", "s") == ""
 
-    # Beside a system daemon it does not start: clients would never use it.
+    # It does not start beside a system daemon, because clients would never use it.
     machine.run("systemctl", "start", UNIT)
     alice("systemctl", "--user", "start", UNIT)
     shown = alice("systemctl", "--user", "show", UNIT, "--property=ActiveState,ConditionResult")
@@ -386,8 +393,8 @@ def test_user_unit(machine: nspawn.Machine, session: dict[str, str]) -> None:
     assert alice("find", "/home/alice/.config/systemd/user", "-name", "precompiled*") == ""
 
 
-def test_uninstall(machine: nspawn.Machine) -> None:
-    """The last one: stops the daemon, removes the unit, leaves the artifacts."""
+def test_uninstall_removes_the_unit_and_keeps_the_artifacts(machine: nspawn.Machine) -> None:
+    """Runs last: stops the daemon, removes the unit, and keeps the artifacts."""
     machine.run("systemctl", "enable", "--now", UNIT)
     machine.run(machine.python, "-m", "precompiled.systemd.install", "--uninstall")
     assert machine.show(UNIT, "LoadState", "ActiveState") == {"LoadState": "not-found", "ActiveState": "inactive"}

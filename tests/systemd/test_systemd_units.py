@@ -1,4 +1,4 @@
-"""The unit files and their installer; needs no booted systemd, and no root."""
+"""Tests of the unit files and their installer. They need neither a booted systemd nor root."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ def settings_of(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_verify(kind: str, tmp_path: Path) -> None:
+def test_unit_passes_systemd_analyze_verify(kind: str, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     unit = install.install(kind, tmp_path, sys.executable)
     command = ["systemd-analyze", *(["--user"] if kind == "user" else []), "--man=no", "verify", str(unit)]
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # --user refuses to look at anything without one
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # --user needs this variable
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_security_score(tmp_path: Path) -> None:
-    """A failure means that the unit is less strict: say why there and in docs/guides/systemd.md, with the new score.
+def test_unit_stays_within_the_security_score(tmp_path: Path) -> None:
+    """If this fails, the unit has become less strict: give the reason in the unit and in docs/guides/systemd.md, with
+    the new score.
 
-    The threshold (in tenths) leaves room for what later versions of systemd look at.
+    The threshold (in tenths) leaves room for checks of later systemd versions.
     """
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
@@ -69,13 +70,13 @@ def test_plain_interpreter_is_not_quoted() -> None:
 
 
 @pytest.mark.parametrize("path", ["python3", "/opt/a\nUser=root/python", ""])
-def test_interpreter_that_no_unit_can_hold(path: str) -> None:
+def test_interpreter_path_that_a_unit_cannot_hold_is_refused(path: str) -> None:
     with pytest.raises(ConfigError):
         install.quote(path)
 
 
-def test_what_a_jit_and_a_gpu_need_stays_off() -> None:
-    """Each of these has broken a compile or hidden a GPU; the unit says how."""
+def test_restrictions_that_break_a_jit_or_gpu_stay_off() -> None:
+    """Each of these settings has broken a compile or hidden a GPU. The unit has the reasons."""
     unit = settings_of(install.render("system", sys.executable))
     assert unit["PrivateDevices"] == ["no"]
     assert unit["DevicePolicy"] == ["auto"]
@@ -85,7 +86,7 @@ def test_what_a_jit_and_a_gpu_need_stays_off() -> None:
     assert unit["PrivateTmp"] == ["no"]
 
 
-def test_print_is_the_unit_and_touches_nothing(tmp_path: Path) -> None:
+def test_print_shows_the_unit_and_writes_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
     done = run_installer("--user", "--print", env=environment)
     assert done.stdout == install.render("user", sys.executable)
@@ -114,7 +115,7 @@ def test_only_root_installs_the_system_unit(monkeypatch: pytest.MonkeyPatch) -> 
     assert "--user" in result.output
 
 
-def test_root_does_not_run_what_others_may_change(tmp_path: Path) -> None:
+def test_root_refuses_files_that_others_can_change(tmp_path: Path) -> None:
     safe = tmp_path / "safe"
     (safe / "inner").mkdir(parents=True)
     owner = os.geteuid()
@@ -126,7 +127,7 @@ def test_root_does_not_run_what_others_may_change(tmp_path: Path) -> None:
     assert set(after) - set(before) == {str(safe / "inner")}
 
 
-def test_a_file_of_somebody_else(tmp_path: Path) -> None:
+def test_file_of_another_owner_is_reported(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text("")
     found = install.writable_by_others([str(module)], os.geteuid())
@@ -138,7 +139,7 @@ def test_a_file_of_somebody_else(tmp_path: Path) -> None:
         assert str(module) in install.writable_by_others([str(module)], owner=0)
 
 
-def test_an_interpreter_without_precompiled() -> None:
+def test_interpreter_without_precompiled_is_refused() -> None:
     bare = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     command = [str(bare), "-I", "-c", "import precompiled"]
     if bare is None or subprocess.run(command, capture_output=True, check=False).returncode == 0:

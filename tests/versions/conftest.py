@@ -1,4 +1,4 @@
-"""The environments as a fixture, and the loud skip where they cannot be had."""
+"""The environments as a fixture, and a loud skip if they are not available."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ REQUIRE = "PRECOMPILED_VERSION_TESTS"
 
 @pytest.fixture(scope="session")
 def python_of() -> Callable[[str], str]:
-    """The interpreter with a torch version; skips (or fails with PRECOMPILED_VERSION_TESTS=require) without one."""
+    """Returns the interpreter with a torch version. Skips, or fails with PRECOMPILED_VERSION_TESTS=require, if there is
+    none.
+    """
 
     def find(version: str) -> str:
         try:

@@ -1,9 +1,9 @@
-"""Virtual environments with other torch versions, made once and kept outside of the repository.
+"""Virtual environments with other torch versions, created once and kept outside of the repository.
 
-``PRECOMPILED_TEST_VENVS``: folders of virtual environments to use as they are, separated by ":"; each is asked which
-torch it has, and must have precompiled with what its tests need. Versions that none of them has are installed below
-``PRECOMPILED_TEST_VENV_CACHE`` (default: ``$XDG_CACHE_HOME/precompiled-tests``), a minute and some GB each, and made
-anew when their requirements change.
+``PRECOMPILED_TEST_VENVS`` lists folders of existing environments, separated by ":". Each reports its torch version, and
+must have precompiled with the requirements of its tests. Other versions are installed below
+``PRECOMPILED_TEST_VENV_CACHE`` (default: ``$XDG_CACHE_HOME/precompiled-tests``), which takes a minute and some GB each,
+and are installed again when their requirements change.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_TIMEOUT_S = 1800.0
-# What clients in there need; also the check of a finished environment.
+# The imports that clients in an environment need. This also checks a finished environment.
 PROBE = "import precompiled, precompiled.service, psutil, torch, transformers; print(torch.__version__.split('+')[0])"
 
 
 class Unavailable(Exception):
-    """There is no such environment, and it cannot be made; the message says why."""
+    """There is no such environment, and it cannot be created. The message says why."""
 
 
-_unavailable: dict[str, Unavailable] = {}  # tried in this run: a failed installation takes as long the next time
+_unavailable: dict[str, Unavailable] = {}  # tried in this run: a failed installation would take as long again
 
 
 def python_of(version: str) -> str:
-    """The interpreter of an environment with this torch version; raises Unavailable."""
+    """Returns the interpreter of an environment with this torch version. Raises Unavailable if there is none."""
     if version in _unavailable:
         raise _unavailable[version]
     try:
@@ -51,15 +51,15 @@ def _given() -> dict[str, str]:
         try:
             found[_probe(python)] = python
         except Unavailable as error:
-            # Named by a person, so it is said aloud rather than replaced by an installation of minutes.
+            # A user named this environment, so the error is reported instead of starting an installation.
             raise Unavailable(f"PRECOMPILED_TEST_VENVS names {folder}: {error}") from error
     return found
 
 
 def _probe(python: str) -> str:
-    """The torch version of a usable environment."""
+    """Returns the torch version of a usable environment."""
     try:
-        # In another folder: not this checkout by chance, but what is installed there.
+        # Run in another folder, so that the environment's own installation is imported instead of this checkout.
         done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=300, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{python} does not run: {error}") from error
@@ -80,12 +80,13 @@ def _made(version: str) -> str:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / f"{folder.name}.lock"):
-            # Written last: an installation that was interrupted has none.
+            # Written last, so an interrupted installation has no stamp.
             written = folder / "stamp"
             if not written.exists() or written.read_text() != stamp:
                 _install(folder, python, needs)
                 written.write_text(stamp)
-            # Of the checkout that runs: another one (its folder may be gone by now) uses the same environment.
+            # Several checkouts share an environment, so the editable install must point to the current one (another may
+            # be gone).
             place = folder / "checkout"
             if not place.exists() or place.read_text() != str(ROOT):
                 _pip(python, "--no-deps", "-e", str(ROOT))
@@ -98,7 +99,9 @@ def _made(version: str) -> str:
 
 
 def _dependencies() -> list[str]:
-    """Ours, and the tests': a new one must be installed. (Our own code needs nothing: its install is editable.)"""
+    """The requirements of the project and its tests. A new one must be installed. The project itself is installed as
+    editable.
+    """
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -129,7 +132,7 @@ def _run(command: list[str]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process of a parallel test run installs, the others wait for it."""
+    """One process of a parallel test run installs, and the others wait."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

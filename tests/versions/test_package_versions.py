@@ -1,4 +1,4 @@
-"""Packages on each end of the range: the contract that packages/dynamo have with Dynamo."""
+"""Tests of packages on both ends of the supported range: the parts of Dynamo that packages/dynamo relies on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from support_packages import CASES, LAST, run, write
 
 pytestmark = pytest.mark.versions
 
-VERSIONS = ("2.11.0", "2.15.0")  # tests/packages/test_package_soundness.py has the everyday one
-PARTS = 3  # each within a test's time also on a busy machine
-# Where a version itself is wrong, raises or breaks the graph: it has nothing to keep of what they are about.
+VERSIONS = ("2.11.0", "2.15.0")  # tests/packages/test_package_soundness.py covers the everyday version
+PARTS = 3  # each part stays within a test's time limit on a busy machine
+# Cases that this version itself computes incorrectly, raises for, or breaks the graph in, so there is nothing to
+# record.
 NOT_IN = {
     "2.11.0": (
         "attribute_that_a_tensor_had_not", "closure_of_a_subclass_of_a_function", "method_that_gives_members_of_a_set",
@@ -23,15 +24,15 @@ NOT_IN = {
         "package_that_is_not_installed", "subclass_of_a_function", "value_among_the_builtins",
         "what_has_no_order_in_a_set_9",
     ),
-    # 2.15.0 does not ask a class for its property __class__: plain torch.compile takes another branch than eager.
+    # 2.15.0 ignores a class's property __class__, so plain torch.compile takes another branch than eager.
     "2.15.0": ("native_call_class_class_property", "native_call_class_class_property_again"),
 }  # fmt: skip
-# What this version traces, and the everyday one runs by itself or takes for another.
+# Cases that this version traces, while the everyday version runs them itself or treats them differently.
 KEPT_IN = {
     "2.11.0": ["a_region_like_another"],
     "2.15.0": ["key_of_a_max", "key_of_a_max_that_is_a_class"],
 }
-# What the next process does with it, where that is not what it does on the everyday version.
+# The outcome in the later process, if it differs from that of the everyday version.
 EXPECTED = {
     "2.11.0": dict.fromkeys(  # its bytecode needs no module
         ("module_that_the_bytecode_needs_by_another_name", "module_that_the_bytecode_needs_is_gone"), USED
@@ -42,7 +43,9 @@ EXPECTED = {
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("version", VERSIONS)
-def test_packages(host: Host, python_of: Callable[[str], str], version: str, part: int) -> None:
+def test_package_cases_are_right_on_each_version(
+    host: Host, python_of: Callable[[str], str], version: str, part: int
+) -> None:
     python = python_of(version)
     host.start_daemon()
     write(host.root / "before", after=False)
@@ -60,10 +63,12 @@ def test_packages(host: Host, python_of: Callable[[str], str], version: str, par
         if EXPECTED.get(version, {}).get(name, case.expected) == USED:
             as_expected = states <= {"used", "skipped"} and after["frames"] == {}
         else:
-            # What Dynamo leaves to Python is right with any value. After a graph break the first part may be used.
+            # A frame that Dynamo leaves to Python is right for any value. After a graph break the first part may be
+            # used.
             as_expected = states == {"skipped"} or not states <= {"used", "skipped"}
         right = set(before["states"]) == kept and as_expected
-        # 2.11 cannot trace what Dynamo calls in some classes: it runs such a function itself, in each process.
+        # 2.11 cannot trace some functions of classes that Dynamo calls. It leaves such a function to Python in each
+        # process.
         skipped = any(message == "skipped" for _code, message, *_more in before["reasons"])
         by_python = version == "2.11.0" and skipped and states in ({"skipped"}, {"skipped", "used"})
         right = before["equal"] and after["equal"] and (right or by_python)

@@ -1,5 +1,6 @@
-"""User Triton kernels: named, keyed and rebuilt in another process. Where Triton is installed with torch, so not with
-torch for the CPU; capturing needs no GPU, compiling does (tests/gpu).
+"""Tests of user Triton kernels: named, keyed, and rebuilt in another process.
+
+They need Triton, which torch for the CPU does not install. Capture needs no GPU, but a compile does (tests/gpu).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-# A test starts a dozen processes, each of which imports torch.
+# Each test starts a dozen processes, each of which imports torch.
 pytestmark = [pytest.mark.versions, pytest.mark.timeout(3000)]
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "user_kernel_program.py"
@@ -93,7 +94,7 @@ nested = {"hidden": inside, "closed": with_a_closure}
 
 
 class Project:
-    """A folder with the user's modules, and programs run on it."""
+    """A folder with the user's modules, and programs that run on it."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self.folder, self.python = folder, python
@@ -134,20 +135,20 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, python_of: Callable[
     return Project(tmp_path, python)
 
 
-def test_kernels_are_rebuilt_in_another_process_and_their_number_there_is_not_in_the_key(project: Project) -> None:
+def test_kernels_are_rebuilt_in_another_process_and_keyed_without_numbers(project: Project) -> None:
     first = project.capture("added", "tuned", "typed")
     assert [launch["kernel"] for launch in first["launches"]] == ["kernels.added", "kernels.tuned", "kernels.typed"]
     assert first["launches"][1]["configs"] and first["launches"][0]["constants"] == {"n": "64", "B": "16"}
     assert first["modules"] == ["kernels"]
     assert project.decode() == {"launches": first["launches"]}
-    # Other numbers for the same kernels: this process has launched another one before.
+    # The kernels have other numbers here, because this process launched another kernel before.
     again = project.capture("added", "tuned", "typed", first=["other", "tuned"])
     assert again["key"] == first["key"]
     assert project.capture("added", "tuned")["key"] != first["key"]
     assert project.capture("added")["key"] != project.capture("other")["key"]
 
 
-def test_an_edit_changes_the_key_and_what_was_captured_before_is_refused(project: Project) -> None:
+def test_edit_changes_the_key_and_refuses_earlier_captures(project: Project) -> None:
     keys = [project.capture("added", "tuned")["key"]]
     for name, before, after in (
         ("kernels.py", "+ SHIFT", "- SHIFT"),
@@ -160,14 +161,14 @@ def test_an_edit_changes_the_key_and_what_was_captured_before_is_refused(project
     assert len(set(keys)) == len(keys)
 
 
-def test_a_global_that_the_program_has_set_is_in_the_key_and_a_worker_without_it_refuses(project: Project) -> None:
+def test_global_set_by_the_program_is_in_the_key(project: Project) -> None:
     as_written = project.capture("added")
     changed = project.capture("added", set={"SHIFT": 5})
     assert changed["key"] != as_written["key"]
     assert "another kernel" in project.decode()["refused"]
 
 
-def test_what_heuristics_have_chosen_is_in_the_key(project: Project) -> None:
+def test_choices_of_heuristics_are_in_the_key(project: Project) -> None:
     first = project.capture("guessed", "both")
     guessed, both = first["launches"]
     assert guessed["constants"]["B"] == "32"
@@ -182,7 +183,7 @@ def test_what_heuristics_have_chosen_is_in_the_key(project: Project) -> None:
 OF_THE_PROGRAM = ("added", "tuned", "guessed", "both", "typed", "hidden")
 
 
-def test_kernels_of_the_program_itself_are_made_in_another_process(project: Project) -> None:
+def test_kernels_of_the_main_program_are_rebuilt_in_another_process(project: Project) -> None:
     first = project.capture(*OF_THE_PROGRAM, main=True)
     assert first["modules"] == ["helpers", *sorted(f"kernel {name}" for name in OF_THE_PROGRAM)]
     launches = [{**launch, "kernel": launch["kernel"].replace("__main__", "precompiled.program." + name)}
@@ -191,7 +192,7 @@ def test_kernels_of_the_program_itself_are_made_in_another_process(project: Proj
     assert project.capture(*OF_THE_PROGRAM, main=True, first=["other", "tuned"])["key"] == first["key"]
 
 
-def test_what_a_kernel_of_the_program_reads_is_in_the_key(project: Project) -> None:
+def test_values_that_a_kernel_reads_are_in_the_key(project: Project) -> None:
     keys = [project.capture(*OF_THE_PROGRAM, main=True)["key"]]
     project.edit("kernels.py", "import triton\n", "import triton\n# moved\n")
     assert [project.capture(*OF_THE_PROGRAM, main=True)["key"]] == keys
@@ -215,7 +216,7 @@ def test_what_a_kernel_of_the_program_reads_is_in_the_key(project: Project) -> N
 
 @pytest.mark.reason("user-kernel")
 @pytest.mark.parametrize("main", [False, True])
-def test_a_kernel_whose_source_does_not_say_it_whole_is_bypassed(project: Project, main: bool) -> None:
+def test_kernel_without_complete_source_is_bypassed(project: Project, main: bool) -> None:
     refused = project.capture("closed", main=main)
     assert refused["code"] == "user-kernel" and "a module that can be imported" in refused["message"]
     assert "closure" in refused["message"]

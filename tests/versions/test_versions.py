@@ -1,6 +1,7 @@
-"""Virtual environments with different torch versions, served by one daemon; the core on both ends of the range.
+"""Tests of virtual environments with different torch versions, served by one daemon, and of the core on both ends of
+the range.
 
-`make test-versions`. Which environments, and what is installed where: environments.py.
+`make test-versions` runs them. environments.py describes the environments and their installation.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def test_one_daemon_serves_two_environments_at_the_same_time(host: Host, python_
 @pytest.mark.parametrize(
     ("model", "training"), [("mlp", True), ("mlp", False), ("gpt2", True)], ids=["mlp-train", "mlp-infer", "gpt2-train"]
 )
-def test_the_core_on_each_version(
+def test_models_are_swapped_and_hit_on_each_version(
     shared_host: Host, python_of: Callable[[str], str], version: str, model: str, training: bool
 ) -> None:
     python = python_of(version)
@@ -82,7 +83,7 @@ def test_the_core_on_each_version(
     assert shared_host.cached() == cached, "a client filled Inductor's own cache"
 
 
-# Rows that torch itself cannot compile: it says so, here as without us. With what a graph of theirs comes to.
+# Rows that torch itself cannot compile, with or without precompiled, and the resulting reason of each.
 NOT_COMPILED_BY_TORCH = {
     OLDEST: {
         "complex_numbers": "worker-only-error",  # its backward: 'complex' object has no attribute 'get_name'
@@ -93,13 +94,13 @@ NOT_COMPILED_BY_TORCH = {
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_the_corpus_on_both_ends_of_the_range(host: Host, python_of: Callable[[str], str], version: str) -> None:
+def test_corpus_is_served_on_both_ends_of_the_range(host: Host, python_of: Callable[[str], str], version: str) -> None:
     python = python_of(version)
     host.start_daemon()
     exempt = NOT_COMPILED_BY_TORCH.get(version, {})
     for sources in (("swap", "hit"), ("hit",)):
         answer = support_corpus.run(host, python=python)
-        # Where the graph ran eager first, its backward may be over before torch compiles it.
+        # If the graph ran eager first, its backward may be finished before torch compiles it.
         assert set(support_corpus.wrong(answer)) <= exempt.keys()
         for name, code in exempt.items():
             assert {graph[0] for graph in answer[name]["graphs"]} == {"bypassed"}

@@ -1,4 +1,4 @@
-"""What a worker has of vLLM's configuration: what was sent, and no more (tests/e2e/test_vllm.py has a vLLM)."""
+"""Tests that a worker has exactly the sent part of vLLM's configuration. tests/e2e/test_vllm.py uses a real vLLM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PassConfig:
 
 
 def of_vllm(device: str = "cuda", dump: str | None = None, model: Any = None) -> SimpleNamespace:
-    """As vLLM's, with fields that change from run to run."""
+    """A configuration like vLLM's, with fields that change from run to run."""
     return SimpleNamespace(
         compile_debug_dump_path=lambda: dump,
         compilation_config=SimpleNamespace(
@@ -36,12 +36,12 @@ def of_vllm(device: str = "cuda", dump: str | None = None, model: Any = None) ->
 
 
 def sent(config: Any) -> Any:
-    """As it arrives in a worker."""
+    """The configuration as a worker receives it."""
     plain = compiler_config._plain_value("a pass", passes._sent(config))
     return passes._Config("vllm_config", compiler_config._value(plain))
 
 
-def test_a_worker_has_what_passes_read() -> None:
+def test_worker_has_the_fields_that_passes_read() -> None:
     model = SimpleNamespace(dtype=torch.bfloat16, using_transformers_backend=lambda: False, model="/a/path")
     found = sent(of_vllm(model=model))
     assert found.compilation_config.splitting_ops == ["vllm::attention"] and found.compilation_config.mode == 3
@@ -55,7 +55,7 @@ def test_a_worker_has_what_passes_read() -> None:
 @pytest.mark.parametrize(
     "path", ["instance_id", "compilation_config.cache_dir", "scheduler_config.max_num_seqs", "parallel_config"]
 )
-def test_what_was_not_sent_cannot_be_read(path: str) -> None:
+def test_field_that_was_not_sent_cannot_be_read(path: str) -> None:
     found = sent(of_vllm())
     part, _, name = path.rpartition(".")
     with pytest.raises(CompileFailed, match=f"vllm_config.{path} ") as refused:
@@ -65,7 +65,7 @@ def test_what_was_not_sent_cannot_be_read(path: str) -> None:
 
 @pytest.mark.reason("vllm-context")
 @pytest.mark.parametrize("config", [of_vllm("cuda:1"), of_vllm(dump="/dump")], ids=["an index", "a dump"])
-def test_what_cannot_be_told(config: Any) -> None:
+def test_unsupported_configuration_is_refused(config: Any) -> None:
     with pytest.raises(Bypass) as refused:
         passes._sent(config)
     assert refused.value.code == "vllm-context"
