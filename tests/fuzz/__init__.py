@@ -1,1 +1,1 @@
-"""Random programs, swapped at random points: ``python -m tests.fuzz`` (see __main__.py)."""
+"""Fuzz tests. ``python -m tests.fuzz`` runs random programs with swaps at random points (see __main__.py)."""

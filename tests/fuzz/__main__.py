@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz``: random programs, swapped at random points.
+"""``python -m tests.fuzz``: runs random programs with swaps at random points.
 
-Each model is run by plain torch.compile, eagerly, and by ours with several schedules of swaps. Ours must come to what
-plain torch.compile comes to, in values, kinds of gradients, types of exceptions and state. Prints a line for each
-difference, with the seed that shows it, and a table at the end.
+Each program runs under plain torch.compile, eager, and precompiled with several schedules of swaps. The result under
+precompiled must equal that of plain torch.compile in values, kinds of gradients, types of exceptions and state. Prints
+a line for each difference, with the seed that reproduces it, and a table at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One program, by plain ``torch.compile``, by eager, and by ours with several schedules of swaps: what differs."""
+"""Runs one program under plain ``torch.compile``, eager, and precompiled with several schedules of swaps, and
+compares.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from .programs import Plan, Story, draw
 
 
 def differs(name: str, left: Any, right: Any, tolerance: float) -> str | None:
-    """How a fact differs from what it should be; None where it does not."""
+    """How a fact differs from the expected one, or None if it does not."""
     if type(left) is not type(right):
         return f"{name}: {left!r:.80}, not {right!r:.80}"
     if not isinstance(left, torch.Tensor):
@@ -27,11 +29,12 @@ def differs(name: str, left: Any, right: Any, tolerance: float) -> str | None:
 
 
 def difference(ours: Story, plain: Story, eager: Story, plan: Plan) -> str | None:
-    """The first fact in which ours is not plain's; None where there is none.
+    """The first fact in which our run differs from plain torch.compile, or None.
 
-    Where plain and eager have different values or strides, which is torch's own affair, a mix of them has a third.
+    Plain and eager may themselves differ in values or strides. A mix of the two may then have a third value, so it is
+    not compared.
     """
-    # Normalisation over few values enlarges bfloat16's rounding without a bound: there, the kinds are what is compared.
+    # Normalisation over few values enlarges bfloat16's rounding without a bound, so only the kinds are compared.
     tolerance = float("inf") if plan.autocast else 1e-3
     values_differ = False
     for at, ((name, left), (plains_name, right)) in enumerate(zip(ours.facts, plain.facts, strict=False)):
@@ -52,20 +55,20 @@ def difference(ours: Story, plain: Story, eager: Story, plan: Plan) -> str | Non
 
 
 def _is_refused(plan: Plan, plain: Story) -> bool:
-    """Whether plain refuses what eager, and so the stand-in, may be right in nevertheless: a change of an input that it
-    keeps, and a checkpoint whose two runs have different graphs of plain's own.
+    """Whether plain torch.compile refuses a program in which eager, and so the stand-in, may still be right: a change
+    of an input that it saves, or a checkpoint whose two runs have different graphs of plain's own.
     """
     is_changed = plan.after == "input" and ("raised", "RuntimeError") in plain.facts
     return is_changed or ("raised", "CheckpointError") in plain.facts
 
 
 def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str]]:
-    """The differences of one program, and what was counted."""
+    """Returns the differences of one program, and the counts."""
     plan = draw(seed)
     counted: collections.Counter[str] = collections.Counter(models=1)
     found = []
-    # Homogeneous programs draw random numbers as compiled code does, and are judged by their gradients; the others
-    # draw those of eager, and must come to the same.
+    # Homogeneous programs draw random numbers as compiled code does, and are checked by their gradients. Other programs
+    # draw eager's random numbers, and must have equal results.
     with contenders.settings(eagers_random_numbers=not plan.homogeneous):
         wanted, eager = contenders.plain(plan), contenders.eager(plan)
         if _is_refused(plan, wanted):
@@ -90,7 +93,7 @@ def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str
 def check_task(task: tuple[int, int]) -> tuple[list[str], collections.Counter[str]]:
     try:
         return check(*task)
-    except Exception as error:  # of the fuzz itself
+    except Exception as error:  # an error of the fuzz test itself
         return [f"seed {task[0]}: the fuzz failed: {type(error).__name__}: {error}"], collections.Counter(failed=1)
 
 

@@ -1,8 +1,8 @@
-"""What a program is run with: plain ``torch.compile``, ours with swaps at given points, and eager.
+"""The ways to run a program: plain ``torch.compile``, precompiled with swaps at given points, and eager.
 
-Everything is real but for the last step of a compile: Dynamo, Inductor's passes, AOTAutograd with Inductor's
-partitioner, the stand-in, the dispatch and the safe points. What Inductor would generate code for is run as ATen's
-operators: code is what tests/e2e looks at, and it would take thousands of hours of C++ compilers.
+All is real except the last step of a compile: Dynamo, Inductor's passes, AOTAutograd with Inductor's partitioner, the
+stand-in, the dispatch and the safe points. Instead of generated code, ATen's operators run: tests/e2e tests the code,
+which would take thousands of hours of C++ compilers here.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from .programs import Plan, Run, Story
 
 
 def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:
-    """In place of code: the same graph. Boxed, as what Inductor gives."""
+    """Returns a function that runs the graph in place of generated code. It takes a list of arguments, as Inductor's
+    does.
+    """
     output_node(module)
 
     def call(args: list[Any]) -> Any:
         given = list(args)
         args.clear()
-        # Generated code gives a view as a tensor of its own over the same memory (reinterpret_tensor).
+        # Generated code returns a view as a separate tensor over the same memory (reinterpret_tensor).
         return [
             value.detach() if isinstance(value, torch.Tensor) and value._is_view() else value
             for value in module.forward(*given)
@@ -54,7 +56,7 @@ def settings(eagers_random_numbers: bool) -> Iterator[None]:
     torch._dynamo.reset()
     with (
         torch._inductor.config.patch(fallback_random=eagers_random_numbers, force_disable_caches=True),
-        # The backward is compiled with the forward, as a worker does. And see load.py for donated buffers.
+        # The backward is compiled with the forward, as in a worker. load.py explains the setting for donated buffers.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True, donated_buffer=False),
         torch._dynamo.config.patch(cache_size_limit=64, accumulated_cache_size_limit=256),
     ):
@@ -70,7 +72,7 @@ def eager(plan: Plan) -> Story:
 
 
 class Swapped:
-    """Ours: one run of Dynamo, and any number of schedules of swaps."""
+    """A program under precompiled: one run of Dynamo, and any number of schedules of swaps."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -79,7 +81,7 @@ class Swapped:
         self._schedule = random.Random(plan.seed)
         self._run = Run(plan, lambda function: torch.compile(function, backend=self._backend))
         self._run.tick = self._tick
-        self.swaps = 0  # that came while the program ran, over all schedules
+        self.swaps = 0  # swaps while the program ran, over all schedules
         self.waits = 0
         self._span = 1
         self._safe_points = SafePoints()
@@ -91,12 +93,12 @@ class Swapped:
         self._arm(graph)
 
         def call(*args: Any) -> Any:
-            return graph.dispatch.call(*args)  # of the schedule that runs
+            return graph.dispatch.call(*args)  # of the current schedule
 
         return call
 
     def _arm(self, graph: _Graph) -> None:
-        """From eager again. Some are there from the start, some come at a tick, some never."""
+        """Reset a graph to eager. Its swap comes at the start, at a tick, or never."""
         graph.dispatch = Dispatch(
             GraphCalls(GraphReport(id="", name="")), graph.stand_in, [], lambda sizes: None,
             safe_point=self._safe_points.of(graph.code),
@@ -127,7 +129,7 @@ class Swapped:
                 self._serve(graph)
 
     def story(self) -> Story:
-        """One more schedule. What the last run left is gone, so that nothing holds swaps back but this one."""
+        """Run one more schedule. The state of the last run is discarded, so that only this run can delay its swaps."""
         before, self._ticks = self._ticks, 0
         self._safe_points = SafePoints()
         self._span = max(before, 12)

@@ -1,6 +1,6 @@
-"""What ``make fuzz-frames`` sends: valid messages of each kind, with mutated fields, bytes, frames and ZMTP.
+"""The messages of ``make fuzz-frames``: valid messages of each kind, with mutated fields, bytes, frames and ZMTP.
 
-A case is drawn from a random number generator alone, so a seed repeats it.
+A case depends only on a random number generator, so a seed reproduces it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from precompiled import wire
 
-# Encoded once: large ones cost nothing to put into a message, and no mutation reaches into them.
+# Encoded once, so that a large value costs nothing per message. No mutation changes these values.
 _ODD = [msgspec.Raw(msgspec.msgpack.encode(odd)) for odd in (  # type: ignore[var-annotated]
     None, True, -1, 0, 1 << 63, (1 << 64) - 1, -(1 << 63), 1e308, float("nan"), float("inf"), "", "\0",
     "x" * 70_000, b"\xff" * 100, [], {}, [[]] * 50, {"a": {"b": {}}}, "../../x", "/", "cuda:GPU-x", "cpu",
@@ -22,7 +22,7 @@ _ODD = [msgspec.Raw(msgspec.msgpack.encode(odd)) for odd in (  # type: ignore[va
 )]  # fmt: skip
 _SMALL = [odd for odd in _ODD if len(bytes(odd)) < 200]
 _INSERTED = ["\n", "\0", "é", "/", "..", "=", "x" * 300]
-# Headers of msgpack that announce more than there is, or what no message has.
+# msgpack headers that announce more than follows, or types that no message has.
 _HEADERS = [
     b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\x7f\xff\xff\xff",
     b"\x91" * 500, b"\x91" * 100_000, b"\xc1", b"\xd4\x01\x00", b"\xc7\xff\x05", b"\xd9\xff", b"\xde\xff\xff",
@@ -34,7 +34,7 @@ _READY = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 
 
 def templates(store: Path, interpreter: Path) -> list[bytes]:
-    """One valid message of each kind and more, encoded. ``interpreter``: compiles nothing."""
+    """At least one valid message of each kind, encoded. ``interpreter`` is an executable that compiles nothing."""
 
     def environment(executable: object, **variables: str) -> wire.Interpreter:
         return wire.Interpreter(str(executable), "/", "3.0", "2.0", "", variables)
@@ -42,7 +42,7 @@ def templates(store: Path, interpreter: Path) -> list[bytes]:
     published = environment(interpreter)
     submits = [
         wire.Submit("an-id", "key", str(store), published, "cpu", "Model.forward [0/0]", True, ["/base"]),
-        # Each mutation of its environment is another worker: one that ends at once is cheap.
+        # Each mutation of this environment starts another worker, so use one that ends at once.
         wire.Submit("other", "key2", str(store), environment("/bin/false", CXX="c++", PATH="/bin"), "cpu"),
     ]
     messages = [
@@ -74,7 +74,7 @@ def _nested(depth: int) -> list[Any]:
 
 
 class Grammar:
-    """``frames`` draws the frames of one message, ``stream`` the bytes of one connection."""
+    """``frames`` draws the frames of one message, and ``stream`` the bytes of one connection."""
 
     def __init__(self, seed: int, encoded: list[bytes], max_graph_bytes: int) -> None:
         self._random = random.Random(seed)
@@ -82,12 +82,14 @@ class Grammar:
         self._max_graph_bytes = max_graph_bytes
 
     def frames(self) -> list[bytes]:
-        """No whole message of these stops the daemon, and none is over the socket's own limit of bytes."""
+        """Draws the frames of one message. No message stops the daemon, and none exceeds the socket's own size
+        limit.
+        """
         drawn = self._random
         template = drawn.choice(self._encoded)
         message: Any = msgspec.msgpack.decode(template)
         is_submit = message["type"] == "submit"
-        # What a watch says of itself is in each later status: large ones would fill the replies of all connections.
+        # Each later status contains what a watch reports, so large values would fill the replies of all connections.
         odd = _SMALL if message["type"] == "watch" else _ODD
         for _ in range(drawn.choice((0, 0, 0, 1, 1, 1, 2, 4))):
             self._mutate(message, odd)
@@ -133,7 +135,7 @@ class Grammar:
         elif kind < 0.30:
             data = bytearray(drawn.randbytes(drawn.randrange(300)))
         elif kind < 0.302:
-            data += bytes(wire.MAX_MESSAGE_BYTES - len(data) + 1)  # over the limit of a message, below the socket's
+            data += bytes(wire.MAX_MESSAGE_BYTES - len(data) + 1)  # above a message's limit, below the socket's
         return bytes(data)
 
     def _arrange(self, frames: list[bytes]) -> list[bytes]:
@@ -154,7 +156,7 @@ class Grammar:
         return frames
 
     def stream(self) -> bytes:
-        """The bytes of a connection that speaks ZMTP badly, or speaks another protocol."""
+        """The bytes of a connection that violates ZMTP, or uses another protocol."""
         drawn = self._random
         good = _zmtp(wire.PREAMBLE, more=True) + _zmtp(wire.encode(wire.Status()), more=False)
         begun = _GREETING + _READY

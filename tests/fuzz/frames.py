@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz.frames``: fuzzed messages against a real daemon, whose worker compiles nothing.
+"""``python -m tests.fuzz.frames``: sends fuzzed messages to a real daemon, whose worker compiles nothing.
 
-Meanwhile another client asks for the daemon's status. The daemon must live and reply to it; it must refuse each message
-that is none, once, and answer each that is one; its memory, descriptors and processes must not grow. Prints the seed
-and the number of the messages that broke a rule, and keeps them below ``--keep``.
+Meanwhile another client requests the daemon's status. The daemon must stay alive and reply. It must reject each invalid
+message once, and answer each valid one. Its memory, descriptors and processes must not grow. Prints the seed and the
+number of messages that broke a rule, and keeps them below ``--keep``.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from .frame_grammar import Grammar, templates
 
 MAX_GRAPH_BYTES = 1 << 18
 CONNECTIONS = 8
-BATCH = 25  # messages of a connection, between two looks at what it was answered
-STREAM_EVERY = 20  # messages, between two connections that speak ZMTP badly
+BATCH = 25  # messages of a connection between two checks of its replies
+STREAM_EVERY = 20  # messages between two connections that violate ZMTP
 STATUS_EVERY = 2000
 SAMPLE_EVERY = 10_000
-REPLY_S = 30.0  # no measure of speed: a reply that takes longer is none
+REPLY_S = 30.0  # not a measure of speed: a later reply counts as missing
 REFUSALS = ("bad-message", "protocol-version", "too-large", "not-permitted")
 
 
 @dataclasses.dataclass
 class Findings:
-    """What was seen of the daemon."""
+    """What was observed of the daemon."""
 
     sent: int = 0
     invalid: int = 0
-    streams: int = 0  # connections that spoke ZMTP badly
-    lost: int = 0  # connections that the daemon ended, and their messages with them
+    streams: int = 0  # connections that violated ZMTP
+    lost: int = 0  # connections that the daemon closed, with their messages
     replies: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     status_s: list[float] = dataclasses.field(default_factory=list)
     rss: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # messages sent, bytes
@@ -62,7 +62,7 @@ class Findings:
 
     @property
     def growth(self) -> float:
-        """Bytes for a message, of the second half: the first has the daemon's tables filled."""
+        """Growth in bytes per message, over the second half. In the first half the daemon's tables fill up."""
         half = [(sent, rss) for sent, rss in self.rss if sent >= self.sent / 2]
         if len(half) < 3:
             return 0.0
@@ -72,7 +72,7 @@ class Findings:
 
 
 def kind_of(frames: list[bytes]) -> type[Any] | None:
-    """The message that these frames are; None: they are none, and must be refused."""
+    """The type of the message in these frames, or None if they are invalid and must be rejected."""
     if frames[0] != wire.PREAMBLE or len(frames) not in (2, 3):
         return None
     try:
@@ -87,7 +87,7 @@ def kind_of(frames: list[bytes]) -> type[Any] | None:
 
 
 class Client:
-    """A connection, what was sent on it, and what must be answered."""
+    """A connection, the messages sent on it, and the replies that are due."""
 
     def __init__(self, daemon: DaemonUnderTest, findings: Findings) -> None:
         self._daemon, self._findings = daemon, findings
@@ -111,7 +111,9 @@ class Client:
         self._raw.send(*frames)
 
     def settle(self) -> None:
-        """Wait until all is answered. Replies come in the order of the messages, so a last one shows the end."""
+        """Wait for all replies. They come in the order of the messages, so the reply to a last message shows the
+        end.
+        """
         self.send([wire.PREAMBLE, wire.encode(wire.Stats())])
         deadline = time.monotonic() + REPLY_S
         while self._stats < self._counted:
@@ -124,7 +126,7 @@ class Client:
                 continue
             _, data = self._raw.socket.recv_multipart()
             self._note(msgspec.msgpack.decode(data))
-        if self._ends.poll(0):  # by a quota, for example: ZeroMQ has connected again, and has lost what was under way
+        if self._ends.poll(0):  # closed, for example by a quota: messages in transit are lost
             return self._lose()
         if self._refused != self._invalid:
             self._findings.faults.append(f"{self._invalid} messages that are none, {self._refused} refused, by "
@@ -138,7 +140,7 @@ class Client:
         self._stats += reply["type"] == "statsreply"
 
     def _lose(self) -> None:
-        """Begin anew, with a new connection."""
+        """Start again with a new connection."""
         self._findings.lost += 1
         self.close()
         self._connect()
@@ -150,7 +152,7 @@ class Client:
 
 
 def send_stream(daemon: DaemonUnderTest, data: bytes) -> None:
-    """A connection of its own, which ends whatever the daemon replies."""
+    """Send bytes on a separate connection, which is closed whatever the daemon replies."""
     with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
         sock.settimeout(1.0)
         sock.connect(str(daemon.runtime_dir / "socket"))
@@ -158,7 +160,7 @@ def send_stream(daemon: DaemonUnderTest, data: bytes) -> None:
 
 
 def seconds_to_status(daemon: DaemonUnderTest) -> float | None:
-    """How long a new client waits for its status; None: longer than any client does."""
+    """The seconds until a new client gets its status, or None if it takes longer than any client waits."""
     started = time.monotonic()
     with raw_client(daemon.settings) as client:
         client.send(wire.PREAMBLE, wire.encode(wire.Status()))
@@ -175,7 +177,7 @@ def daemon_for_frames(directory: Path) -> Iterator[DaemonUnderTest]:
 
 
 def fuzz(daemon: DaemonUnderTest, count: int, seed: int, *, keep: Path | None = None, shown: bool = False) -> Findings:
-    """Send ``count`` messages; what was seen."""
+    """Send ``count`` messages, and return what was observed."""
     findings = Findings()
     ps = psutil.Process(daemon.pid)
     findings.quiet_status_s = sorted(seconds_to_status(daemon) or REPLY_S for _ in range(20))[10]
@@ -228,7 +230,7 @@ def _look(daemon: DaemonUnderTest, findings: Findings) -> None:
 
 
 def _sample(ps: psutil.Process, findings: Findings, started: float, shown: bool) -> None:
-    with contextlib.suppress(psutil.Error):  # ended: the next look says so
+    with contextlib.suppress(psutil.Error):  # the process has ended; the next check reports it
         findings.rss.append((findings.sent, ps.memory_info().rss))
         if shown:
             seconds, rss = time.monotonic() - started, findings.rss[-1][1] / 2**20
@@ -237,12 +239,12 @@ def _sample(ps: psutil.Process, findings: Findings, started: float, shown: bool)
 
 
 def _afterwards(daemon: DaemonUnderTest, ps: psutil.Process, findings: Findings, before: int) -> None:
-    """What a daemon that has no client any more still holds."""
+    """Check what the daemon still holds once it has no clients."""
     try:
-        # A worker takes three: its stream, its output, its process. The watcher takes one.
+        # A worker needs three descriptors: its stream, its output, its process. The watcher needs one.
         wait_until(lambda: ps.num_fds() <= before + 3 * len(ps.children()), "descriptors are closed")
         with raw_client(daemon.settings) as client:
-            client.send(wire.PREAMBLE, wire.encode(wire.GiveUp([""])))  # all jobs: to start their workers takes long
+            client.send(wire.PREAMBLE, wire.encode(wire.GiveUp([""])))  # all jobs: starting workers takes long
             client.receive()
         wait_until(lambda: daemon.status().queue_depth == 0, "the queue is empty")
     except AssertionError as error:

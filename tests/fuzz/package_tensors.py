@@ -1,5 +1,7 @@
-"""Programs of ``make fuzz-packages`` in which the input decides what is done to a tensor: hooks, subclasses, settings,
-functions of torch that the program replaces. ``_G_``: see package_values.py.
+"""Programs of ``make fuzz-packages`` in which the input decides what happens to a tensor: hooks, subclasses, settings,
+torch functions that the program replaces.
+
+package_values.py explains ``_G_``.
 """
 
 # ruff: noqa: E501 - programs as text
@@ -14,7 +16,7 @@ class Pair:
 """
 _MODE = "from torch.overrides import TorchFunctionMode\nclass Mode(TorchFunctionMode):\n"
 
-# A definition, an expression of x, and what a ``with`` statement is given around eager and compiled code (or "").
+# A definition, an expression of x, and the argument of a ``with`` statement around eager and compiled code (or "").
 TENSORS = {
     "forward hook": (f"{_LINEAR}lin.register_forward_hook(lambda m, a, o: o * _G_)", "lin(x)", ""),
     "forward hook that is there": (f"{_LINEAR}if CH: lin.register_forward_hook(lambda m, a, o: o * 3.0)", "lin(x)", ""),
@@ -70,7 +72,7 @@ TENSORS = {
     "cond": ("def two(x): return x * 2.0\ndef three(x): return x * _G_", "torch.cond(x.detach().sum() > -99.0, three, two, (x.detach(),))", ""),
 }  # fmt: skip
 
-# Functions of torch that the program replaces: what is replaced, and a use of it.
+# torch functions that the program replaces: the owner, the name, and a use.
 REPLACED = {
     "torch.relu": ("torch", "relu", "F.relu(x)"),
     "torch.relu of a module": ("torch", "relu", "nn.ReLU()(x)"),
@@ -105,7 +107,7 @@ REPLACED = {
     "os.getenv": ("os", "getenv", "x * len(os.getenv('FUZZED_VALUE'))"),
     "itertools.chain": ("itertools", "chain", "x * sum(itertools.chain([1.0], [2.0]))"),
 }  # fmt: skip
-# What REPLACED puts there: the original's result is changed, whatever its type.
+# The replacement for REPLACED changes the original's result, whatever its type.
 REPLACEMENT = f"""
 {_LINEAR}
 original = PLACE.NAME

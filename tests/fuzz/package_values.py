@@ -1,12 +1,12 @@
-"""Where a program of ``make fuzz-packages`` gets the value that the input decides (package_grammar.py puts it to use).
+"""The origins of the value that the input decides, for programs of ``make fuzz-packages`` (package_grammar.py uses it).
 
-In all texts ``_G_`` stands for an expression from READ_BY, which gives 2.0, and 3.0 where the input has changed.
+In all texts ``_G_`` stands for an expression from READ_BY, which evaluates to 2.0, or to 3.0 if the input has changed.
 """
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
-# How a function gets the value: a definition, and an expression.
+# Ways for a function to get the value: a definition, and an expression.
 READ_BY = {
     "global": ("G = V", "G"),
     "helper": ("def helper(): return V", "helper()"),
@@ -23,7 +23,7 @@ READ_BY = {
     "cached": ("@functools.lru_cache\ndef cached(): return V", "cached()"),
 }
 
-# A definition, and an expression of a number.
+# A definition, and an expression that gives a number.
 NUMBERS = {
     "global": ("G = V", "G"),
     "class": ("class K:\n    a = V", "K.a"),
@@ -143,7 +143,7 @@ NUMBERS = {
     "staticmethod": ("class K:\n    @staticmethod\n    def m(): return _G_", "K.m()"),
 }  # fmt: skip
 
-# Of a class's special methods: the text of the method, and an expression of an instance, a class or a member (_K_).
+# Special methods of a class: the method's text, and an expression of an instance, a class or a member (_K_).
 SPECIAL = {
     "__bool__": ("def __bool__(self): return _G_ == 3.0", "(3.0 if _K_ else 2.0)"),
     "__len__": ("def __len__(self): return int(_G_)", "float(len(_K_))"),

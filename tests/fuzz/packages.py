@@ -1,12 +1,12 @@
-"""``python -m tests.fuzz.packages``: random programs in which an input decides a value, with packages and without.
+"""``python -m tests.fuzz.packages``: runs random programs in which an input decides a value, with packages and without.
 
-Each program is run by three processes: one records its packages (A), one repeats it (B), and in one the input has
-changed (C). Each result must be that of eager in the same process, or the same exception. Where it is not, a process
-without packages runs the program too: what plain torch.compile gets wrong in the same way does not count.
+Three processes run each program: one records its packages (A), one repeats it (B), and one has a changed input (C).
+Each result must equal eager's in the same process, or be the same exception. If it does not, a process without packages
+runs the program too: an error that plain torch.compile makes in the same way does not count.
 
-Prints a line for each program that is wrong, and a table at the end. Exit status: 0 if no program is wrong, 1 if one
-is. With ``--self-check`` it is the other way round: 0 if the missing facts made a program wrong, so that this command
-would have noticed it, and 1 if none is wrong.
+Prints a line for each wrong program, and a table at the end. Exit status: 0 if no program is wrong, otherwise 1. With
+``--self-check`` the status is reversed: 0 if the omitted facts made a program wrong, which shows that this command
+detects it, otherwise 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from support_packages import PROGRAM
 
 from .package_grammar import Program, program
 
-BATCH = 200  # programs of one process
+BATCH = 200  # programs per process
 TIMEOUT_S = 3600.0
 MODES = ("program", "function")
 ROWS = ("pairs", "used again", "traced again", "used when changed", "traced when changed", "input without effect",
@@ -39,7 +39,7 @@ ROWS = ("pairs", "used again", "traced again", "used when changed", "traced when
 
 @dataclass
 class Verdict:
-    """What became of a program, by ROWS, and what is wrong."""
+    """The outcome of a program, by ROWS, and its errors."""
 
     rows: list[str] = field(default_factory=lambda: ["pairs"])
     wrong: list[str] = field(default_factory=list)
@@ -48,8 +48,10 @@ class Verdict:
 def run(
     host: Host, programs: list[Program], mode: str, *, changed: bool, without: str = "nothing", plain: bool = False
 ) -> dict[int, Any]:
-    """What became of each program, by its seed, in a process of its own; in several if programs end their process."""
-    folder = host.root / f"fuzzed_{mode}_{programs[0].seed}"  # batches run at a time, each with its own input
+    """Run the programs in one process, or in several if programs end their process. Returns the outcome of each by its
+    seed.
+    """
+    folder = host.root / f"fuzzed_{mode}_{programs[0].seed}"  # batches run concurrently, each with its own input
     folder.mkdir(exist_ok=True)
     for item in programs:
         (folder / f"{mode}_{item.seed}.py").write_text(item.text)
@@ -60,13 +62,13 @@ def run(
     left, found = {f"{mode}_{item.seed}": item.seed for item in programs}, {}
     while left:
         spec = {"folder": str(folder), "cases": [*left], "without": without, "fresh": True}
-        # The mode "program" uses nothing of files that are younger than the process which the others are forked from.
+        # In mode "program" a forked process uses no file newer than the process that it was forked from.
         client = host.program(str(PROGRAM), json.dumps(spec), env=environment, forked=plain or mode == "function")
         for answer in _answers(client):
             found[left.pop(answer["case"])] = answer
         if client.process.returncode == 0:
             break
-        if left:  # the first one without an answer ended the process
+        if left:  # the first program without an answer ended the process
             found[left.pop(next(iter(left)))] = {"equal": False, "got": "died", "states": [], "error": client.text()}
     return found
 
@@ -82,7 +84,7 @@ def _answers(client: Client) -> list[dict[str, Any]]:
 
 
 def check(host: Host, programs: list[Program], mode: str, without: str = "nothing") -> dict[int, Verdict]:
-    """By the program's seed. ``mode``: of packages."""
+    """Returns the verdict of each program by its seed. ``mode`` is the mode of packages."""
     recorded = run(host, programs, mode, changed=False)
     repeated = run(host, programs, mode, changed=False)
     found = run(host, programs, mode, changed=True, without=without)
@@ -108,7 +110,7 @@ def _verdict(recorded: dict[str, Any], repeated: dict[str, Any], found: dict[str
 
 
 def _is_used(of: dict[str, Any]) -> bool:
-    """Whether nothing was traced. A program without any frame of its own counts as traced."""
+    """Whether nothing was traced. A program without any frame counts as traced."""
     return bool(of["states"]) and {*of["states"]} <= {"used", "skipped"}
 
 
@@ -180,7 +182,7 @@ def main(arguments: list[str]) -> int:
 
 
 def status(is_wrong: bool, without: str) -> int:
-    """The exit status, as the docstring of this file says."""
+    """The exit status that this file's docstring describes."""
     return int(is_wrong) if without == "nothing" else int(not is_wrong)
 
 

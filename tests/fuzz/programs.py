@@ -1,7 +1,7 @@
-"""Random small training programs, in all that a program may do around a compiled function.
+"""Random small training programs, with many things that a program may do around a compiled function.
 
-A program is a ``Plan``, drawn from a seed, and ``Run``, which carries it out on models built from it. What it does is
-the same for plain ``torch.compile``, for a swap, and for eager; what came of it is a ``Story``.
+A program is a ``Plan``, drawn from a seed, and a ``Run`` that executes it on models built from the plan. It does the
+same under plain ``torch.compile``, with swaps, and eager. The result is a ``Story``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AROUND = (
     "nothing", "nothing", "checkpoint", "checkpoint", "reentrant", "nested", "hooks", "nested-reentrant", "function",
 )  # fmt: skip
 AFTER = ("nothing", "nothing", "nothing", "mul_", "add_", "hook", "hook-calls", "slice-assign")
-# Drawn by programs from seed WIDER on: those before are what they were, and so is what they have found.
+# Programs from seed WIDER on draw from these too. Earlier seeds keep their programs, and so the errors that they found.
 WIDER = 1_000_000
 KEPT = ("leaky_relu", "clamp", "amax", "max-of-two", "prod", "lookup")
 SIZES = ("steady", "steady", "varying", "two-towers")
@@ -39,16 +39,18 @@ BACKWARDS = ("backward", "backward", "backward", "retained", "grad", "twice", "d
 
 @dataclass(frozen=True)
 class Plan:
-    """A program. ``homogeneous``: its loss is, in the weights, so that gradients tell of wrong random numbers."""
+    """A program. ``homogeneous``: its loss is homogeneous in the weights, so that gradients reveal wrong random
+    numbers.
+    """
 
     seed: int
     blocks: list[tuple[list[str], str]]
-    shared: bool  # blocks of one kind: one graph for all
-    whole: bool  # compiled as one function, rather than block by block
-    around: str  # what each call of a block is inside of
+    shared: bool  # blocks of one kind share one graph
+    whole: bool  # compiled as one function instead of block by block
+    around: str  # the context of each call of a block
     around_all: str
     after: str
-    backward: list[str]  # by step
+    backward: list[str]  # per step
     micro_batches: int
     set_to_none: bool
     autocast: bool
@@ -56,7 +58,7 @@ class Plan:
     between: str  # a call between two steps
     homogeneous: bool
     sizes: str = "steady"  # of the batches
-    fails_at: int | None = None  # the micro-batch whose lookup fails in the midst of the graph
+    fails_at: int | None = None  # the micro-batch whose lookup fails in the middle of the graph
 
 
 def draw(seed: int) -> Plan:
@@ -107,7 +109,7 @@ def _wider(plan: Plan) -> Plan:
     blocks = [block(*plan.blocks[0])] * len(plan.blocks) if plan.shared else [block(*each) for each in plan.blocks]
     inside = {name for names, _ in blocks for name in names}
     outputs = {output for _, output in blocks}
-    # What a graph had changed before it failed may differ (docs/explanation/stand-in.md).
+    # The changes that a graph made before it failed may differ (docs/explanation/stand-in.md).
     may_fail = "lookup" in inside and not inside & {"buffer", "batch-norm"} and "changes-input" not in outputs
     return replace(
         plan,
@@ -218,7 +220,7 @@ class Block(torch.nn.Module):
 
 
 class Recomputed(torch.autograd.Function):
-    """A reentrant checkpoint that somebody has written himself."""
+    """A reentrant checkpoint implemented by a user."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], x: torch.Tensor) -> Any:
@@ -248,7 +250,7 @@ class Recomputed(torch.autograd.Function):
 
 @dataclass
 class Story:
-    """What a run came to: compared fact by fact. Tensors are kept as they were."""
+    """The result of a run, compared fact by fact. Tensors are copied when they are noted."""
 
     facts: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -261,8 +263,10 @@ class UsersError(Exception):
 
 
 class Run:
-    """One run of a plan. ``compile``: makes of a function what is called in its place; ``tick``: told of each point
-    at which a swap may come.
+    """One run of a plan.
+
+    ``compile`` returns the function that is called in place of its argument. ``tick`` is called at each point where a
+    swap may come.
     """
 
     def __init__(self, plan: Plan, compile: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -277,9 +281,9 @@ class Run:
         self._forward = compile(self._through) if plan.whole else self._through
 
     def story(self) -> Story:
-        """Carry it out, from the start."""
-        # Where a recomputation ends when it has what it was for, eager has not come to all of the graph's changes of
-        # buffers, and compiled code to none: docs/explanation/stand-in.md.
+        """Run the plan from the start."""
+        # If a recomputation stops early, eager has made some of the graph's changes of buffers, and compiled code none:
+        # docs/explanation/stand-in.md.
         changes = any(name in ("buffer", "batch-norm") for inside, _ in self.plan.blocks for name in inside)
         with set_checkpoint_early_stop(not changes):
             return self._story()
@@ -321,8 +325,10 @@ class Run:
         return story
 
     def _note_homogeneity(self, story: Story, parameters: list[torch.nn.Parameter]) -> None:
-        """Euler: the gradient of a homogeneous loss, times the weights, is the loss times the degree. So it is only
-        where the backward has the dropout masks of the forward.
+        """Notes whether gradient and loss used the same dropout masks.
+
+        By Euler's theorem, the gradient of a homogeneous loss times the weights equals the loss times the degree. This
+        holds only if the backward uses the dropout masks of the forward.
         """
         degree = sum(name in ("linear", "scale") for inside, _ in self.plan.blocks for name in inside)
         products = [p.grad * p.detach() for p in parameters if p.grad is not None]
@@ -340,7 +346,7 @@ class Run:
                 block.at.fill_(at)
 
     def _rows(self) -> int:
-        """Sizes vary from some micro-batch on, so that Dynamo makes another graph of each block."""
+        """The number of rows. It varies from some micro-batch on, so that Dynamo traces another graph of each block."""
         return ROWS + (2 * (self._number % 3) if self.plan.sizes == "varying" else 0)
 
     def _through(self, x: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""The short form of ``make fuzz-frames``."""
+"""A short run of ``make fuzz-frames``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short form of ``make fuzz-packages``."""
+"""A short run of ``make fuzz-packages``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _wrong(verdicts: dict[int, Verdict]) -> list[str]:
     return [wrong for verdict in verdicts.values() for wrong in verdict.wrong]
 
 
-def test_a_changed_input_gives_what_eager_gives(shared_host: Host) -> None:
+def test_changed_input_gives_the_result_of_eager(shared_host: Host) -> None:
     verdicts = check(shared_host, [program(seed) for seed in SEEDS], "program")
     assert not _wrong(verdicts)
     rows = [row for verdict in verdicts.values() for row in verdict.rows]
@@ -29,7 +29,7 @@ def test_a_changed_input_gives_what_eager_gives(shared_host: Host) -> None:
     assert "eager raises" not in rows
 
 
-def test_a_missing_comparison_is_noticed(shared_host: Host) -> None:
+def test_omitted_comparison_makes_a_program_wrong(shared_host: Host) -> None:
     verdicts = check(shared_host, [_shadowed_builtin()], "function", without="globals")
     assert len(_wrong(verdicts)) == 1
     assert (status(True, "globals"), status(False, "globals")) == (0, 1)
@@ -37,7 +37,7 @@ def test_a_missing_comparison_is_noticed(shared_host: Host) -> None:
 
 
 def _shadowed_builtin() -> Program:
-    """The first program in whose traced function a global may shadow a builtin."""
+    """The first program whose traced function reads a builtin that a global may shadow."""
     wanted, computed_before = {"number", "shadowed builtin"}, "attribute"
     programs = map(program, itertools.count())
     return next(one for one in programs if wanted <= {*one.made_of} and computed_before not in one.made_of)

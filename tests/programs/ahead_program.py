@@ -1,8 +1,8 @@
-"""A backend that compiles Dynamo's graph ahead of its calls, for all sizes and for one, as vLLM's does with a piece.
+"""A backend that compiles Dynamo's graph ahead of its calls, for all sizes and for one size, as vLLM does with a piece.
 
-`ahead_program.py FILE [WAY]` writes down what it has compiled, and loads that again. Checks all results with eager's,
-and prints JSON: the reports of the graphs. WAY: "refused" (what is to be compiled cannot be told), "guarded" (it holds
-for some sizes only), "load" (nothing is compiled: FILE is of an earlier run).
+`ahead_program.py FILE [WAY]` writes its compiled code to FILE and loads it again. Compares all results with eager, and
+prints JSON: the reports of the graphs. WAY: "refused" (the graph cannot be captured), "guarded" (it has size guards),
+"load" (loads FILE of an earlier run without a compile).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def halves(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def of_one_size(fakes: list[Any], size: int) -> list[Any]:
-    """The same inputs, where the size that changes is this one."""
+    """The same inputs, with ``size`` in place of the changing size."""
     with FakeTensorMode(shape_env=ShapeEnv()):
         return [
             torch.empty([size if isinstance(n, torch.SymInt) else n for n in value.shape])
@@ -88,7 +88,7 @@ def main(file: Path, way: str) -> None:
         again = AOTCompiledArtifact.deserialize(found.serialize())
         for size in (4,) if name == "four" else SIZES:
             x = torch.randn(size, 8)
-            # As Dynamo orders them: a size, then what has it.
+            # In Dynamo's order: a size, then the input that has it.
             torch.testing.assert_close(again(size, x, WEIGHT)[0], layer(x, WEIGHT))
     reports = [[graph.state, graph.source, graph.reason, graph.calls_eager] for graph in precompiled.report()]
     print(json.dumps({"graphs": reports, "in_process": in_process}))

@@ -1,6 +1,6 @@
-"""A user's program that compiles by other ways than calling what torch.compile gave. Usage: around_program.py WAY.
+"""A user's program that compiles without a call of torch.compile's result. Usage: around_program.py WAY.
 
-Checks its results against eager, and prints one line of JSON: [state, source, reason] of each graph.
+Compares its results with eager, and prints one line of JSON: [state, source, reason] of each graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A program whose connection cannot take a graph: no descriptors are left, say. It must not notice."""
+"""A program whose connection cannot take a graph (no descriptors are left, for example). The program must be
+unaffected.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def main() -> None:
     precompiled.enable()
     compiled = torch.compile(lambda x: x.sin() * 3)
     x = torch.randn(8)
-    # Also where warnings are errors, as in many test suites.
+    # Warnings are errors here, as in many test suites.
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         torch.testing.assert_close(compiled(x), x.sin() * 3)

@@ -1,7 +1,7 @@
-"""A user's program, run in a process of its own: plain torch.compile under the hook, checked against eager.
+"""A user's program in a separate process: plain torch.compile under the hook, compared with eager.
 
-Usage: client_program.py SPEC, a JSON object (see ``main``). Prints one line of JSON at its end, and ``@event`` lines on
-the way, for the tests to wait on; with ``"steps_until"`` it steps until a file appears.
+Usage: client_program.py SPEC, a JSON object (see ``main``). Prints one line of JSON at its end. Before that it prints
+``@event`` lines, for which tests wait. With ``"steps_until"`` it steps until a file appears.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.system
 
 
 def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """A model with random weights, and its inputs. Dropout is 0: eager and compiled draw it differently."""
+    """A model with random weights, and its inputs. Dropout is 0, because eager and compiled code draw it
+    differently.
+    """
     torch.manual_seed(0)
     if name == "mlp":
         model = _Mlp()
@@ -74,14 +76,14 @@ def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
 
 
 class _Reduction(torch.nn.Module):
-    """Looped reductions of one kernel that takes more registers than a GPU has for full occupancy."""
+    """Looped reductions in one kernel, which needs more registers than a GPU has for full occupancy."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x * x.sin(), (x.shape[1],)) * (x * x.cos()).var(1, keepdim=True)
 
 
 class _Sum(torch.nn.Module):
-    """Its backward computes nothing."""
+    """A model whose backward computes nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +94,7 @@ class _Sum(torch.nn.Module):
 
 
 class _Chain(torch.nn.Module):
-    """One kernel of so many operators that their names have more than 150 characters."""
+    """One kernel with so many operators that its name has more than 150 characters."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for name in ("hardsigmoid", "logsigmoid", "hardswish", "softplus", "leaky_relu", "softshrink", "hardshrink"):
@@ -112,7 +114,7 @@ class _Mlp(torch.nn.Module):
 
 
 class _Broken(torch.nn.Module):
-    """Two inputs over one memory: a graph that precompiled does not take."""
+    """Two inputs that share memory, which gives a graph that precompiled refuses."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.relu(x) + 1
@@ -125,7 +127,9 @@ def first_tensor(output: Any, training: bool) -> torch.Tensor:
 
 
 def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training: bool) -> list[torch.Tensor]:
-    """One step; the result and, when training, all gradients. State that the step changes (batch norm) is restored."""
+    """One step. Returns the result and, when training, all gradients. Restores state that the step changes (batch
+    norm).
+    """
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if training:
         result = first_tensor(function(**inputs), True)
@@ -143,9 +147,10 @@ def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training
 
 
 def compare(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    """Within the tolerances of torch's own tests for Inductor (test_torchinductor.py: atol 1e-4, rtol 1e-4 up).
+    """Compare within the tolerances of torch's own Inductor tests (test_torchinductor.py: atol 1e-4, rtol 1e-4 up).
 
-    On a made-up device, whose kernels do not run, only what the values lie in: but for steps that ran eager.
+    Kernels of a made-up device do not run, so only shapes, types and strides are compared there, except for eager
+    steps.
     """
     import precompiled
 
@@ -186,7 +191,7 @@ def main() -> None:
     if spec.get("current") is not None:
         torch.cuda.set_device(spec["current"])
     model, inputs = model.to(device), to_device(inputs, device)
-    # Every process that this one starts from here on, also one that has ended by the time the children are listed.
+    # Every process that this one starts from here on, including those that end before the children are listed.
     started: list[str] = []
     sys.addaudithook(lambda event, args: started.append(f"{event} {args[:2]}") if event in STARTS else None)
     expected = step(model, model, inputs, training)
@@ -212,7 +217,7 @@ def main() -> None:
             steps += 1
         say("stepped-on")
     waited = precompiled.wait(spec.get("wait_s", 300))
-    # CUDA graphs are warmed up in a first step, recorded in a second, and replayed from then on.
+    # CUDA graphs are warmed up in a first step, recorded in a second, and replayed afterwards.
     for _ in range(2 if device == "cpu" else 4):
         compare(step(compiled, model, inputs, training), expected)
     reports = [vars(graph) for graph in precompiled.report()]
@@ -222,7 +227,7 @@ def main() -> None:
         "waited": waited,
         "reports": reports,
         "steps_before": steps,
-        # torch/_dynamo/backends/common.py counts each graph that AOTAutograd is asked to compile in this process.
+        # torch/_dynamo/backends/common.py counts each graph that AOTAutograd compiles in this process.
         "compiles": torch._dynamo.utils.counters["aot_autograd"]["total"],
         "children": _children(),
         "started": [line for line in started if "precompiled.service" not in line],

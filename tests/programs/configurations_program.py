@@ -1,7 +1,8 @@
-"""One text, two configurations of one HuggingFace model: which one runs is an argument, as in a user's script.
+"""One program with two configurations of a HuggingFace model. An argument selects the configuration, as in a user's
+script.
 
-Usage: configurations_program.py MODEL one|other. Prints a line of JSON: whether compiled code gave eager's result, and
-what became of each function's package.
+Usage: configurations_program.py MODEL one|other. Prints a line of JSON: whether the compiled result equals eager's, and
+the outcome of each function's package.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from precompiled.client.process import PROCESS
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": 1}
 TEXT = {**SMALL, "vocab_size": 64, "max_position_embeddings": 32}
 OTHER = {"num_hidden_layers": 2}
-# The model's class, the arguments of its configuration, and what the other configuration changes.
+# The model's class, the arguments of its configuration, and the changes of the other configuration.
 MODELS = {
     "gpt2": ("GPT2Model", {"n_embd": 32, "n_head": 4, "n_layer": 1, "vocab_size": 64, "n_positions": 32},
              {"n_layer": 2, "activation_function": "relu"}),

@@ -1,9 +1,9 @@
-"""The corpus: what programs do, a row each, compiled under the hook and checked against eager.
+"""The corpus: features of user programs, one row each, compiled under the hook and compared with eager.
 
-Usage: corpus_program.py [every-sixteenth] [NAME ...]. Prints a JSON object: per row the state, source, reason and key
-of each graph, how many graphs this process compiled itself, and, with packages on, what became of each frame. A row is
-called twice, before the swap and after it, with all its inputs; outputs, gradients of inputs and parameters, and what
-it did to its inputs are compared with eager's.
+Usage: corpus_program.py [every-sixteenth] [NAME ...]. Prints a JSON object with, per row, the state, source, reason and
+key of each graph, the number of graphs that this process compiled itself, and with packages the outcome of each frame.
+All calls of a row run before the swap and again after it. Outputs, gradients of inputs and parameters, and changed
+inputs are compared with eager's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""One small function on a GPU, as CUDA's users run it, while its swap is due.
+"""One small function on a GPU, in typical uses of CUDA, at the time of its swap.
 
-Usage: cuda_program.py WAY: the name of a function below. Prints a line of JSON. ``@event`` lines are for the test.
+Usage: cuda_program.py WAY, which is the name of a function below. Prints a line of JSON, and ``@event`` lines for the
+test.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def told(**more: Any) -> dict[str, Any]:
 
 
 def captured(call: Any, meanwhile: Any = lambda: None) -> torch.cuda.CUDAGraph:
-    """``call`` in a CUDA graph, twice; ``meanwhile`` happens in between, and in the capture."""
+    """Captures ``call`` twice in a CUDA graph. ``meanwhile`` runs between the two calls, during the capture."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
@@ -36,13 +37,13 @@ def captured(call: Any, meanwhile: Any = lambda: None) -> torch.cuda.CUDAGraph:
 
 
 def check(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Kernels of a made-up device do not run."""
+    """Compares values, except on a made-up device, whose kernels do not run."""
     if not os.environ.get("CUDA_MADE_UP"):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def capture() -> dict[str, Any]:
-    """The swap becomes due in a capture; a second capture comes after the first call since then."""
+    """The artifact arrives during a capture. A second capture follows the first call after that."""
     compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
     compiled(x)  # traced, and submitted
     waited, found = [], []
@@ -58,12 +59,12 @@ def capture() -> dict[str, Any]:
 
 
 def compile_in_capture() -> dict[str, Any]:
-    """What is to be compiled in this process after all, since a worker may not, is not compiled in a capture."""
+    """A graph that this process must compile itself, because a worker may not, is not compiled during a capture."""
 
     def fused(x: torch.Tensor) -> torch.Tensor:
         return (x.sin().sum(-1, keepdim=True) * x).cos()
 
-    # A made-up device has no times to decide this by.
+    # A made-up device has no times for this decision.
     compiled, x = torch.compile(fused, options={"benchmark_fusion": True}), torch.randn(4096, 64, device="cuda")
     compiled(x)
     precompiled.wait(300)
@@ -74,7 +75,7 @@ def compile_in_capture() -> dict[str, Any]:
 
 
 def stream() -> dict[str, Any]:
-    """All calls are on a stream of the program's own."""
+    """All calls are on a stream of the program."""
     compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
     own = torch.cuda.Stream()
     with torch.cuda.stream(own):
@@ -85,7 +86,7 @@ def stream() -> dict[str, Any]:
 
 
 def snapshot() -> dict[str, Any]:
-    """The allocator's history is recorded, from before the first call to after the swap."""
+    """The allocator's history is recorded from before the first call until after the swap."""
     torch.cuda.memory._record_memory_history()
     compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
     compiled(x)
@@ -97,7 +98,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def sanitized() -> dict[str, Any]:
-    """A forward and a backward of a model, by kernels out of artifacts and by cuBLAS."""
+    """A forward and a backward of a model, with kernels from artifacts and from cuBLAS."""
     net = torch.nn.Sequential(torch.nn.Linear(65, 131), torch.nn.GELU(), torch.nn.LayerNorm(131)).cuda()
     compiled, x = torch.compile(net), torch.randn(32, 65, device="cuda", requires_grad=True)
     for _ in range(2):
@@ -108,8 +109,9 @@ def sanitized() -> dict[str, Any]:
 
 
 def full() -> dict[str, Any]:
-    """Nearly all memory of the GPU is this process's while a worker is to measure products of large matrices, or, on a
-    made-up GPU, where a worker measures nothing, to fold a constant.
+    """This process holds nearly all memory of the GPU while a worker measures products of large matrices.
+
+    On a made-up GPU, where a worker measures nothing, the worker folds a constant instead.
     """
 
     def product(x: torch.Tensor) -> torch.Tensor:
@@ -121,7 +123,7 @@ def full() -> dict[str, Any]:
     made_up = bool(os.environ.get("CUDA_MADE_UP"))
     function, size, left = (masked, 256, 1 << 20) if made_up else (product, 8192, 1 << 30)
     compiled, x = torch.compile(function, mode="max-autotune-no-cudagraphs"), torch.randn(size, size, device="cuda")
-    function(x)  # the allocator keeps what it took
+    function(x)  # the allocator keeps its memory
     hog = [torch.empty(torch.cuda.mem_get_info()[0] - left, dtype=torch.uint8, device="cuda")]
     compiled(x)
     precompiled.wait(300)
@@ -166,7 +168,7 @@ def with_a_closure() -> Any:
 
 
 def kernels(inner: Any = None) -> dict[str, Any]:
-    """Triton kernels of the program itself: at its top, autotuned, and in a function."""
+    """Triton kernels of the program: at module level, autotuned, and in a function."""
     inner = inner or inside()
 
     def launched(x: torch.Tensor) -> torch.Tensor:
@@ -185,7 +187,7 @@ def kernels(inner: Any = None) -> dict[str, Any]:
 
 
 def closures() -> dict[str, Any]:
-    """The same where the last one has a closure, which torch does not compile."""
+    """The same, but the last kernel has a closure, which torch does not compile."""
     try:
         return kernels(with_a_closure())
     except Exception as error:
@@ -193,7 +195,7 @@ def closures() -> dict[str, Any]:
 
 
 def plain() -> dict[str, Any]:
-    """Waits for the test before each graph: the first one's worker is still there for the second."""
+    """Waits for the test before each graph. The worker of the first graph still exists for the second."""
     compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
     compiled(x)
     precompiled.wait(300)
@@ -206,9 +208,11 @@ def attended(x: torch.Tensor) -> torch.Tensor:
 
 
 def attention_order() -> dict[str, Any]:
-    """The same graph before and after the process's first attention, at which torch puts cuDNN's first on some GPUs."""
+    """The same graph before and after the process's first attention, when torch moves cuDNN to the front on some
+    GPUs.
+    """
     x = torch.randn(1, 2, 16, 32, device="cuda")
-    # Where a program has left no kernel for what we ask with, there is an order all the same.
+    # An order exists even if the program has disabled every kernel that could run this query.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
         torch.compile(waved)(x)
         precompiled.wait(300)
@@ -229,7 +233,7 @@ def attention_package() -> dict[str, Any]:
 
 
 def package() -> dict[str, Any]:
-    """What Dynamo traced is kept, or was."""
+    """A run that records a package, or uses one."""
     return with_packages(plain())
 
 

@@ -1,7 +1,7 @@
-"""Has each function of packages/ raise in turn, while functions are traced and while packages are used.
+"""Makes each function of packages/ raise in turn, while functions are traced and while packages are used.
 
-Usage: failing_steps_program.py PART PARTS: the functions whose number, modulo PARTS, is PART. Prints a line of JSON:
-how many functions were made to raise, how many were called, what reached the program, and what was counted.
+Usage: failing_steps_program.py PART PARTS, for the functions whose number modulo PARTS is PART. Prints a line of JSON:
+how many functions were made to raise, how many were called, which exceptions reached the program, and the counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import precompiled.packages
 from precompiled.client import session
 from precompiled.client.process import PROCESS
 
-# The guards themselves, and what switches packages on and off.
+# The functions that contain exceptions, and those that switch packages on and off.
 NOT_MADE_TO_RAISE = {
     "contained", "_contained", "_looking", "looking", "name_graph", "serialize_guards", "_note_failure", "failed",
     "tracing", "watching", "paused", "is_tracing", "_routed", "_end_contained",
@@ -37,7 +37,7 @@ FOUND: dict[str, Any] = {"made to raise": 0, "called": 0, "reached the program":
 
 
 class NoException(BaseException):
-    """What an object of the program may raise as well."""
+    """An exception that is not an Exception, as an object of the program may raise."""
 
 
 def functions() -> Iterator[tuple[Any, str]]:
@@ -52,7 +52,7 @@ def functions() -> Iterator[tuple[Any, str]]:
 
 
 def compiled(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function with code of its own, and the same graph as all others."""
+    """A compiled function with its own code, and the same graph as all others."""
     scope: dict[str, Any] = {"torch": torch, "__name__": "__main__"}
     exec(f"def function_{number}(x):\n    return torch.mm(x, x)\n", scope)
     return torch.compile(scope[f"function_{number}"])
@@ -70,7 +70,7 @@ def attempt(owner: Any, name: str, error: BaseException) -> None:
         for function in (compiled(next(NUMBERS)), torch.compile(known)):
             try:
                 assert torch.equal(function(X), torch.mm(X, X))
-            except BaseException as reached:  # whatever it is, plain torch.compile would not have raised it
+            except BaseException as reached:  # plain torch.compile would not have raised it
                 FOUND["reached the program"].append([f"{owner.__name__}.{name}", repr(reached)[:200]])
         assert PROCESS.packages is not None
         PROCESS.packages.flush()
@@ -96,7 +96,7 @@ def main() -> None:
             if number % parts == part:
                 for error in (RuntimeError("made to raise"), NoException("made to raise")):
                     attempt(owner, name, error)
-    # Not the ledger's own counts: a thread may have sent them to the daemon already.
+    # Not the ledger's counts, because a thread may have sent them to the daemon already.
     FOUND["counted"] = Counter(call.args[1] for call in counting.mock_calls if call.args[0] == "not_kept")
     print(json.dumps(FOUND))
 

@@ -1,4 +1,4 @@
-"""Several distinct graphs at once, under the hook: run eager, awaited, run again. Prints one line of JSON.
+"""Several different graphs at once under the hook: run eager, awaited, run again. Prints one line of JSON.
 
 Usage: farm_program.py GRAPHS [SEED]
 """

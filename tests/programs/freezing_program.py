@@ -1,4 +1,4 @@
-"""A model with frozen weights that are changed in place, beside plain torch.compile.
+"""A model with frozen weights that are changed in place, compared with plain torch.compile.
 
 Usage: freezing_program.py before-the-swap | after-the-swap | of-another-value
 """
@@ -26,7 +26,9 @@ def model() -> torch.nn.Sequential:
 
 
 def before_the_swap() -> bool:
-    """A weight is changed while the artifact is awaited, in a way that torch does not count; equal to eager then?"""
+    """Changes a weight while the artifact is awaited, without a change of its version counter. Returns whether the
+    result equals eager's.
+    """
     made = model()
     compiled = torch.compile(made)
     compiled(X)
@@ -37,7 +39,7 @@ def before_the_swap() -> bool:
 
 
 def changed_one_by_one(compiled: Callable[..., torch.Tensor], made: torch.nn.Module) -> list[torch.Tensor]:
-    """The result with each of the weights changed in place, and back again."""
+    """The results with each weight changed in place in turn, and restored."""
     found = []
     for weight in made.parameters():
         before = weight.clone()
@@ -48,7 +50,7 @@ def changed_one_by_one(compiled: Callable[..., torch.Tensor], made: torch.nn.Mod
 
 
 def after_the_swap() -> bool:
-    """Are the results of changes in place those of plain torch.compile, whatever they are?"""
+    """Returns whether changes in place have the same results as under plain torch.compile."""
     made = model()
     compiled = torch.compile(made)
     compiled(X)

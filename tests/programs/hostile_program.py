@@ -1,7 +1,7 @@
-"""A program with globals that answer a look by raising, by running code, or by something odd.
+"""A program with globals that raise, run code, or return odd values when they are inspected.
 
-Usage: hostile_program.py. Prints a line of JSON: the result of a compiled function that uses none of them, of one that
-uses some, and which code of theirs ran meanwhile.
+Usage: hostile_program.py. Prints a line of JSON: the result of a compiled function that uses none of these globals, the
+result of one that uses some, and which of their code ran meanwhile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Each operator that torch has samples for (OpInfo), its first sample, on the CUDA device and on the CPU.
+"""Runs the first sample of each operator that torch has samples for (OpInfo), on the CUDA device and on the CPU.
 
-Prints a line of JSON: ``equal``, names; ``refused``, by name why; ``wrong``, by name what differs.
+Prints a line of JSON: ``equal`` (names), ``refused`` (the reason by name), ``wrong`` (the difference by name).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-# Random numbers, or memory that nobody has written.
+# Operators that return random numbers or uninitialised memory.
 DRAWN = ("rand", "empty", "bernoulli", "multinomial", "normal", "dropout", "uniform", "cauchy", "exponential",
          "geometric", "rrelu", "pca_lowrank", "svd_lowrank", "fractional_max_pool", "lobpcg")  # fmt: skip
 
@@ -28,7 +28,7 @@ def main() -> None:
         try:
             sample = next(iter(op.sample_inputs("cpu", torch.float32)))
             expected = op(sample.input, *sample.args, **sample.kwargs)
-        except Exception:  # a sample that the CPU cannot have
+        except Exception:  # a sample that the CPU does not support
             continue
         there = sample.transform(moved)
         try:

@@ -1,7 +1,8 @@
-"""Compiled optimizers in training loops: each eager and compiled, and says what packages made of the optimizer's step.
+"""Compiled optimizers in training loops: each runs eager and compiled, and reports the packages of the optimizer's
+step.
 
-Usage: optimizers_program.py SPEC, a JSON object: ``after`` (whether each loop is the later one), ``loops``. Prints a
-line of JSON: by loop, whether it is equal to eager, and by frame what packages made of it.
+Usage: optimizers_program.py SPEC, a JSON object: ``after`` (whether to use the later form of each loop), ``loops``.
+Prints a line of JSON: for each loop, whether it equals eager, and the package outcome of each frame.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def two_groups(parameters: Parameters) -> torch.optim.Optimizer:
 
 
 def with_state(parameters: Parameters) -> torch.optim.Optimizer:
-    """As from a checkpoint: the state is there before the first step."""
+    """The state exists before the first step, as after a load of a checkpoint."""
     optimizer = torch.optim.Adam(parameters, lr=torch.tensor(0.1))
     if AFTER:
         for parameter in parameters:
@@ -83,7 +84,7 @@ def hooked(parameters: Parameters) -> torch.optim.Optimizer:
 
 
 class OwnState(torch.optim.Adam):
-    """What it makes of its state, no guard is about."""
+    """An optimizer that creates state on which there is no guard."""
 
     def _init_group(self, group: Any, *lists: Any) -> bool:
         new = [parameter for parameter in group["params"] if parameter not in self.state]
@@ -106,7 +107,7 @@ FIRST = 1.0 if AFTER else 0.5
 LOOPS: dict[str, tuple[Made, Callable[[Parameters], None]]] = {
     "adam": (lambda p: torch.optim.Adam(p, lr=0.1), gradients),
     "adamw_with_a_tensor_rate": (lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.2 if AFTER else 0.1)), gradients),
-    # Which eager refuses on the CPU.
+    # eager refuses this on the CPU
     "capturable": (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), capturable=COMPILED), gradients),
     "sgd_with_momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), gradients),
     "rmsprop": (lambda p: torch.optim.RMSprop(p, lr=0.1), gradients),
@@ -125,7 +126,7 @@ LOOPS: dict[str, tuple[Made, Callable[[Parameters], None]]] = {
 
 
 def stepped(name: str) -> tuple[list[torch.Tensor], list[weakref.ref[torch.Tensor]]]:
-    """Parameters and state after each step, and the state's tensors."""
+    """Parameters and state after each step, and weak references to the state's tensors."""
     make, set_gradients = LOOPS[name]
     size = 4 + list(LOOPS).index(name)
     torch.manual_seed(0)
@@ -151,7 +152,7 @@ def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def model_and_optimizer() -> list[torch.Tensor]:
-    """The usual recipe; then a batch of another size: by then the optimizer has marked the model's parameters."""
+    """The usual recipe, then a batch of another size. By then the optimizer has marked the model's parameters."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01))

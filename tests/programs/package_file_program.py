@@ -1,5 +1,7 @@
-"""Saves or loads a package file. Usage: package_file_program.py SPEC, a JSON object: ``folder`` (of the module),
-``module``, ``do`` ("save" or "load"), ``file``, ``check_source``. Prints a line of JSON.
+"""Saves or loads a package file.
+
+Usage: package_file_program.py SPEC, a JSON object: ``folder`` (of the module), ``module``, ``do`` ("save" or "load"),
+``file``, ``check_source``. Prints a line of JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One rank of several (gloo) that runs compiled functions under the hook, whose traces know of ranks and groups.
+"""One of several ranks (gloo) that run compiled functions under the hook, whose traces depend on ranks and groups.
 
-Usage: package_ranks_program.py SPEC, a JSON object: rank, ranks, rendezvous (a file), and order: in which order the
-ranks get groups of their own. Prints a JSON object: whether all was equal to eager, what Dynamo traced, the reports.
+Usage: package_ranks_program.py SPEC, a JSON object: rank, ranks, rendezvous (a file), and order (the order in which the
+ranks get their own groups). Prints a JSON object: whether all results equal eager's, what Dynamo traced, the reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import precompiled
 
 
 class Model(torch.nn.Module):
-    """1 MiB a layer: in buckets of 1 MiB, Dynamo's graph is cut into several."""
+    """1 MiB per layer: with buckets of 1 MiB, Dynamo's graph is split into several."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Runs cases of tests/packages/cases: each eager and compiled, and says what packages made of it.
+"""Runs cases of tests/packages/cases: each runs eager and compiled, and reports its package.
 
 Usage: packages_program.py SPEC, a JSON object: ``folder`` (of the cases' modules), ``cases``, ``without`` (a kind of
-facts that is not compared: ``leave_out``), ``fresh`` (true: Dynamo forgets each case before the next one). A case's
-module has ``build()``, which gives the function and a list of calls (tuples of arguments), and may have ``context()``
-and ``OPTIONS`` (of torch.compile). Prints a line of JSON for each case, and one at the end: by case, what ``examine``
-gives.
+facts that is not compared, see ``leave_out``), ``fresh`` (true: Dynamo forgets each case before the next one). A case's
+module has ``build()``, which returns the function and a list of calls (tuples of arguments), and may have ``context()``
+and ``OPTIONS`` (of torch.compile). Prints a line of JSON for each case, and one at the end: the result of ``examine``
+by case.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def run(function: Any, calls: Any) -> list[torch.Tensor]:
         value = function(*arguments)
         parameters = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
         found += [value.detach().clone(), *differentiated(value, [*tensors, *parameters])]
-        found += [item.detach().clone() for item in tensors]  # mutated, perhaps
+        found += [item.detach().clone() for item in tensors]  # may have been changed
     return found
 
 
 def outcome(function: Any, calls: Any) -> tuple[list[torch.Tensor], str | None]:
-    """What ``run`` gives, and None; or nothing, and the type and the text of the exception."""
+    """The result of ``run`` and None, or an empty list and the type and text of the exception."""
     try:
         return run(function, calls), None
     except Exception as error:
@@ -56,7 +56,7 @@ def outcome(function: Any, calls: Any) -> tuple[list[torch.Tensor], str | None]:
 
 
 def _text(value: torch.Tensor) -> str:
-    if type(value) is not torch.Tensor:  # a subclass may give no numbers
+    if type(value) is not torch.Tensor:  # a subclass may have no numbers
         return type(value).__name__
     return f"{value.dtype}{[round(item, 3) for item in value.flatten().tolist()]}"
 
@@ -99,7 +99,7 @@ def examine(name: str) -> dict[str, Any]:
 
 
 def leave_out(kind: str) -> None:
-    """Compare as ever, since later descriptions number what earlier ones met, but let differences of one kind pass."""
+    """Compare as usual, because later descriptions number earlier ones, but ignore differences of one kind."""
     from precompiled.packages import requirements
     from precompiled.packages.describe.errors import Mismatch
     from precompiled.packages.dynamo import dynamo_state, guard_facts, installing, unguarded
@@ -145,7 +145,7 @@ def leave_out(kind: str) -> None:
 
 def main() -> None:
     found = {}
-    torch.compile(lambda: None)  # packages are switched on with Dynamo
+    torch.compile(lambda: None)  # packages are enabled when Dynamo is loaded
     if SPEC.get("without", "nothing") != "nothing":
         leave_out(SPEC["without"])
     torch._dynamo.config.accumulated_recompile_limit = 10_000

@@ -1,6 +1,6 @@
-"""Graphs whose eager run raises and whose compiled code does not: what each call returns and leaves behind, as JSON.
+"""Graphs whose eager run raises and whose compiled code does not. Prints, as JSON, what each call returns and changes.
 
-``argv``: "wait" or "go": whether a case waits for its artifacts between two calls; then the names of cases.
+``argv``: "wait" or "go" (whether a case waits for its artifacts between two calls), then the names of cases.
 """
 
 import json
@@ -46,7 +46,7 @@ def raised(function: Callable[[], Any]) -> list[str]:
 
 
 def no_eager(x: torch.Tensor) -> torch.Tensor:
-    """Twice the whole part of ``x``, by an operator that has no eager kernel."""
+    """Twice the integer part of ``x``, by an operator without an eager kernel."""
     small = x.abs().to(torch.uint32)
     return (small + small).to(x.dtype)
 

@@ -1,8 +1,8 @@
-"""One rank of several (gloo) that computes a case twice, eager and compiled under the hook, and compares the two.
+"""One of several ranks (gloo) that compute a case twice, eager and compiled under the hook, and compare the two.
 
-Usage: ranks_program.py SPEC, a JSON object: case, rank, ranks, rendezvous (a file), and spare: how many groups to make
-before all others. ``late_s``: how long after the others it is at its first compile; ``dies``: it ends at its second
-call. Prints a JSON object with the reports.
+Usage: ranks_program.py SPEC, a JSON object: case, rank, ranks, rendezvous (a file), and spare (how many groups to
+create before all others). ``late_s`` delays its first compile, and with ``dies`` it exits at its second call. Prints a
+JSON object with the reports.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from torch.distributed.tensor.parallel import (
 
 import precompiled
 
-# What a case does, with a function that compiles or gives back what it is given: tensors that must be equal.
+# A case takes a function that compiles its argument or returns it unchanged. The resulting tensors must be equal both
+# ways.
 Case = Callable[[Callable[[Any], Any]], list[torch.Tensor]]
 
 
 def halves() -> dist.ProcessGroup:
-    """The half of the ranks that this one is in."""
+    """The half of the ranks that contains this rank."""
     ranks = dist.get_world_size()
     parts = [list(range(ranks // 2)), list(range(ranks // 2, ranks))]
     groups = [dist.new_group(part) for part in parts]
@@ -66,7 +67,7 @@ def one_group(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def several_groups(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """The world, a half, and another group of the same ranks, which stays another."""
+    """The world, a half, and a second group of the same ranks, which must stay separate."""
     first, second = halves(), halves()
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +80,7 @@ def several_groups(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 class Block(torch.nn.Module):
-    """Two linear layers, in the way that tensor parallelism shards them, between norms. ``width``: of the middle."""
+    """Two linear layers between norms, as tensor parallelism shards them. ``width`` is the size of the middle."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ def local(value: Any) -> torch.Tensor:
 def trained(
     model: torch.nn.Module, compiled: Callable[[Any], Any], loss_of: Callable[..., Any], same: int = 0
 ) -> list[torch.Tensor]:
-    """The losses of two steps, and all gradients of this rank. ``same``: ranks with one number have the same data."""
+    """The losses of two steps, and all gradients of this rank. Ranks with equal ``same`` have the same data."""
     torch.manual_seed(100 + same)
     tokens, labels = torch.randint(12, (4, 6)), torch.randint(12, (4, 6))
     function = compiled(lambda tokens, labels: loss_of(model(tokens), labels))
@@ -142,7 +143,9 @@ def new_model(**sizes: int) -> Model:
 def tensor_parallel(
     compiled: Callable[[Any], Any], size: int = 0, up: ColwiseParallel | None = None, **sizes: int
 ) -> list[torch.Tensor]:
-    """Columns and rows; the head's columns gathered. ``size``: of the ranks that share a model, by default all."""
+    """Column and row sharding, with the head's columns gathered. ``size`` is the number of ranks that share a model, by
+    default all.
+    """
     ranks = dist.get_world_size()
     size = size or ranks
     mesh = init_device_mesh("cpu", (ranks // size, size), mesh_dim_names=("dp", "tp"))["tp"]
@@ -157,7 +160,7 @@ def in_pairs(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def uneven(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """Not all ranks have shards of one size."""
+    """Ranks have shards of different sizes."""
     return tensor_parallel(compiled, up=ColwiseParallel(use_local_output=False), width=15, words=13)
 
 
@@ -174,7 +177,7 @@ def sequence_parallel(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def loss_parallel_too(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """The head's output stays sharded, and the loss is computed of the shards."""
+    """The head's output stays sharded, and the loss is computed from the shards."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     model = new_model()
     parallelize_module(model.head, mesh, ColwiseParallel(output_layouts=Shard(-1), use_local_output=False))
@@ -184,7 +187,7 @@ def loss_parallel_too(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def two_dimensional(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """Blocks in tensor parallel pairs, and sharded by FSDP2 over the pairs; each block is compiled."""
+    """Blocks in tensor-parallel pairs, sharded by FSDP2 over the pairs. Each block is compiled."""
     ranks = dist.get_world_size()
     mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
     model = new_model()
@@ -197,7 +200,7 @@ def two_dimensional(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def any_size(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """Batches of several sizes, of which one artifact serves all but the first."""
+    """Batches of several sizes. One artifact serves all sizes except the first."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     torch.manual_seed(0)
     block = parallelize_module(Block(16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -212,7 +215,9 @@ def any_size(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def plain_dtensors(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """DTensors change their placements. Without gradients they go out as such; with them torch 2.13 raises then."""
+    """DTensors change their placements. They are outputs only without gradients, since torch 2.13 raises with
+    gradients.
+    """
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)
     x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).requires_grad_()

@@ -1,4 +1,4 @@
-"""A user's program that torch refuses to compile: prints what each of three calls raised, as one line of JSON."""
+"""A user's program that torch refuses to compile. Prints what each of three calls raised, as one line of JSON."""
 
 from __future__ import annotations
 

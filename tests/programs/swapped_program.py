@@ -1,4 +1,4 @@
-"""One model, before and after its swap: what a backward that is retained gives, and one that is differentiated.
+"""One model before and after its swap: the results of a retained backward, and of a differentiated one.
 
 Prints a line of JSON.
 """

@@ -1,6 +1,7 @@
-"""A small training program for a GPU: products of odd sizes, dropout, a reduction, a function of symbolic sizes.
+"""A small training program for a GPU: products of odd sizes, dropout, a reduction, a function with symbolic sizes.
 
-Usage: target_program.py STEPS; 0: without an end. Prints one line of JSON: what it has computed, and how.
+Usage: target_program.py STEPS, where 0 means endless. Prints one line of JSON: its results, and how its graphs were
+served.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transformers' Trainer with torch_compile and gradient checkpointing, on a tiny GPT-2 with random weights.
 
-Usage: trainer_program.py SPEC, a JSON object: steps, seed, use_reentrant, and, for the swap, daemon and when
-(training_program.Swap). Prints a JSON object with the losses, and what became of the graphs.
+Usage: trainer_program.py SPEC, a JSON object: steps, seed, use_reentrant, and for the swap daemon and when
+(training_program.Swap). Prints a JSON object with the losses, and the outcome of the graphs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORDS, LENGTH, BATCH = 64, 16, 4
 
 
 class Swapping(Trainer):
-    """A step of the Trainer's is compute_loss, then the backward."""
+    """The Trainer's step calls compute_loss and then runs the backward."""
 
     swap: Swap
 
@@ -37,12 +37,12 @@ def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     torch.compiler.config.cache_key_tag = spec.get("tag", "")
-    precompiled.enable()  # nothing with PRECOMPILED=0
+    precompiled.enable()  # no effect with PRECOMPILED=0
     torch.manual_seed(0)
     config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=WORDS, n_positions=LENGTH, use_cache=False,
                         resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)  # fmt: skip
     model = GPT2LMHeadModel(config)
-    tokens = torch.randint(0, WORDS, (BATCH, LENGTH)).repeat(spec["steps"], 1)  # something to learn
+    tokens = torch.randint(0, WORDS, (BATCH, LENGTH)).repeat(spec["steps"], 1)  # repeats can be learned
     with tempfile.TemporaryDirectory() as directory:
         arguments = TrainingArguments(
             output_dir=directory, use_cpu=True, report_to=[], save_strategy="no", logging_steps=1, disable_tqdm=True,

@@ -1,11 +1,11 @@
-"""One rank of a training run in the order that a library sets it up: checkpoint, compile, then DDP or FSDP2 (gloo).
+"""One rank of a training run, set up in the order of a library: checkpoint, compile, then DDP or FSDP2 (gloo).
 
-Usage: training_program.py SPEC, a JSON object: rank, ranks, rendezvous (a file), order, parallel, steps, seed, and, for
-the swap, daemon (the pid of one that is stopped, so that no artifact comes before) and when. Prints a JSON object with
-the losses, and what became of the graphs.
+Usage: training_program.py SPEC, a JSON object: rank, ranks, rendezvous (a file), order, parallel, steps, seed, and for
+the swap daemon (the pid of a stopped daemon, so that no artifact arrives earlier) and when. Prints a JSON object with
+the losses, and the outcome of the graphs.
 
-Orders: "torchtune": each block is compiled, then checkpointed; "torchtitan": checkpointed, then compiled; "none": no
-checkpoints. Tiny, so that the swap, and not the model, is what takes place.
+Orders: "torchtune" compiles each block, then checkpoints it; "torchtitan" checkpoints, then compiles; "none" has no
+checkpoints. The model is tiny, because the run tests the swap.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Model(torch.nn.Module):
 
 
 class TwoHeads(torch.nn.Module):
-    """One graph computes both, and the loss is of one."""
+    """One graph computes both heads, and the loss uses one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,9 +92,9 @@ def built(order: str, parallel: str, backend: str) -> torch.nn.Module:
 
 
 class Swap:
-    """Lets the daemon go on at one step, and waits for the artifacts there: before the step, or before its backward.
+    """Resumes the daemon at one step, and waits there for the artifacts: before the step, or before its backward.
 
-    When "any": waits for nothing, and the run goes on until they have come.
+    If ``when`` is "any" it does not wait, and the run continues until the artifacts have arrived.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -113,12 +113,12 @@ class Swap:
 
             assert {graph.state for graph in precompiled.report()} == {"pending"}, precompiled.report()
             os.kill(self.daemon, signal.SIGCONT)
-            # Between a forward and its backward, what serves the graph may be kept until the step is over.
+            # Between a forward and its backward, the swap may have to wait until the step is over.
             assert precompiled.wait(300 if when == "before-step" else 120) or when == "before-backward"
 
 
 def all_swapped() -> bool:
-    """On each rank: they must leave the loop together."""
+    """Whether all graphs are swapped on every rank, because the ranks must leave the loop together."""
     import precompiled
 
     swapped = torch.tensor(int(precompiled.wait(0)))
@@ -138,7 +138,7 @@ def train(model: torch.nn.Module, spec: dict[str, Any], swap: Swap) -> list[floa
         output = output[0] if isinstance(output, tuple) else output
         loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), tokens.flatten())
         swap.at(step, "before-backward")
-        # It has learned by then; a run that awaits its swap for long must not diverge meanwhile.
+        # The model has learned by then. A run that waits long for its swap must not diverge.
         optimizer.param_groups[0]["lr"] = 0.05 if step < 100 else 1e-4
         loss.backward()
         optimizer.step()
@@ -156,14 +156,14 @@ def train(model: torch.nn.Module, spec: dict[str, Any], swap: Swap) -> list[floa
 def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    torch.compiler.config.cache_key_tag = spec.get("tag", "")  # an artifact of its own
+    torch.compiler.config.cache_key_tag = spec.get("tag", "")  # a separate artifact
     ranks = spec.get("ranks", 1)
     if ranks > 1:
         file = f"file://{spec['rendezvous']}"
         dist.init_process_group("gloo", init_method=file, rank=spec["rank"], world_size=ranks)
     import precompiled
 
-    precompiled.enable()  # nothing with PRECOMPILED=0
+    precompiled.enable()  # no effect with PRECOMPILED=0
     model = built(spec["order"], spec.get("parallel", ""), spec.get("backend", "inductor"))
     losses = train(model, spec, Swap(spec))
     graphs = [[graph.state, graph.source, graph.calls_eager, graph.calls_compiled] for graph in precompiled.report()]

@@ -30,7 +30,7 @@ N = 64
 
 
 def launches(module: torch.fx.GraphModule) -> list[dict[str, Any]]:
-    """What the nodes say, whatever the numbers in the table are."""
+    """The kernels that the nodes launch, independent of their numbers in the table."""
     found = []
     for node in module.graph.nodes:
         if node.op == "call_function" and "triton" in str(node.target):

@@ -1,4 +1,4 @@
-"""Has vLLM cut its graph into pieces on the CPU, where its platform takes the mode for that back."""
+"""Makes vLLM split its graph into pieces on the CPU, where its platform disables that mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Nothing(VllmInductorPass):
 
 
 class Passes(PostGradPassManager):
-    """vLLM's passes, but for one that names operators which its build for CPUs does not have."""
+    """vLLM's passes, without one that names operators which vLLM's CPU build lacks."""
 
     def configure(self, config: Any) -> None:
         super().configure(config)
@@ -24,7 +24,7 @@ class Passes(PostGradPassManager):
 
 
 def nothing(graph: Any) -> None:
-    """A pass of the program's."""
+    """A pass of the program."""
 
 
 def cut_into_pieces() -> None:

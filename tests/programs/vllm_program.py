@@ -1,9 +1,8 @@
 """A small Llama with made-up weights, served by vLLM on the CPU. Prints JSON.
 
-`vllm_program.py FOLDER [pieces [PASSES]]`. ``pieces``: vLLM cuts its graph into pieces, as it does on a GPU, and
-compiles each for a range of sizes and for one size. PASSES: "own" (there is a pass of the program's among vLLM's),
-"noops" (one of vLLM's is off). Nothing is downloaded: the model is a configuration, and prompts are numbers, so that
-no tokenizer is needed.
+`vllm_program.py FOLDER [pieces [PASSES]]`. With ``pieces`` vLLM splits its graph into pieces, as on a GPU, and compiles
+each for a range of sizes and for one size. PASSES: "own" adds a pass of the program to vLLM's, "noops" disables one of
+vLLM's. Nothing is downloaded: the model is a configuration, and prompts are numbers, so no tokenizer is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CONFIG = {
     "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "tie_word_embeddings": False,
 }  # fmt: skip
 SETTINGS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process, whose report is printed
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, which prints the report
     "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""What programs do, a row each (run by ../corpus_program.py)."""
+"""The rows of the corpus: one feature of user programs each (run by ../corpus_program.py)."""

@@ -1,4 +1,4 @@
-"""Compiled autograd: hooks, accumulation, sizes, custom Functions."""
+"""Rows about compiled autograd: hooks, accumulation, sizes, custom Functions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Exact(torch.autograd.Function):
 @with_compiled_autograd
 def autocast_off_inside() -> Row:
     def run(function: Callable[..., Any], x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
-        del function  # an eager forward: torch itself gives gradients of another dtype when this one is compiled
+        del function  # an eager forward: if this one is compiled, torch itself gives gradients of another dtype
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = Exact.apply(x, weight).float().square().mean()
             return list(torch.autograd.grad(loss, (x, weight)))
@@ -136,7 +136,7 @@ def saved_tensor_hooks() -> Row:
 
 @row
 def compiled_autograd_by_configuration() -> Row:
-    """What the setting covers: a backward that the compiled function itself runs."""
+    """The setting covers a backward that the compiled function itself runs."""
     model = linear(16, 16)
 
     def step(x: torch.Tensor) -> None:

@@ -1,3 +1,3 @@
-"""Edited by a test, in a copy."""
+"""A constant that a test edits, in a copy of this file."""
 
 BACKWARD_FACTOR = 1.5

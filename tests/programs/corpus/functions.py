@@ -1,4 +1,4 @@
-"""Custom Functions, operators that take functions, and the user's own code."""
+"""Rows about custom Functions, operators that take functions, and the user's own code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corpus.rows import Row, called, linear, rand, row
 
 # ---------------------------------------------------------------- custom Functions
 class Doubled(torch.autograd.Function):
-    """Its backward is not the true derivative: a derived or a stale one would be seen."""
+    """Its backward is not the true derivative, so a derived or stale backward would be detected."""
 
     @staticmethod
     def forward(ctx, x, factor, flag):  # type: ignore[no-untyped-def]
@@ -71,7 +71,9 @@ def activation_checkpointing() -> Row:
 
 @row
 def checkpoint_with_dropout() -> Row:
-    """Random: what is compared is its gradient with its own output. The backward computes again with the same mask."""
+    """The function is random, so its gradient is compared with its own output. The backward recomputes with the same
+    mask.
+    """
     model = linear(16, 16)
 
     def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
@@ -160,7 +162,7 @@ def flex_attention() -> Row:
 
 @row
 def flex_attention_of_several_sizes() -> Row:
-    """It must not run eager, and its sizes are symbols from the second one on."""
+    """The graph must not run eager, and its sizes are symbols from the second one on."""
     from torch.nn.attention.flex_attention import flex_attention as attention
 
     rate = 0.1
@@ -179,7 +181,7 @@ def nested_compile_region() -> Row:
 
 @row
 def regional_compilation() -> Row:
-    """Each layer is compiled by itself; they are alike, so it is one artifact."""
+    """Each layer is compiled separately. The layers are alike, so they share one artifact."""
     model = torch.nn.Sequential(*(linear(16, 16) for _ in range(4)))
     layers = torch.nn.Sequential(*(torch.compile(layer) for layer in model))
 
@@ -212,7 +214,7 @@ def tensor_subclass_of_torch() -> Row:
 
 @row
 def parameters_of_a_tensor_subclass() -> Row:
-    """As torchao's quantized weights are, and some that are trained."""
+    """torchao's quantized weights are such parameters, and so are some trained ones."""
     model = linear(8, 8, 4)
     for layer, trained in zip((model[0], model[-1]), (False, True), strict=True):
         layer.weight = torch.nn.Parameter(TwoTensor(layer.weight.detach(), layer.weight.detach() * 2), trained)
@@ -221,18 +223,18 @@ def parameters_of_a_tensor_subclass() -> Row:
 
 @row
 def tensor_subclass_that_says_objects_of_itself() -> Row:
-    """As torchao's with dynamic quantization of activations do."""
+    """torchao's subclasses with dynamic quantization of activations hold such objects."""
     tag = modules.Described("three", modules.Kind.LOUD)
     return Row(lambda x: x * 3 + 1, [(modules.Tagged(rand(8, grad=False), tag),)])
 
 
 @row
 def tensor_subclass_of_a_function() -> Row:
-    """No import leads to it: a worker has its source."""
+    """The class cannot be imported, so a worker gets its source."""
     factor = 2
 
     class Raised(torch.Tensor):
-        """Whatever is multiplied is also raised."""
+        """A tensor whose multiplication also raises it to a power."""
 
         @staticmethod
         def __new__(cls, inner: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Inputs and outputs of all kinds."""
+"""Rows about all kinds of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def integers() -> Row:
 
 @row
 def random_numbers() -> Row:
-    """Eager draws others than compiled code: what is compared is the mask of the forward with that of the backward."""
+    """Eager draws other numbers than compiled code, so the mask of the forward is compared with that of the
+    backward.
+    """
 
     def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
         x = x.detach().clone().requires_grad_()

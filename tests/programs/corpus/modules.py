@@ -1,4 +1,4 @@
-"""What rows of the corpus keep in a module: code that a worker must import."""
+"""Classes and functions of the corpus that a worker must import from a module."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ torch.library.register_autograd(
 
 
 def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """Keep matrix products, compute the rest again."""
+    """Save matrix products, and recompute the rest."""
     if op in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default):
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
@@ -73,7 +73,7 @@ class Described:
 
 
 class Tagged(torch.Tensor):
-    """A wrapper of one tensor, with a word, or what describes one, that goes along."""
+    """A wrapper of one tensor, with a tag: a word, or an object that describes one."""
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor, tag: Any) -> Tagged:

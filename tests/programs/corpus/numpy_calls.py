@@ -1,4 +1,4 @@
-"""Rows: NumPy inside of compiled functions, for which Dynamo calls torch's own."""
+"""Rows about NumPy in compiled functions, for which Dynamo calls torch's own implementation."""
 
 from __future__ import annotations
 

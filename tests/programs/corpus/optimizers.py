@@ -1,4 +1,4 @@
-"""Rows: an optimizer's step, compiled. Its parameters and its state are no arguments of the graph."""
+"""Rows about a compiled optimizer step, whose parameters and state are not arguments of the graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def steps(make: Callable[..., torch.optim.Optimizer], function: Callable[..., Any]) -> list[torch.Tensor]:
-    """Parameters and state after each of three steps; at the first one there is no state."""
+    """Parameters and state after each of three steps. At the first step there is no state."""
     torch.manual_seed(1)
     model = linear(8, 4, 2)
     optimizer = make(model.parameters())

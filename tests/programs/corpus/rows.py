@@ -1,4 +1,4 @@
-"""What a row of the corpus is, and how one is called."""
+"""The definition of a row of the corpus, and of its calls."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ROWS: dict[str, Callable[[], Row]] = {}
 
 @dataclass
 class Row:
-    """A function or module, and the calls of it."""
+    """A function or module, and its calls."""
 
     function: Callable[..., Any]
-    calls: list[tuple[Any, ...]]  # of arguments; each is called once eager and once compiled, with copies of its own
-    around: Callable[[], Any] = contextlib.nullcontext  # entered around compiled calls and eager ones
-    around_compiled: Callable[[], Any] = contextlib.nullcontext  # around the compiled ones alone
+    calls: list[tuple[Any, ...]]  # argument tuples: each is called once eager and once compiled, with separate copies
+    around: Callable[[], Any] = contextlib.nullcontext  # entered around compiled and eager calls
+    around_compiled: Callable[[], Any] = contextlib.nullcontext  # entered around compiled calls only
     compile: dict[str, Any] = field(default_factory=dict)
     rtol: float = 1e-3
     atol: float = 1e-4
-    run: Callable[..., list[Any]] | None = None  # instead of a call and a backward; returns what is compared
+    run: Callable[..., list[Any]] | None = None  # replaces a call and its backward; returns the tensors to compare
 
 
 def row(make: Callable[[], Row]) -> Callable[[], Row]:
@@ -45,7 +45,7 @@ def linear(*sizes: int) -> torch.nn.Module:
 
 
 def _copies(arguments: Any) -> Any:
-    """Copies that share what the originals share, with their strides and marks."""
+    """Copies that share memory where the originals do, with their strides and marks."""
     known: dict[int, Any] = {}
 
     def copy(value: Any) -> Any:
@@ -68,7 +68,7 @@ def _copies(arguments: Any) -> Any:
 
 
 def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
-    """Outputs, gradients, and the arguments afterwards."""
+    """Returns outputs, gradients, and the arguments afterwards."""
     parameters = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
     for parameter in parameters:
         parameter.grad = None

@@ -1,4 +1,4 @@
-"""Settings of Inductor's that change what kind of code it makes."""
+"""Rows about Inductor settings that change the kind of generated code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def frozen() -> Iterator[None]:
 
 
 class ConvolutionAndNorm(torch.nn.Module):
-    """Folded into one convolution, whose weights oneDNN packs, where they are frozen."""
+    """If frozen, this is folded into one convolution, whose weights oneDNN packs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def frozen_convolution() -> Row:
 
 @row
 def freezing_by_option() -> Row:
-    """Dynamo does not know of it, and gives the weights as inputs: none of them is frozen."""
+    """Dynamo does not see this option and passes the weights as inputs, so none is frozen."""
     return Row(linear(16, 32, 4), [(rand(8, 16),)], around=torch.no_grad, compile={"options": {"freezing": True}})
 
 

@@ -1,4 +1,4 @@
-"""Sizes and scalars that change."""
+"""Rows about sizes and scalars that change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def marked_unbacked() -> Row:
 
 @row
 def marked_unbacked_twice() -> Row:
-    """That they are equal, nothing in the graph says: it is asserted in the shape environment."""
+    """The graph does not state that the sizes are equal. The shape environment asserts it."""
 
     def marked(rows: int) -> torch.Tensor:
         x = rand(rows, 16, grad=False)
@@ -51,7 +51,9 @@ def marked_unbacked_twice() -> Row:
 
 @row
 def an_assertion_on_an_unbacked_size() -> Row:
-    """Made while Dynamo traces, and enforced by Inductor's code: eager raises for the odd size, and so does plain."""
+    """Dynamo creates the assertion while it traces, and Inductor's code enforces it: eager and plain torch.compile
+    raise for the odd size.
+    """
 
     def asserted(function: Callable[..., torch.Tensor], x: torch.Tensor) -> list[Any]:
         torch._dynamo.decorators.mark_unbacked(x, 0)
@@ -128,7 +130,7 @@ def a_size_after_a_graph_break() -> Row:
 
 @row
 def pool_of_any_size() -> Row:
-    """Compiled for one size, it holds for that size alone: guards of AOTAutograd's."""
+    """The code compiled for one size holds for that size alone, because of AOTAutograd's guards."""
     return Row(lambda x: F.adaptive_avg_pool2d(x[None, None], 3), [(rand(rows, rows),) for rows in (7, 9, 12, 16)])
 
 
@@ -139,7 +141,7 @@ def branch_on_a_size() -> Row:
 
 @row
 def pool_to_a_given_size() -> Row:
-    """The size becomes an input, of which Dynamo then learns that it has one value."""
+    """The size becomes an input, and Dynamo later learns that it has one value."""
     return Row(
         lambda x, size: F.adaptive_max_pool3d_with_indices(x, size, return_indices=True),
         [(rand(3, 8, 9, last, grad=False), (5, 6, 7)) for last in (10, 12)],
@@ -160,7 +162,9 @@ def pad_by_what_a_stride_leaves() -> Row:
 
 @row
 def an_assertion_on_an_item() -> Row:
-    """Equal to an expression of sizes: Dynamo names both by one node. Eager asserts it, and so does plain."""
+    """The item equals an expression of sizes, and Dynamo uses one node for both. Eager and plain torch.compile assert
+    it.
+    """
 
     def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         value = (n + 7).item()

@@ -1,4 +1,4 @@
-"""The state around a graph, and several processes."""
+"""Rows about the state around a graph, and about several processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ with_state("inference_mode", torch.inference_mode, calls=[(torch.randn(8, 16),)]
 with_state("autocast", lambda: torch.autocast("cpu", dtype=torch.bfloat16), rtol=2e-2, atol=2e-2)
 with_state("autocast_half", lambda: torch.autocast("cpu", dtype=torch.float16), rtol=2e-2, atol=2e-2)
 with_state(
-    "autocast_of_another_dtype",  # which the graph asks for only where it is traced to operators
+    "autocast_of_another_dtype",  # a graph depends on it only if it is traced to operators
     lambda: setting(
         functools.partial(torch.get_autocast_dtype, "cpu"), functools.partial(torch.set_autocast_dtype, "cpu"),
         torch.float16,
@@ -95,7 +95,7 @@ def autocast_inside() -> Row:
 
 # ---------------------------------------------------------------- several processes
 def _alone() -> Any:
-    """A process group of this one process."""
+    """A process group of this process alone."""
     import torch.distributed as dist
 
     if not dist.is_initialized():

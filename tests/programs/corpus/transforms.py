@@ -1,4 +1,4 @@
-"""Rows: the transforms of torch.func, inside of compiled functions."""
+"""Rows about the transforms of torch.func in compiled functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _with_a_model(x: torch.Tensor) -> torch.Tensor:
 torch.manual_seed(0)
 MODEL = linear(4, 3, 2)
 
-# What torch.func returns is made in each call: so that it is Dynamo that traces a transform, and not what it gives.
+# Each call creates the transformed function, so that Dynamo traces the transform itself.
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "grad": lambda w, x: grad(loss)(w, x) * 2,
     "grad_and_value": lambda w, x: grad_and_value(loss)(w, x)[0] * 2,
