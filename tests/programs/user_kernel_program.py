@@ -1,13 +1,13 @@
-"""Captures a graph that launches user Triton kernels, or decodes one as a worker would; nothing is compiled or run.
+"""Captures a graph that launches user Triton kernels, or decodes one as a worker does. Nothing is compiled or run.
 
 Usage: user_kernel_program.py FOLDER SPEC, where FOLDER holds ``kernels.py`` and SPEC is a JSON object:
 
-    {"launch": ["kernel", ...]}   launch these of the module, in order; "first": others, before, which are not captured
-    {"decode": FILE}              decode what a capture has put there
-    "set": {"NAME": value}        set the module's globals beforehand, as a program may at run time
-    "main": true                  the module is the program itself: nobody can import what it defines
+    {"launch": ["kernel", ...]}   launch these kernels of the module, in order ("first": launched before, not captured)
+    {"decode": FILE}              decode the capture in FILE
+    "set": {"NAME": value}        set globals of the module first, as a program may at run time
+    "main": true                  the module is the main program, whose definitions cannot be imported
 
-Prints one line of JSON. Dynamo sees kernels where there is a GPU only, so it is told that there is one.
+Prints one line of JSON. Dynamo traces kernels only if there is a GPU, so a GPU is simulated.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def tensor_subclass_of_a_function() -> Row:
     factor = 2
 
     class Raised(torch.Tensor):
-        """A tensor whose multiplication also raises it to a power."""
+        """A tensor whose products also have ``factor`` added."""
 
         @staticmethod
         def __new__(cls, inner: torch.Tensor) -> Any:
