@@ -40,7 +40,8 @@ def as_a_user() -> list[str]:
     """
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []
-    read = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]  # it may be in /root
+    # The interpreter may be in /root, which the user nobody cannot read.
+    read = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
     return ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", *read]
 
 
