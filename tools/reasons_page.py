@@ -29,7 +29,7 @@ def _advice(reason: Reason) -> str:
 def table(kind: Kind) -> str:
     """The Markdown of one section's table."""
     rows = [(f"`{reason.code}`", reason.meaning, _advice(reason)) for reason in REASONS.values() if reason.kind is kind]
-    last = "what follows, and what you can do" if kind in _SAYS_WHAT_FOLLOWS else "what you can do"
+    last = "what happens then, and what you can do" if kind in _SAYS_WHAT_FOLLOWS else "what you can do"
     columns = 2 if kind is Kind.WORKER else 3  # nobody can do anything about those
     head, *lines = [f"| {' | '.join(row[:columns])} |\n" for row in [("code", "what it means", last), *rows]]
     return "".join([head, "|---" * columns + "|\n", *lines])

@@ -244,6 +244,7 @@ def row(place: str, outcome: Outcome) -> list[str]:
 
 HEADERS = [
     "remote", "hosts", "graphs", "killed", "compiles begun", "duplicates", "fetched", "lost",
-    "killed while compiling; longest until the next one did (s)", "a look, median; longest (ms)", "in all (s)",
+    "killed while compiling; longest time until another host compiled (s)",
+    "a listing, median; longest (ms)", "total (s)",
 ]  # fmt: skip
 TITLE = f"A cold start of all at once, leases of {TTL_S:.0f} s"

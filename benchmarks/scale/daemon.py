@@ -89,7 +89,7 @@ def measure_clients(
 ) -> tuple[Table, int]:
     """Clients that submit known keys, each the next one as soon as it has a reply; and how many submits were lost."""
     table = Table(
-        f"The daemon: submits of {KNOWN} known keys, each client the next one when it has a reply to the last",
+        f"The daemon: submits of {KNOWN} known keys; each client submits again after each reply",
         ["clients", "submits", "lost", "reply, median (ms)", "p99 (ms)", "replies a second", "all published after (s)",
          "daemon's CPU a submit (µs)", "daemon's memory before; after (MB)"],
     )  # fmt: skip
@@ -120,7 +120,7 @@ def _load_row(title: str, found: Load) -> list[str]:
 def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple[Table, int]:
     """One client that submits all keys at once, while the worker is still starting; and how many submits were lost."""
     table = Table(
-        "The queue: all jobs submitted at once, before the worker is there; status and stats asked all the time",
+        "The queue: all jobs submitted together before a worker runs, with constant requests of status and stats",
         ["jobs", "lost", "first reply, median (ms)", "p99 (ms)", "all done (s)", "daemon's CPU a job (µs)",
          "deepest seen", "status then, median (ms)", "stats then, median (ms)"],
     )  # fmt: skip

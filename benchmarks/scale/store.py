@@ -46,8 +46,8 @@ def copies(store: Store, artifact: Artifact, count: int) -> list[str]:
 def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats: int, say: Say) -> Table:
     """The table of these times."""
     table = Table(
-        f"The store: microseconds a look, by the number of artifacts (medians of {repeats})",
-        ["artifacts", "lookup, hit (µs)", "lookup, miss (µs)", "read and verify a hit (µs)", "look for eviction (s)",
+        f"The store: time of one operation, by number of artifacts (medians of {repeats})",
+        ["artifacts", "lookup, hit (µs)", "lookup, miss (µs)", "read and verify a hit (µs)", "search for eviction (s)",
          "`precompiled ls` (s)", "`precompiled status` (s)", "`precompiled stats` (s)"],
     )  # fmt: skip
     store = Store(host.settings.cache_dir)

@@ -127,7 +127,7 @@ _TABLE = (
         "a pass or setting is local code (main program, function): a lambda, or it reads objects or the environment",
         "define it at the top level of a module"),
     _bypass("device-index",
-        "the graph names a GPU above `cuda:0` by number only, or its artifact cannot be moved "
+        "a bare number names a GPU other than `cuda:0`, or the artifact works on `cuda:0` only "
         "([0035](../decisions/0035-artifacts-for-any-index.md))",
         "write `torch.device(\"cuda\", index)`"),
     _bypass("dtensor-state",
