@@ -318,7 +318,7 @@ def _evict(store: Store, job: wire.Job) -> None:
         _last_eviction[store.root] = now
         try:
             store.evict(job.cache_max_bytes, job.cache_max_inodes)
-        except Exception:  # noqa: BLE001 - the artifact is published all the same; `precompiled gc` shows the error
+        except Exception:  # noqa: BLE001 - the artifact is published all the same; `precompiled cache gc` shows the error
             traceback.print_exc()  # to the worker's log
 
 

@@ -264,10 +264,11 @@ class StatusReply(_Message, frozen=True):
     rss_bytes: int = 0
     degraded: list[str] = []  # sentences: what does not work, and what to do
     watches: list[WatchStatus] = []
+    settings: dict[str, str] = {}  # the daemon's own, each as it is written in a flag
 
 
 class StatsReply(_Message, frozen=True):
-    """Counts since the daemon started, for the requesting uid. Field names are public: `precompiled stats --json`."""
+    """Counts since the daemon started, for one uid. Field names are public: `precompiled cache stats --json`."""
 
     hits: int = 0
     misses: int = 0

@@ -52,7 +52,7 @@ from precompiled.service.server import Lock, Peer, Request, Server, prepare_runt
 from precompiled.service.watcher_link import REFUSED, WatcherLink
 
 from precompiled import wire
-from precompiled.core.config import Settings
+from precompiled.core.config import CLIENT_ONLY, NAMES, Settings
 from precompiled.core.errors import DaemonError
 from precompiled.core.paths import LOCK_NAME
 from precompiled.version import VERSION
@@ -365,6 +365,7 @@ class Daemon:
             rss_bytes=self._process.memory_info().rss,
             degraded=[*([self._lost] if self._lost else []), *(watcher.degraded if watcher else [])],
             watches=watcher.watches if watcher else [],
+            settings={name: self._settings.text(name) for name in NAMES if name not in CLIENT_ONLY},
         )
 
 

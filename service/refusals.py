@@ -24,7 +24,7 @@ WITHOUT_A_RECORD = {
     STORE_UNWRITABLE: "`precompiled doctor` says which directory cannot be written",
     "store-unreadable": "",
     "store-untrusted": "",
-    "too-many-variants": "`precompiled clear KEY` makes room; or mark fewer sizes dynamic",
+    "too-many-variants": "`precompiled cache clear KEY` makes room; or mark fewer sizes dynamic",
 }
 
 STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again when it is back")

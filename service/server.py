@@ -247,7 +247,7 @@ class Server:
         except WireError as error:
             self._note(error.code, f"refused: {error.message}")
             action = {
-                "protocol-version": "Restart whichever is older: `precompiled restart`, or this process",
+                "protocol-version": "Restart whichever is older: `precompiled daemon restart`, or this process",
                 "too-large": "Raise max_graph_bytes, or leave this graph eager",
             }.get(error.code, "")
             known = message if isinstance(message, wire.Submit) else None

@@ -32,7 +32,7 @@ REFUSED = wire.Rejected(
     "watch-needs-own-daemon",
     "this daemon serves all users, and a watch runs commands of yours",
     "Set PRECOMPILED_RUNTIME_DIR and PRECOMPILED_CACHE_DIR to directories of your own, for instance in "
-    "~/.config/precompiled/config.toml, and run `precompiled start`: watches, and runs, then use that daemon",
+    "~/.config/precompiled/config.toml, and run `precompiled daemon start`: watches, and runs, then use that daemon",
 )
 
 

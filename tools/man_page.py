@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -17,12 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "precompiled.1"
 sys.path.insert(0, str(ROOT))
 
-from precompiled.cli.app import cli  # noqa: E402 - below the path
+from precompiled.cli.app import cli, is_common  # noqa: E402 - below the path
 from precompiled.core import config  # noqa: E402
 from precompiled.version import VERSION  # noqa: E402
-
-# Each command has them: they are told once.
-_COMMON = ("as_json", "cache_dir", "runtime_dir", "help")
 
 
 def page() -> str:
@@ -46,10 +44,11 @@ def _page() -> Iterator[str]:
     with click.Context(cli, info_name="precompiled") as context:
         yield from _commands(cli, context)
         yield ".SH OPTIONS OF ALL COMMANDS"
-        example = cli.get_command(context, "status")
+        example = cli.get_command(context, "run")
         assert example is not None
+        yield _roff("Some commands also take --set NAME=VALUE for any setting.")
         for parameter in example.params:
-            if parameter.name in _COMMON and isinstance(parameter, click.Option):
+            if is_common(parameter) and isinstance(parameter, click.Option):
                 yield from _option(parameter, context)
     yield ".SH EXIT STATUS"
     for status, meaning in (("0", "done"), ("1", "it failed"), ("2", "wrong use"), ("130", "after Ctrl-C")):
@@ -75,10 +74,18 @@ def _commands(group: click.Group, context: click.Context, before: str = "") -> I
             continue
         usage = " ".join(piece for piece in command.collect_usage_pieces(inner) if piece != "[OPTIONS]")
         yield f".SS {_roff(f'{before}{name} {usage}'.strip())}"
-        paragraphs = re.split(r"\n\s*\n", (command.help or "").strip())
-        yield "\n.PP\n".join(_roff(re.sub(r"\s+", " ", paragraph.strip())) for paragraph in paragraphs)
+        for number, paragraph in enumerate(re.split(r"\n\s*\n", inspect.cleandoc(command.help or ""))):
+            if number:
+                yield ".PP"
+            if paragraph.startswith("\b\n"):  # lines that click does not wrap
+                yield from (".nf", *map(_roff, paragraph.splitlines()[1:]), ".fi")
+            else:
+                yield _roff(re.sub(r"\s+", " ", paragraph.strip()))
+        examples = getattr(command, "examples", ())
+        if examples:
+            yield from (".PP", ".RS", ".nf", *map(_roff, examples), ".fi", ".RE")
         for parameter in command.params:
-            if isinstance(parameter, click.Option) and parameter.name not in _COMMON:
+            if isinstance(parameter, click.Option) and not is_common(parameter):
                 yield from _option(parameter, inner)
 
 

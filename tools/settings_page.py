@@ -22,8 +22,9 @@ Each setting has an environment variable, `PRECOMPILED_` and its name in capital
 `--set NAME=VALUE`.
 
 A flag overrides a variable, a variable overrides your file, and your file overrides the system's file. A client reads
-its own settings. The daemon keeps the settings that it was started with: run `precompiled restart` after a change.
-`precompiled config` shows each value and its origin, `precompiled config NAME` also its meaning.
+its own settings. The daemon keeps the settings that it was started with: run `precompiled daemon restart` after a
+change. `precompiled config` shows each value and its origin, `precompiled config NAME` also its meaning.
+`precompiled config set NAME VALUE` changes a setting in your file.
 
 `PRECOMPILED=0` is not a setting but a variable only: it switches the hook off for a process
 ([switching-on.md](../guides/switching-on.md)).

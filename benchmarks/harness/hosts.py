@@ -88,9 +88,9 @@ class Host:
         ``daemon``: whether one is started before, and stopped at the end; None: the commands start it, if any.
         """
         spec = {
-            "before": self.precompiled("start") if daemon else None,
+            "before": self.precompiled("daemon", "start") if daemon else None,
             "commands": list(commands),
-            "stop": None if daemon is False else self.precompiled("stop"),
+            "stop": None if daemon is False else self.precompiled("daemon", "stop"),
             "limit_s": LIMIT_S,
         }
         command = {"argv": _program("harness.tree", spec), "env": dict(os.environ), "cwd": str(ROOT)}

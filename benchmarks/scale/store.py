@@ -48,7 +48,7 @@ def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats
     table = Table(
         f"The store: time of one operation, by number of artifacts (medians of {repeats})",
         ["artifacts", "lookup, hit (µs)", "lookup, miss (µs)", "read and verify a hit (µs)", "search for eviction (s)",
-         "`precompiled ls` (s)", "`precompiled status` (s)", "`precompiled stats` (s)"],
+         "`precompiled cache ls` (s)", "`precompiled status` (s)", "`precompiled cache stats` (s)"],
     )  # fmt: skip
     store = Store(host.settings.cache_dir)
     for count in counts:

@@ -68,7 +68,7 @@ class Demo(Show):
             # slower meanwhile, for no longer than A trained.
             self.train(self.b, len(self.a.steps), most_s=self.a.steps[-1]["at"] - self.a.began)
             self.train(self.plain_warm, 2 * COMPILED_STEPS)
-        self.stats = json.loads(self.precompiled(self.a, "stats", "--json").stdout)
+        self.stats = json.loads(self.precompiled(self.a, "cache", "stats", "--json").stdout)
 
     def close(self) -> None:
         self.end(self.runs)

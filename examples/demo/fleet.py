@@ -67,7 +67,7 @@ class Fleet(Show):
         port = self._server.enter_context(bucket.served())
         self._bucket = bucket.variables(self._server.enter_context(bucket.delayed(port, LATENCY_S)))
         a, b, c, again = self.runs
-        made = self.precompiled(a, "keys", "new")
+        made = self.precompiled(a, "remote", "keys", "new")
         if made.returncode != 0:
             raise DemoError(made.stderr)
         for run in (b, c):  # hosts that are alike have the same key
@@ -78,9 +78,9 @@ class Fleet(Show):
                 link.ask(self.host(run) / "store", {"do": "flush"})
             for run in (c, again):
                 self.train(run, 0)
-        self.stats = {run.label: json.loads(self.precompiled(run, "stats", "--json").stdout) for run in (a, b, c)}
-        self.workers = {}
+        self.stats, self.workers = {}, {}
         for run in (a, b, c):
+            self.stats[run.label] = json.loads(self.precompiled(run, "cache", "stats", "--json").stdout)
             status = json.loads(self.precompiled(run, "status", "--json").stdout)
             self.workers[run.label] = {worker["pid"] for worker in status["workers"]}
 

@@ -156,7 +156,7 @@ class Show:
             psutil.wait_procs(compiling, timeout=10)
 
     def stop(self, run: Run) -> None:
-        stopped = self.precompiled(run, "stop")
+        stopped = self.precompiled(run, "daemon", "stop")
         if stopped.returncode != 0:
             self.console.print(f"The demo's daemon could not be stopped: {stopped.stderr}", style="bold red")
 

@@ -1,4 +1,4 @@
-"""The group of all commands: imports a command's module when it is asked for, and turns errors into exit statuses."""
+"""The groups of commands: load a command's module when it is called, and turn errors into exit statuses."""
 
 from __future__ import annotations
 
@@ -6,69 +6,108 @@ import functools
 import importlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
 
+from precompiled.cli import tree
 from precompiled.cli.output import Output
 from precompiled.core import config
 from precompiled.core.errors import ConfigError, PrecompiledError
 from precompiled.version import VERSION
 
-# Command -> its module, in the order of `precompiled --help`. The click command is the module's `<name>_command`.
-COMMANDS = {
-    "run": "precompiled.cli.switch",
-    "enable": "precompiled.cli.switch",
-    "disable": "precompiled.cli.switch",
-    "start": "precompiled.cli.daemon",
-    "stop": "precompiled.cli.daemon",
-    "restart": "precompiled.cli.daemon",
-    "serve": "precompiled.cli.daemon",
-    "status": "precompiled.cli.daemon",
-    "stats": "precompiled.cli.daemon",
-    "top": "precompiled.cli.top",
-    "cancel": "precompiled.cli.jobs",
-    "retry": "precompiled.cli.jobs",
-    "metrics": "precompiled.cli.metrics",
-    "trace": "precompiled.cli.timeline",
-    "timeline": "precompiled.cli.timeline",
-    "watch": "precompiled.cli.watch",
-    "ls": "precompiled.cli.store",
-    "show": "precompiled.cli.store",
-    "explain": "precompiled.cli.explain",
-    "package": "precompiled.cli.package",
-    "bake": "precompiled.cli.bake",
-    "tune": "precompiled.cli.tune",
-    "push": "precompiled.cli.remote",
-    "pull": "precompiled.cli.remote",
-    "sync": "precompiled.cli.remote",
-    "remote": "precompiled.cli.remote",
-    "farm": "precompiled.cli.farm",
-    "keys": "precompiled.cli.keys",
-    "clear": "precompiled.cli.store",
-    "gc": "precompiled.cli.store",
-    "doctor": "precompiled.cli.doctor",
-    "config": "precompiled.cli.settings",
-    "completion": "precompiled.cli.completion",
-}
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
+# The options of every command: help shows them last.
+_COMMON = ("--json", "--cache-dir", "--runtime-dir", "--set", "--help")
+_RANGE = re.compile(r"\s*\[x>=?[\d.]+\]|; x>=?[\d.]+")  # what click shows of a number's range
 
 
-class Cli(click.Group):
-    """Loads commands lazily: `precompiled run` starts programs, so it must not import tables and sockets first."""
+class Group(click.Group):
+    """A group of tree.py. Loads commands lazily: `precompiled run` starts programs, so it must not import tables."""
+
+    def __init__(self, name: str, **extra: Any) -> None:
+        super().__init__(name.rpartition(" ")[2], help=tree.GROUPS.get(name), **extra)
+        self.path = name
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return tree.children(self.path)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        if module is None:
+        path = f"{self.path} {cmd_name}".strip()
+        if path in tree.GROUPS:
+            return Group(path)
+        if path not in tree.COMMANDS:
             return None
-        found = getattr(importlib.import_module(module), f"{cmd_name}_command")
+        module = importlib.import_module(f"precompiled.cli.{tree.COMMANDS[path]}")
+        found = getattr(module, f"{cmd_name}_command")
         assert isinstance(found, click.Command)
         return found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        default = tree.DEFAULTS.get(self.path)
+        asks_for_help = args[:1] in (["-h"], ["--help"])
+        if default and args[:1] not in [[name] for name in self.list_commands(ctx)] and not asks_for_help:
+            args = [default, *args]
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in _COMMON:
+                error = click.NoSuchOption(
+                    error.option_name,
+                    f"Put {error.option_name} after the command: `{ctx.command_path} COMMAND {error.option_name}`",
+                    ctx=ctx,
+                )
+            raise error from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing and not args[0].startswith("-"):
+            near = tree.suggestion(self.path, args[0])
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section(_heading("Commands")):
+            formatter.write_dl([(name, self.summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(f"\n`{ctx.command_path} COMMAND --help` shows options and examples.\n")
+
+    def summary(self, ctx: click.Context, name: str) -> str:
+        """The first sentence of a command's help, whole."""
+        command = self.get_command(ctx, name)
+        assert command is not None
+        return command.get_short_help_str(limit=1000)
+
+
+class Cli(Group):
+    """The program: sections of commands, and the names that commands had before."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        old, args = tree.renamed(args)
+        if old and sys.stderr.isatty() and not ctx.resilient_parsing:
+            new = tree.RENAMED[old]
+            note = f"precompiled: `precompiled {old}` is now `precompiled {new}`. The next version drops the old name."
+            click.echo(note, err=True)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # As dense as this: all of it is to fit a screen of 24 lines.
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]     (each COMMAND has --help)")
+        formatter.write(f"\n{self.help}\n\n")
+        for title, names in tree.SECTIONS.items():
+            formatter.write(f"{_heading(title)}\n")
+            formatter.write("".join(f"  {name:<10}{self.summary(ctx, name)}\n" for name in names))
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         arguments = list(sys.argv[1:] if args is None else args)
@@ -83,7 +122,7 @@ class Cli(click.Group):
         except click.ClickException as error:
             _fail(arguments, "error", error.format_message(), "")
         except click.Abort:
-            click.echo("Interrupted; nothing more was done.", err=True)
+            click.echo("Interrupted.", err=True)
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
             # The reader of a pipe has ended (`| head`). Python would report it again when it flushes stdout at its end.
@@ -91,25 +130,58 @@ class Cli(click.Group):
             sys.exit(1)
 
 
-@click.group(cls=Cli, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(VERSION, prog_name="precompiled")
-def cli() -> None:
-    """Compile torch.compile's graphs once per host, in the background, for every process."""
+cli = Cli("", context_settings={"help_option_names": ["-h", "--help"]})
+cli.help = "Compile each graph of torch.compile once per host, in the background."
+click.version_option(VERSION, prog_name="precompiled")(cli)
 
+
+def _heading(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+# ---------------------------------------------------------------- a command
 
 Body = Callable[..., int | None]
 
 
+class Command(click.Command):
+    """Its help has examples, and its own options before those that every command has."""
+
+    def __init__(self, *rest: Any, examples: Sequence[str] = (), **extra: Any) -> None:
+        super().__init__(*rest, **extra)
+        self.examples = examples
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section(_heading("Examples")):
+                formatter.write("".join(f"  {example}\n" for example in self.examples))
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                (common if is_common(parameter) else own).append((record[0], _RANGE.sub("", record[1])))
+        for title, records in (("Options", own), ("Options of every command", common)):
+            if records:
+                with formatter.section(_heading(title)):
+                    formatter.write_dl(records)
+
+
+def is_common(parameter: click.Parameter) -> bool:
+    """Whether every command has an option."""
+    return any(option in _COMMON for option in parameter.opts)
+
+
 def command(
-    name: str, *, overrides: bool = False, raises: bool = True, **extra: Any
-) -> Callable[[Body], click.Command]:
+    name: str, *, overrides: bool = False, raises: bool = True, cls: type[Command] = Command, **extra: Any
+) -> Callable[[Body], Command]:
     """A command that takes `--json` and the directories, and is called with an Output and the Settings first.
 
     `overrides`: it also takes `--set NAME=VALUE` for every other setting. `raises`: or a file or variable that cannot
-    be used is said, and counts as none. The function returns its exit status, or None for 0.
+    be used is reported, and ignored. The function returns its exit status, or None for 0.
     """
 
-    def decorate(function: Body) -> click.Command:
+    def decorate(function: Body) -> Command:
         @functools.wraps(function)
         def wrapper(
             as_json: bool, cache_dir: str | None, runtime_dir: str | None, sets: Sequence[str] = (), **rest: Any
@@ -119,19 +191,16 @@ def command(
             logging.basicConfig(level=settings.log.upper(), format="%(levelname)s %(name)s: %(message)s")
             return function(Output(as_json), settings, **rest)
 
-        decorated: Any = wrapper
+        made = click.command(name, cls=cls, **extra)(wrapper)
+        made.params += [
+            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON document."),
+            click.Option(["--cache-dir"], metavar="DIR", help="Use the store in DIR (PRECOMPILED_CACHE_DIR)."),
+            click.Option(["--runtime-dir"], metavar="DIR", help="Use the daemon in DIR (PRECOMPILED_RUNTIME_DIR)."),
+        ]
         if overrides:
-            decorated = click.option(
-                "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override any setting (see `config`)."
-            )(decorated)
-        decorated = click.option(
-            "--runtime-dir", metavar="DIR", help="Directory of the daemon's socket (PRECOMPILED_RUNTIME_DIR)."
-        )(decorated)
-        decorated = click.option(
-            "--cache-dir", metavar="DIR", help="Directory of the store (PRECOMPILED_CACHE_DIR)."
-        )(decorated)
-        decorated = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(decorated)
-        return click.command(name, **extra)(decorated)
+            text = "Override a setting for this command. `precompiled config` lists them."
+            made.params.append(click.Option(["--set", "sets"], multiple=True, metavar="NAME=VALUE", help=text))
+        return made
 
     return decorate
 
@@ -168,8 +237,8 @@ def setting_name(text: str) -> str:
     if name in config.NAMES:
         return name
     near = get_close_matches(name, config.NAMES, 1)
-    further = f"did you mean {near[0]}?" if near else "`precompiled config` lists them"
-    raise click.UsageError(f"there is no setting {text!r}; {further}")
+    further = f"Did you mean {near[0]!r}?" if near else "`precompiled config` lists all settings"
+    raise click.UsageError(f"No such setting {text!r}. {further}")
 
 
 def _fail(arguments: Sequence[str], code: str, message: str, action: str, status: int = 1) -> NoReturn:

@@ -1,4 +1,4 @@
-"""bake: runs a command once, and leaves what it compiled as a base store for images and shared directories."""
+"""bake: run a command once, and save what it compiled as a base store for images and shared directories."""
 
 from __future__ import annotations
 
@@ -31,26 +31,31 @@ GRACE_S = 10.0  # for the other processes of the command, after the first has do
 STOP_S = 30.0
 
 
-@command("bake", context_settings={"allow_interspersed_args": False})
+@command("bake", context_settings={"allow_interspersed_args": False}, examples=[
+    "precompiled bake --steps 3 -o /opt/compiled -- python train.py",
+    "PRECOMPILED_BASE=/opt/compiled precompiled run -- python train.py",
+])
 @click.option("--output", "-o", required=True, metavar="DIR", type=click.Path(path_type=Path),
-              help="The base store that is made; it must not be there yet.")  # fmt: skip
+              help="Write to this new directory. It must not exist yet.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=0), default=0, metavar="N",
-              help="End the command after N calls of the graph that is called most (0: at its own end).")  # fmt: skip
+              help="End the command after N calls of its most used graph. 0 waits for its own end.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(min=0.0), default=0.0, metavar="SECONDS",
-              help="End the command after so long, and bake what there is (0: never).")  # fmt: skip
+              help="End the command after this time and save what is compiled. 0 is no limit.")  # fmt: skip
 @targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def bake_command(
     out: Output, settings: Settings, output: Path, steps: int, timeout: float, target: targets.Devices | None,
     cmd: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Run a command with an empty store in mode `wait`, and leave what it compiled in DIR, as a base store.
+    """Run a command and save its compiled graphs in a directory.
 
-    Later processes of the same program, with `base = ["DIR"]` (PRECOMPILED_BASE=DIR), compile and trace nothing. The
-    command has a daemon of its own; your store is neither read nor written.
+    Put the directory into an image or on a shared disk. With PRECOMPILED_BASE=DIR, later runs of the same program
+    compile and trace nothing.
+
+    CMD runs in mode `wait`, with an empty store and a daemon of its own. Your own store is neither read nor written.
     """
     if not cmd:
-        raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled bake -o DIR -- CMD`")
+        raise click.UsageError("Give a command after `--`: `precompiled bake -o DIR -- python train.py`")
     place = output.absolute()
     baking.check_target(place)
     # Beside the target: the same disk, which maps native code where /tmp may not. The socket's path must be short.
@@ -58,7 +63,8 @@ def bake_command(
         runtime = Path(tempfile.mkdtemp(prefix="precompiled-"))
     except OSError as error:
         raise PrecompiledError(
-            f"no temporary directory: {error.strerror}", "Set TMPDIR to a directory that this user can write to",
+            f"a temporary directory cannot be created: {error.strerror}",
+            "Set TMPDIR to a directory that this user can write to",
             code="no-place",
         ) from error  # fmt: skip
     store = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
@@ -79,10 +85,10 @@ def bake_command(
     )
     document["target"] = None if target is None else target.kind.name
     if target is not None:
-        text += f"\nFor {target.kind.name}; nothing in it was chosen by a measured time (docs/guides/targets.md)."
+        text += f"\nIt is for {target.kind.name}. No kernel in it was chosen by measured time (docs/guides/targets.md)."
     if left:
-        text += "\nNot in it, or not always: " + ", ".join(f"{code} {count}" for code, count in sorted(left.items()))
-        text += " (`precompiled explain CODE` says what each means)."
+        text += "\nNot included: " + ", ".join(f"{code} {count}" for code, count in sorted(left.items()))
+        text += " (`precompiled explain CODE` explains each reason)."
     out.result(document, text)
 
 
@@ -120,8 +126,9 @@ def _bake(
     store = Store(root)
     if store.is_empty():
         raise PrecompiledError(
-            f"the command compiled nothing (it ended: {ended})",
-            "Its Python needs precompiled and a call of torch.compile; give it more time or steps", code="bake-empty",
+            f"the command compiled nothing (it ended by {ended})",
+            "Install precompiled into its Python, and let it call torch.compile. Or give it more time or steps",
+            code="bake-empty",
         )  # fmt: skip
     baked = baking.bake(store, place)
     return {
@@ -138,7 +145,7 @@ def _run(cmd: Sequence[str], variables: dict[str, str], told: Path, timeout: flo
         process = subprocess.Popen(list(cmd), env=variables, stdout=2 if as_json else None, start_new_session=True)
     except OSError as error:
         raise PrecompiledError(
-            f"{cmd[0]} cannot be run: {error.strerror or error}", "Check its spelling and PATH",
+            f"{cmd[0]} cannot be run: {error.strerror or error}", "Check the spelling and PATH",
             code="command-not-found",
         ) from error  # fmt: skip
     first_done: float | None = None
@@ -164,7 +171,7 @@ def _run(cmd: Sequence[str], variables: dict[str, str], told: Path, timeout: flo
         _end(process)
     if status != 0:
         raise PrecompiledError(
-            f"the command ended with status {status}, and nothing was baked", "See its own message",
+            f"the command ended with status {status}, so nothing was saved", "Read the command's own message",
             code="bake-command-failed",
         )  # fmt: skip
     return "itself"

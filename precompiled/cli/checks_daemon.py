@@ -40,7 +40,7 @@ def runtime_dir(settings: Settings) -> Check:
     """Owner and mode of the directory with the socket and the lock."""
     directory = settings.runtime_dir
     if settings.why_no_store and directory.is_relative_to(settings.cache_dir):
-        text = "there is none: it lies in the store, which cannot be created"
+        text = "it lies in the store, which cannot be created"
         return Check("runtime directory", "fail", text, paths.NO_PLACE_ACTION)
     try:
         status = os.lstat(directory)
@@ -94,7 +94,7 @@ def _daemon(settings: Settings, socket: Path, can_start: bool) -> Iterator[Check
         yield no_answer(error, socket, settings.autostart, can_start)
         return
     except PrecompiledError as error:
-        yield Check("daemon", "fail", error.message, error.action or "`precompiled restart`")
+        yield Check("daemon", "fail", error.message, error.action or "`precompiled daemon restart`")
         return
     yield Check("daemon", "ok", f"pid {reply.pid} answers at {socket}")
     yield version(reply)
@@ -105,9 +105,9 @@ def _daemon(settings: Settings, socket: Path, can_start: bool) -> Iterator[Check
 def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool) -> Check:
     """Nobody answers: which is well where a daemon starts on demand, and not where a daemon is there but refuses."""
     if error.code == "protocol-version":
-        return Check("version", "fail", error.message, error.action or "`precompiled restart`")
+        return Check("version", "fail", error.message, error.action or "`precompiled daemon restart`")
     if error.code != "no-daemon":
-        return Check("daemon", "fail", f"{socket}: {error.message}", error.action or "`precompiled restart`")
+        return Check("daemon", "fail", f"{socket}: {error.message}", error.action or "`precompiled daemon restart`")
     if socket.parent == paths.SYSTEM_RUNTIME_DIR:
         return Check("daemon", "fail", f"the system daemon does not answer at {socket}", f"`systemctl restart {UNIT}`")
     if not can_start:
@@ -116,8 +116,8 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
             "See `runtime directory` above",
         )  # fmt: skip
     if not autostart:
-        return Check("daemon", "warn", "no daemon runs, and autostart is off", "`precompiled start`")
-    left = " (a dead one left its socket, which does not matter)" if socket.exists() else ""
+        return Check("daemon", "warn", "no daemon runs, and autostart is off", "`precompiled daemon start`")
+    left = " (a dead daemon left its socket, which does no harm)" if socket.exists() else ""
     return Check("daemon", "ok", f"none runs{left}; the first graph starts one")
 
 
@@ -127,7 +127,7 @@ def version(reply: StatusReply) -> Check:
         return Check("version", "ok", f"the daemon and this package are {VERSION}")
     return Check(
         "version", "warn", f"the daemon is {reply.version}, this package is {VERSION}",
-        "`precompiled restart`, so that the daemon is of the installed version",
+        "Run `precompiled daemon restart`",
     )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
     value = variables.get(SWITCH, "").strip()
     if value and value.lower() not in ON:
         return Check(
-            "switch", "warn", f"PRECOMPILED={value} is no value of it, and switches nothing off: on, mode {mode}",
+            "switch", "warn", f"PRECOMPILED={value} is not a valid value and has no effect: on, mode {mode}",
             "Set PRECOMPILED=0 to switch everything off, or unset it",
         )  # fmt: skip
     if mode == "off":
@@ -68,7 +68,7 @@ def known(variables: Mapping[str, str]) -> Check:
     ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
     unknown = [name for name in ours if name not in settings and name not in NO_SETTINGS]
     if not unknown:
-        return Check("variables", "ok", f"all that begin with {ENV_PREFIX} are known")
+        return Check("variables", "ok", f"all variables that begin with {ENV_PREFIX} are settings")
     said = []
     for name in unknown:
         near = difflib.get_close_matches(name, settings, 1)
@@ -82,7 +82,7 @@ def known(variables: Mapping[str, str]) -> Check:
 def pth_file(paths: list[Path]) -> Check:
     """The file of `precompiled enable`."""
     if not paths:
-        return Check("pth", "ok", "not enabled for good (`precompiled enable` does that)")
+        return Check("pth", "ok", "not enabled (`precompiled enable` enables it for every run)")
     for path in paths:
         try:
             altered = path.read_text() != pth.LINE
@@ -105,7 +105,7 @@ def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
     if str(python_path.hook_folder()) in entries:
         other = found.sitecustomize or "another sitecustomize"
         return Check(
-            "hook", "fail", f"PYTHONPATH names our folder, but {other} shadows it",
+            "hook", "fail", f"PYTHONPATH has the folder of precompiled, but {other} shadows it",
             f"Put {python_path.hook_folder()} first on PYTHONPATH, as `precompiled run` does, "
             "or run `precompiled enable`",
         )  # fmt: skip
@@ -136,7 +136,7 @@ def torch_version(version: str | None) -> Check:
     except ValueError:
         return Check("torch", "fail", f"torch's version {version!r} cannot be read", wanted)
     if not known:
-        return Check("torch", "fail", f"torch {version} is not supported: it compiles as without us", wanted)
+        return Check("torch", "fail", f"torch {version} is not supported: it compiles as plain torch does", wanted)
     return Check("torch", "ok", f"torch {version}")
 
 
@@ -157,12 +157,12 @@ def route(found: probe.Probe) -> Check:
 def packages(found: probe.Probe) -> Check:
     """Whether a process can use traces of earlier ones."""
     if found.packages == "on":
-        return Check("packages", "ok", "a process takes over what an earlier one traced")
+        return Check("packages", "ok", "a process reuses the traces of earlier ones")
     if found.packages == "off":
         return Check("packages", "ok", "the setting `packages` is off: each process traces")
     return Check(
         "packages", "warn", f"each process traces, since packages are off with this torch: {found.packages}",
-        f"Artifacts are used all the same; {_REPORT_THIS}",
+        f"Artifacts are still used; {_REPORT_THIS}",
     )  # fmt: skip
 
 

@@ -105,8 +105,8 @@ def memory() -> Check:
     available = psutil.virtual_memory().available
     if available < LITTLE_MEMORY:
         return Check(
-            "memory", "warn", f"{human_bytes(available)} available: a compile may be stopped for want of memory",
-            "Close something, or use fewer workers (`workers` in `precompiled config`)",
+            "memory", "warn", f"{human_bytes(available)} available: a compile may run out of memory",
+            "Close programs, or use fewer workers (`precompiled config set workers N`)",
         )  # fmt: skip
     return Check("memory", "ok", f"{human_bytes(available)} available")
 

@@ -16,11 +16,11 @@ def run(settings: Settings) -> Iterator[Check]:
     if problem is None:
         yield Check("remote", "ok", f"{settings.remote} answers")
     else:
-        yield Check("remote", "warn", f"{problem.code}: {problem.message}", problem.action or "Look at its address")
+        yield Check("remote", "warn", f"{problem.code}: {problem.message}", problem.action or "Check its address")
     if settings.remote_unsigned:
         yield Check(
-            "remote trust", "warn", f"whoever can write to {settings.remote} runs code as you (remote_unsigned)",
-            "Sign what is put there, and leave `remote_unsigned` out",
+            "remote trust", "warn", f"everyone who can write to {settings.remote} runs code as you (remote_unsigned)",
+            "Create a key with `precompiled remote keys new`, and unset `remote_unsigned`",
         )  # fmt: skip
     state = remote.told(settings)
     wrong = {**((state or {}).get("refused") or {}), **((state or {}).get("failed") or {})}

@@ -37,8 +37,8 @@ def run(settings: Settings) -> Iterator[Check]:
     if filesystems.is_shared(store.root):
         yield Check(
             "store shared", "warn",
-            f"{store.root} is on {filesystems.kind_of(store.root)}: no event tells of what other hosts publish, and "
-            "the workers' own cache is slow there",
+            f"{store.root} is on {filesystems.kind_of(store.root)}: other hosts' artifacts arrive without an event, "
+            "and scratch files are slow there",
             "Set PRECOMPILED_CACHE_DIR to a local disk; share what `precompiled bake` makes, as PRECOMPILED_BASE",
         )  # fmt: skip
     yield from run_bases(store)
@@ -102,7 +102,7 @@ def ancestors(root: Path) -> Check:
         others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if others and not status.st_mode & stat.S_ISVTX:
             return Check("store path", "warn", f"{parent} can be written by others", f"`chmod go-w {parent}`")
-    return Check("store path", "ok", "nobody else can replace it")
+    return Check("store path", "ok", "no other user can replace it")
 
 
 def entries(store: Store) -> Check:
@@ -136,7 +136,7 @@ def quarantine(store: Store) -> Check:
         what = counted(len(names), "corrupt file or folder lies", "corrupt files or folders lie")
         return Check(
             "quarantine", "warn", f"{what} in {store.quarantined}",
-            "Their .reason files say why; a disk that alters files needs attention. `precompiled clear` removes them",
+            "Their .reason files say why. Check the disk; `precompiled cache clear` removes the files",
         )  # fmt: skip
     return Check("quarantine", "ok", "empty")
 
@@ -146,8 +146,8 @@ def base(found: Base) -> Check:
     what = f"base {found.root}"
     if not os.path.lexists(found.root):
         return Check(
-            what, "warn", "it is not there, and nothing is looked for in it",
-            "Correct `base` (`precompiled config` says where it is set), or bake it",
+            what, "warn", "it does not exist, so it serves nothing",
+            "Correct `base` (`precompiled config base` shows where it is set), or bake it",
         )  # fmt: skip
     count, others = 0, 0
     try:
@@ -164,7 +164,7 @@ def base(found: Base) -> Check:
             count, others = count + readable, others + (not readable)
     except (UntrustedStore, OSError) as error:
         action = error.action if isinstance(error, UntrustedStore) else f"`chmod -R a+rX {found.root}`"
-        return Check(what, "warn", f"{error} (what is in it counts as not there)", action)
+        return Check(what, "warn", f"{error} (its contents are ignored)", action)
     if others:
         text = f"{counted(others, 'artifact')} of {others + count} cannot be used: damaged, or of another version"
         return Check(what, "warn", text, "Bake it anew with this version: `precompiled bake`")
@@ -179,8 +179,8 @@ def left_out(store: Store) -> Check:
         notes = []
     if notes:
         text = f"{counted(len(notes), 'artifact')} of base stores turned out to be unfit: {store.quarantined} has notes"
-        return Check("bases", "warn", text, "Bake the base anew; `precompiled clear` removes the notes")
-    return Check("bases", "ok", "nothing of them was found unfit")
+        return Check("bases", "warn", text, "Bake the base anew; `precompiled cache clear` removes the notes")
+    return Check("bases", "ok", "no artifact of them was unusable")
 
 
 def _raise(error: OSError) -> None:
@@ -197,7 +197,7 @@ def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
     if free_bytes < NO_SPACE:
         return Check("space", "fail", text, "Free some space, or set PRECOMPILED_CACHE_DIR to another disk")
     if free_bytes < LITTLE_SPACE:
-        return Check("space", "warn", text, "Free some space, or run `precompiled gc --set cache_max_bytes=...`")
+        return Check("space", "warn", text, "Free some space, or run `precompiled cache gc --set cache_max_bytes=...`")
     if free_inodes is not None and free_inodes < FEW_INODES:
         left = counted(free_inodes, "inode", zero="no")
         return Check("space", "warn", f"{left} free for {root}", "Remove small files from that disk")

@@ -1,4 +1,4 @@
-"""completion: what makes a shell complete commands, options and codes; made by click."""
+"""tools completion: a script that makes a shell complete commands, options, keys and codes; made by click."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ PROGRAM = "precompiled"
 VARIABLE = "_PRECOMPILED_COMPLETE"
 
 
-@command("completion")
+@command("completion", examples=[
+    'eval "$(precompiled tools completion bash)"      # in ~/.bashrc',
+    "precompiled tools completion fish > ~/.config/fish/completions/precompiled.fish",
+])
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(out: Output, settings: Settings, shell: str) -> None:
-    """Print what makes a shell complete commands, options and codes.
+    """Print a script that makes your shell complete commands.
 
-    bash: `eval "$(precompiled completion bash)"` in ~/.bashrc. zsh: the same, with zsh, in ~/.zshrc. fish:
-    `precompiled completion fish > ~/.config/fish/completions/precompiled.fish`.
+    It completes options, keys and reason codes, too. For zsh, do as for bash, in ~/.zshrc.
     """
     found = get_completion_class(shell)
     assert found is not None

@@ -1,4 +1,4 @@
-"""doctor: names each thing that would keep a graph from being served, and what to do about it."""
+"""doctor: find each thing that keeps graphs from being served, and say how to fix it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ GROUPS: tuple[Callable[[Settings], Iterator[Check]], ...] = (
 MARKS = {"ok": "ok", "warn": "WARN", "fail": "FAIL"}
 
 
-@command("doctor")
+@command("doctor", examples=["precompiled doctor"])
 def doctor_command(out: Output, settings: Settings) -> int:
-    """Check everything that would keep a graph from being served, and say what to do about it.
+    """Check this installation, and say how to fix it.
 
-    Exit status 1 when a check fails; a warning does not count.
+    Checks the hook, the daemon, the store, the remote, the farm and the host. The exit status is 1 if a check fails;
+    warnings do not count.
     """
     if sys.stderr.isatty():
-        click.echo("Looking at the hook, the daemon, the store, the remote, the farm and the host ...", err=True)
+        click.echo("Checking the hook, the daemon, the store, the remote, the farm and the host ...", err=True)
     checks = run_checks(settings)
     out.result([dataclasses.asdict(check) for check in checks], lambda: _show(checks))
     return int(any(check.state == "fail" for check in checks))
@@ -51,7 +52,7 @@ def run_checks(settings: Settings) -> list[Check]:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{where.filename}:{where.lineno}"
             name = group.__module__.rpartition("_")[2]
-            checks.append(Check(name, "fail", f"the check broke: {error!r} ({place})", "Report this"))
+            checks.append(Check(name, "fail", f"this check failed with {error!r} ({place})", "Report this bug"))
     return checks
 
 

@@ -1,4 +1,4 @@
-"""explain: why a graph was a miss, by what differs from the nearest graph that was there; and what a reason means."""
+"""explain: why a graph was a miss (what differs from the nearest graph in the store), and what a reason means."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import click
 
 from precompiled.cli import functions, runs
 from precompiled.cli.app import command
+from precompiled.cli.key_prefixes import check, completed, resolve
 from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
 from precompiled.cli.output import SHOWN_DIGITS, Output, pairs
-from precompiled.cli.store import open_store, resolve
+from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.reasons import REASONS, Reason, plain
@@ -32,28 +33,33 @@ TITLES = {
 }
 
 
-def _codes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """For a shell that completes: keys and functions are in a store, which may be large."""
-    return [code for code in REASONS if code.startswith(begun)]
+def _codes_and_keys(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """For a shell that completes. Functions are left out: to find them, all packages would have to be read."""
+    return [code for code in REASONS if code.startswith(begun)] + (completed(context, begun) if begun else [])
 
 
-@command("explain")
-@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]", shell_complete=_codes)
-@click.option("--last", is_flag=True, help="The graph that was published last.")
-@click.option("--run", metavar="NAME", help="What became of all graphs of a run, of each rank; `last` is the last one.")
+@command("explain", examples=["precompiled explain", "precompiled explain model.Net.forward"])
+@click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]", shell_complete=_codes_and_keys)
+@click.option("--last", is_flag=True, help="Explain the graph that was published last, by any program.")
+@click.option("--run", metavar="NAME", help="Explain all graphs of a run, rank by rank. `last` is your last run.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool, run: str | None) -> None:
-    """Say why a graph was not found in the store: what differs from the nearest graph that was there before it.
+    """Show why graphs of your last run were compiled or traced.
 
-    A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): why it was traced although it has a
-    package, with the guard and the line in its source. Of a reason's CODE (`no-daemon`): what it means, and what can
-    be done.
+    \b
+    KEY       why this graph was not in the store: what differs from the nearest
+              graph that was (the first four digits are enough)
+    FUNCTION  why a function such as `model.Net.forward` was traced again, with
+              the guard and its source line
+    CODE      what a reason such as `no-daemon` means, and what to do
     """
-    if [prefix is not None, last, run is not None].count(True) != 1:
-        raise click.UsageError("give either a KEY (or a function, or a reason's code), or --last, or --run NAME")
+    given = [prefix is not None, last, run is not None].count(True)
+    if given > 1:
+        raise click.UsageError("Give only one of KEY, FUNCTION, CODE, --last and --run")
+    run = run if given else "last"
     if run is not None:
         out.result(*runs.explain(settings, run))
         return
-    if prefix in REASONS:  # no code is the beginning of a key: none is a hexadecimal number
+    if prefix in REASONS:  # no code is a hexadecimal number, so none is the prefix of a key
         reason = REASONS[prefix]
         out.result(_reason_document(reason), lambda: _show_reason(reason))
         return
@@ -66,7 +72,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
             return
         if not kepts.all:
             raise StoreError(
-                f"no graph was compiled yet for {store.root}", "Run a program under `precompiled run` first",
+                f"no graph was compiled yet for the store {store.root}", "Run a program with `precompiled run` first",
                 code="no-such-key",
             )  # fmt: skip
         whole = kepts.all[-1].key
@@ -75,7 +81,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
         out.result(about, lambda: functions.explain(about))
         return
     else:
-        whole = _key(settings, store, kepts, prefix)
+        whole = _key(settings, store, kepts, check(prefix))
     found = kepts.explain(whole)
     nearest = found.nearest
     document = {
@@ -92,14 +98,14 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
     def show() -> None:
         if awaited:
             runs.show_awaited(awaited)
-            click.echo("\nThe last one that was compiled:\n")
+            click.echo("\nThe graph that was compiled last:\n")
         _show(found)
 
     out.result(document, show)
 
 
 def _function(store: Store, name: str) -> dict[str, Any]:
-    """What is to be said of a function with a package. Raises StoreError where the name stands for nothing."""
+    """Why a function with a package was traced. Raises StoreError for a name that stands for nothing."""
     try:
         return functions.explain_document(store, name)
     except StoreError as error:
@@ -107,24 +113,25 @@ def _function(store: Store, name: str) -> dict[str, Any]:
             raise
         alike = get_close_matches(name, REASONS, n=1)
         raise StoreError(
-            f"{name!r} is no reason's code, no beginning of a key, and no function that has a package in {store.root}",
-            f"Did you mean {alike[0]}?" if alike else error.action,
+            f"{name!r} is neither a key, nor a reason's code, nor a function with a package in {store.root}",
+            f"Did you mean {alike[0]!r}?" if alike else error.action,
             code="no-such-function",
         ) from None
 
 
 def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
     """The whole key. Of a graph that is not in the store, a run may know why."""
-    not_sent = [item.key for item in kepts.all if item.state == NOT_SENT and item.key.startswith(prefix.lower())]
-    if len(not_sent) == 1 and not any(known.startswith(prefix.lower()) for known in store.names()):
+    not_sent = [item.key for item in kepts.all if item.state == NOT_SENT and item.key.startswith(prefix)]
+    if len(not_sent) == 1 and not any(known.startswith(prefix) for known in store.names()):
         return not_sent[0]
     try:
         return resolve(store, [prefix])[0]
     except StoreError as error:
-        known = runs.graph_of(settings, prefix) if error.code == "no-such-key" and prefix else None
+        known = runs.graph_of(settings, prefix) if error.code == "no-such-key" else None
         if known is None:
             raise
-        raise StoreError(f"{prefix} is not in {store.root}: {known}", error.action, code="no-such-key") from None
+        message = f"the store {store.root} does not have {prefix}: {known}"
+        raise StoreError(message, error.action, code="no-such-key") from None
 
 
 # ---------------------------------------------------------------- a reason's code
@@ -154,17 +161,17 @@ def _show(found: Explained) -> None:
     mine, nearest = found.mine, found.nearest
     click.echo(str(mine[-1]))
     if mine[-1].state == "failed":
-        click.echo(f"Why it failed: `precompiled show {mine[-1].key[:SHOWN_DIGITS]}` has the message.")
+        click.echo(f"`precompiled cache show {mine[-1].key[:SHOWN_DIGITS]}` shows why it failed.")
     for number, variant in enumerate(found.variants):
         if number:
             _show_variant(found, variant, found.variants[:number])
     click.echo()
     if len(mine) > 1:
-        click.echo("Why the key itself was new:")
+        click.echo("Why the key was new:")
     for cause in found.causes:
         runs.show_cause(cause, "")
     if nearest is None:
-        click.echo("The store had nothing alike when it was compiled.")
+        click.echo("The store had no similar graph when this one was compiled.")
         return
     click.echo(f"\nnearest: {nearest.kept}")
     if found.equal:
@@ -183,9 +190,9 @@ def _show(found: Explained) -> None:
 
 def _show_variant(found: Explained, variant: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> None:
     sizes = named_sizes(found.program, variant["sizes"])
-    click.echo(f"\nartifact {variant['slot']}: no variant's guards accepted the sizes {sizes or '(not kept)'}")
+    click.echo(f"\nartifact {variant['slot']}: no earlier artifact's guards accept the sizes {sizes or '(not kept)'}")
     for other in earlier:
-        click.echo(f"  artifact {other['slot']} holds where {other['guards'] or 'nothing is asked'}")
+        click.echo(f"  artifact {other['slot']} needs {other['guards'] or 'no particular sizes'}")
     names = "; ".join(f"{symbol} is {name}" for symbol, name in listing.symbols(found.program).items())
     if names:
         click.echo(f"  {names}")

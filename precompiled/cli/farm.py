@@ -1,10 +1,8 @@
-"""farm status: the cluster that compiles what no worker here has room for, and what has become of the jobs it got."""
+"""farm status: the Ray cluster that compiles what no worker here has room for, and the jobs that it got."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import click
 
 from precompiled.cli.app import command
 from precompiled.cli.output import Output, pairs, table
@@ -14,6 +12,7 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import counted
 from precompiled.remote import link
 
+HELPER_LOG = "Read helper.log in the store, which `precompiled cache dir` names"
 UNUSED = {"state": "unused", "code": "", "reason": "", "running": False}
 
 
@@ -23,14 +22,12 @@ class FarmError(PrecompiledError):
     code = "farm-unusable"
 
 
-@click.group("farm")
-def farm_command() -> None:
-    """Look at the farm. Each command takes --json."""
-
-
-@command("status", overrides=True)
+@command("status", overrides=True, examples=["precompiled farm status", "precompiled farm status --set farm=auto"])
 def status_command(out: Output, settings: Settings) -> int:
-    """Ask the cluster who compiles there, and show what was sent and what came back. Status 1 where nobody does."""
+    """Show the cluster's nodes and the jobs it got from here.
+
+    The exit status is 1 if no node of the cluster compiles.
+    """
     state = asked(settings)
 
     def show() -> None:
@@ -44,22 +41,19 @@ def status_command(out: Output, settings: Settings) -> int:
     return int(state["state"] != "ok")
 
 
-farm_command.add_command(status_command)
-
-
 def asked(settings: Settings) -> dict[str, Any]:
     """What the helper says, once the cluster has answered or cannot be used; a helper is started where none runs.
     Raises FarmError.
     """
     if not settings.farm:
-        raise FarmError("no farm is set", "Set `farm` (PRECOMPILED_FARM), for instance to auto")
+        raise FarmError("no farm is set", "Run `precompiled config set farm auto`, or set PRECOMPILED_FARM")
     try:
         remote_helper.ensure(settings)
     except OSError as error:
-        raise FarmError(f"no helper can be started: {error}", "See helper.log in the store") from error
+        raise FarmError(f"the helper process cannot start: {error}", HELPER_LOG) from error
     found = link.ask(settings.cache_dir, {"do": "farm"})
     if not found or found.get("farm") != settings.farm:
-        raise FarmError("the helper does not answer", "See helper.log in the store")
+        raise FarmError("the helper process does not answer", HELPER_LOG)
     return {**found, "running": True}
 
 

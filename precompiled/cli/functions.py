@@ -59,7 +59,7 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
     if compiled:
         click.echo()
         table(
-            ("PACKAGE OF", "ENTRIES", "SIZE", "USED"),
+            ("FUNCTION", "ENTRIES", "SIZE", "USED"),
             [
                 (row["function"], str(row["entries"]), human_bytes(row["bytes"]), human_age(row["used"]))
                 for row in compiled
@@ -68,10 +68,10 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
         )  # fmt: skip
     if found:
         left = len(found) - len(compiled)
-        also = f", {counted(left, 'that stays as it is', 'that stay as they are')}" if left else ""
+        also = f", {counted(left, 'that runs uncompiled', 'that run uncompiled')}" if left else ""
         click.echo(f"{counted(len(compiled), 'function', zero='no')} with packages{also}")
     for refusal in refused:
-        click.echo(f"out of use: {refusal['reason']}")
+        click.echo(f"not used: {refusal['reason']}")
 
 
 # ---------------------------------------------------------------- show
@@ -108,7 +108,7 @@ def show(document: dict[str, Any]) -> None:
     for entry in document["entries"]:
         click.echo(f"\nentry {entry['entry'][:SHOWN_DIGITS]}, used {human_age(entry['used'])} ago, in {entry['store']}")
         if entry["kind"] == "skipped":
-            click.echo(f"  stays as it is: {entry['reason']}")
+            click.echo(f"  runs uncompiled: {entry['reason']}")
             continue
         pairs(
             [
@@ -152,24 +152,24 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
 
 def explain(document: dict[str, Any]) -> None:
     digits = document["entry"][:SHOWN_DIGITS]
-    click.echo(f"{document['function']}: used last {human_age(document['used'])} ago, entry {digits}")
+    click.echo(f"{document['function']}: entry {digits}, used {human_age(document['used'])} ago")
     if document["stays"]:
-        click.echo(f"\nIt stays as it is: {document['stays']}")
+        click.echo(f"\nIt runs uncompiled: {document['stays']}")
     elif not document["others"]:
-        click.echo("\nThere is no other entry of this program to compare it with.")
+        click.echo("\nThis program has no other entry to compare it with.")
     for number, other in enumerate(document["others"]):
         digits = other["entry"][:SHOWN_DIGITS]
         if number == 0:
             age = human_age(other["used"])
-            click.echo(f"\nWhy it was not served by the nearest other, entry {digits}, used {age} ago:")
+            click.echo(f"\nWhy the nearest other entry, {digits} (used {age} ago), did not serve it:")
             for change in other["changes"][:MAX_SHOWN]:
                 click.echo(f"  {in_words(change)}")
             if len(other["changes"]) > MAX_SHOWN:
                 click.echo(f"  and {len(other['changes']) - MAX_SHOWN} more: --json has them all")
             if not other["changes"]:
-                click.echo("  it differs in no guard that both have: the trace took another way")
+                click.echo("  no guard differs: the trace took another path")
         else:
-            first = other["changes"][0] if other["changes"] else "no guard that both have"
+            first = other["changes"][0] if other["changes"] else "no guard differs"
             more = f", and {len(other['changes']) - 1} more" if len(other["changes"]) > 1 else ""
             click.echo(f"entry {digits}: {in_words(first)}{more}")
 
@@ -189,13 +189,13 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
         alike = found or [other for other in names if other.rpartition(".")[2] == last]
         alike.sort(key=lambda other: (-SequenceMatcher(None, _tail(other), _tail(name)).ratio(), other))
         raise StoreError(
-            f"there is no package of {name} in {store.root}",
-            f"Did you mean {' or '.join(alike[:MAX_SUGGESTED])}?" if alike else "See `precompiled ls`",
+            f"the store {store.root} has no package of {name!r}",
+            f"Did you mean {' or '.join(alike[:MAX_SUGGESTED])}?" if alike else "See `precompiled cache ls`",
             code="no-such-function",
         )
     entries = [entry for entry in known if function_of(entry) == found[0]]
     if not entries:
-        raise StoreError(refused[found[0]], "`precompiled clear` puts them into use again", code="package-audit")
+        raise StoreError(refused[found[0]], "`precompiled cache clear` allows them again", code="package-audit")
     entries.sort(key=_used, reverse=True)
     return [(entry, About.parse(entry.about)) for entry in entries]
 

@@ -68,7 +68,7 @@ def show(found: list[listing.Operation] | None) -> None:
     """Print operations, each below the line of code that it comes from."""
     click.echo("\ngraph")
     if found is None:
-        click.echo("  was not kept, or cannot be read")
+        click.echo("  not kept, or not readable")
         return
     graph, place = 0, None
     for item in found:

@@ -1,4 +1,4 @@
-"""cancel and retry: a user's word on single jobs."""
+"""daemon cancel and daemon retry: what a user decides about single graphs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from precompiled.cli import key_prefixes
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ANSWER_TIMEOUT_S, ask_daemon
 from precompiled.cli.output import SHOWN_DIGITS, Output
@@ -13,71 +14,89 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError, PrecompiledError
 from precompiled.core.words import listed
 from precompiled.store.artifacts import Store
+from precompiled.store.runs import runs, way
 
-MIN_DIGITS = 6  # as `top` shows them in a narrow window
 
-
-@command("cancel")
-@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@command("cancel", examples=["precompiled daemon cancel 3f9c0d1e"])
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...", type=key_prefixes.KEY)
 def cancel_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> None:
-    """Give up the jobs of the KEYs (beginnings are enough), queued or running. Their graphs stay eager."""
+    """Cancel the queued or running compile of a graph.
+
+    The graph stays eager in the programs that run. `precompiled status --watch` shows the KEYs; the first four digits
+    are enough.
+    """
     found = cancel(settings, keys)
     out.result({"cancelled": found}, f"Cancelled {_shown(found)}.")
 
 
-@command("retry")
-@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@command("retry", examples=["precompiled daemon retry 3f9c0d1e"])
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...", type=key_prefixes.KEY)
 def retry_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> None:
-    """Forget why graphs of the KEYs (beginnings are enough) failed: the next process has them compiled again."""
+    """Retry a graph whose compile failed.
+
+    The next program that needs the graph has it compiled again. Programs that run go on as they are.
+    `precompiled cache ls` shows the KEYs of failed graphs; the first four digits are enough.
+    """
     found = retry(settings, keys)
-    out.result({"retried": found}, f"The next process has {_shown(found)} compiled again.")
+    out.result({"retried": found}, f"The next program that needs {_shown(found)} compiles it again.")
 
 
-def cancel(settings: Settings, beginnings: Sequence[str]) -> list[str]:
-    """The keys whose jobs were given up. Raises PrecompiledError."""
+def cancel(settings: Settings, prefixes: Sequence[str]) -> list[str]:
+    """The keys whose jobs were cancelled. Raises PrecompiledError."""
     from precompiled import wire
 
-    _check(beginnings)
-    found: list[str] = ask_daemon(settings, wire.GiveUp(list(beginnings)), ANSWER_TIMEOUT_S).keys
-    return _some(found, beginnings, "no job is queued or running")
+    status: wire.StatusReply = ask_daemon(settings, wire.Status(), ANSWER_TIMEOUT_S)
+    keys = _whole(prefixes, _awaited(settings) | {worker.job for worker in status.workers})
+    found: list[str] = ask_daemon(settings, wire.GiveUp(keys), ANSWER_TIMEOUT_S).keys
+    return _some(found, prefixes, "no job is queued or running")
 
 
-def retry(settings: Settings, beginnings: Sequence[str]) -> list[str]:
-    """The keys of which a failure record or a quarantine was there. Raises PrecompiledError."""
+def retry(settings: Settings, prefixes: Sequence[str]) -> list[str]:
+    """The keys that had a failure record or were in quarantine. Raises PrecompiledError."""
     from precompiled import wire
 
-    _check(beginnings)
     store = Store(settings.cache_dir)
-    failed = {failure.key for failure in store.failures() if failure.key.startswith(tuple(beginnings))}
+    failures = {failure.key for failure in store.failures()}
+    keys = _whole(prefixes, failures)
+    failed = failures.intersection(keys)
     for key in failed:
         store.forget_failure(key)
     try:
-        found = set(ask_daemon(settings, wire.Retry(list(beginnings)), ANSWER_TIMEOUT_S).keys)
+        found = set(ask_daemon(settings, wire.Retry(keys), ANSWER_TIMEOUT_S).keys)
     except DaemonError as error:
         if error.code != "no-daemon":  # which would have forgotten its quarantines
             raise
         found = set()
-    return _some(sorted(failed | found), beginnings, "nothing has failed")
+    return _some(sorted(failed | found), prefixes, "no compile has failed")
 
 
-def _check(beginnings: Sequence[str]) -> None:
-    for text in beginnings:
-        if len(text) < MIN_DIGITS or set(text) - set("0123456789abcdef"):
-            raise click.UsageError(f"{text!r} is no beginning of a key: give {MIN_DIGITS} digits or more")
+def _whole(prefixes: Sequence[str], known: set[str]) -> list[str]:
+    """The keys of these prefixes. One that is not known here stays as it is: the daemon may know it."""
+    return [key_prefixes.match(prefix, known) or prefix for prefix in prefixes]
 
 
-def _some(found: list[str], beginnings: Sequence[str], none: str) -> list[str]:
+def _awaited(settings: Settings) -> set[str]:
+    """Keys that programs which run wait for."""
+    return {
+        str(graph.get("key", "")) for run in runs(settings.cache_dir) for process in run.processes if process.is_alive
+        for graph in process.graphs.values() if way(graph) == "pending"
+    }  # fmt: skip
+
+
+def _some(found: list[str], prefixes: Sequence[str], none: str) -> list[str]:
     if not found:
         raise PrecompiledError(
-            f"{none} of {listed(beginnings, 'or')}", "`precompiled top` shows keys", code="no-such-job"
-        )
+            f"{none} for a key that begins with {listed([repr(text) for text in prefixes], 'or')}",
+            "`precompiled status --watch` shows keys", code="no-such-job",
+        )  # fmt: skip
     return found
 
 
-def act(settings: Settings, action: str, beginning: str) -> str:
-    """"cancel" or "retry" for a screen: what has come of it, in a line. Raises nothing of ours."""
+def act(settings: Settings, action: str, prefix: str) -> str:
+    """"cancel" or "retry" for the live view: the outcome in a line. Raises nothing of ours."""
     try:
-        found = cancel(settings, [beginning]) if action == "cancel" else retry(settings, [beginning])
+        keys = [key_prefixes.check(prefix)]
+        found = cancel(settings, keys) if action == "cancel" else retry(settings, keys)
     except PrecompiledError as error:
         return error.message
     except click.UsageError as error:

@@ -1,4 +1,4 @@
-"""keys new, list, trust, forget: by whom an object of a remote must be signed to be believed here."""
+"""remote keys new, list, trust, forget: the keys that sign objects of a remote, and those that this host trusts."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ from precompiled.core.config import Settings
 from precompiled.remote import keys
 
 
-@click.group("keys")
-def keys_command() -> None:
-    """The keys that sign what is in a remote. Each command takes --json."""
-
-
-@command("new")
+@command("new", examples=["precompiled remote keys new"])
 def new_command(out: Output, settings: Settings) -> None:
-    """Make your own key: your hosts sign with it what they put into a remote, and believe it.
+    """Create your own signing key.
 
-    Prints the public key, for `precompiled keys trust` on other hosts.
+    This host signs what it puts into the remote with the key, and trusts it. Prints the public key and the command
+    that makes another host trust it.
     """
     key = keys.new()
     out.result(
         {"id": key.id, "public": str(key).strip(), "path": str(keys.folder() / keys.OWN)},
-        f"Wrote {keys.folder() / keys.OWN}. Who is to believe it runs:\n  precompiled keys trust '{key} NAME'",
+        f"Wrote {keys.folder() / keys.OWN}. Run this on each host that is to trust the key:\n"
+        f"  precompiled remote keys trust '{key} NAME'",
     )
 
 
-@command("list")
+@command("list", examples=["precompiled remote keys list"])
 def list_command(out: Output, settings: Settings) -> None:
-    """Show which keys are believed on this host."""
+    """List the keys that this host trusts."""
     private = keys.own()
     rows = [(keys.public_of(private, "(your own)"), True)] if private is not None else []
     rows += [(key, False) for key in keys.believed().values()]
@@ -38,30 +35,34 @@ def list_command(out: Output, settings: Settings) -> None:
 
     def show() -> None:
         if not rows:
-            click.echo(f"No key is believed: there is none in {keys.folder()}.")
+            click.echo(f"This host trusts no key: {keys.folder()} has none. `precompiled remote keys new` creates one.")
         else:
             table(("ID", "NAME", "PUBLIC KEY"), [(key.id, key.name, str(key).partition(" ")[0]) for key, _ in rows])
 
     out.result({"keys": document, "folder": str(keys.folder())}, show)
 
 
-@command("trust")
+@command("trust", examples=["precompiled remote keys trust 'PUBLIC-KEY alice'"])
 @click.argument("public", metavar="'PUBLIC-KEY NAME'")
 def trust_command(out: Output, settings: Settings, public: str) -> None:
-    """Believe a key from now on: what its owner's hosts put into a remote may run code as you."""
+    """Trust a key: its owner's hosts can then run code as you.
+
+    Give the line that `precompiled remote keys new` printed, in quotes.
+    """
     key = keys.PublicKey.parse(public)
     path = keys.believe(key)
-    text = f"Believed from now on: {key.id} {key.name}".rstrip()
+    text = f"This host trusts {key.id} {key.name}".rstrip() + "."
     out.result({"id": key.id, "name": key.name, "path": str(path)}, text)
 
 
-@command("forget")
+@command("forget", examples=["precompiled remote keys forget 5b1c0e9a"])
 @click.argument("key", metavar="ID")
 def forget_command(out: Output, settings: Settings, key: str) -> None:
-    """Believe a key no more. What was fetched stays in the store; `precompiled clear` removes it."""
+    """Stop trusting a key.
+
+    The store keeps what this host fetched already. `precompiled cache clear` removes it.
+    """
     done = keys.disbelieve(key)
-    out.result({"id": key, "forgotten": done}, f"Forgot {key}." if done else f"{key} was not believed.")
+    text = f"This host {'no longer trusts' if done else 'did not trust'} {key}."
+    out.result({"id": key, "forgotten": done}, text)
 
-
-for _command in (new_command, list_command, trust_command, forget_command):
-    keys_command.add_command(_command)

@@ -1,4 +1,4 @@
-"""metrics: what `status` and `stats` say, for Prometheus: served, in a file for node_exporter, or once.
+"""tools metrics: the numbers of `status` and `cache stats` for Prometheus: served, in a file, or once.
 
 A process of its own, and not a part of the daemon: the system daemon has no network, and is to parse no HTTP as root.
 """
@@ -45,23 +45,23 @@ class _Host:
         return []  # or it would be collected to be registered
 
 
-@command("metrics")
-@click.option("--listen", metavar="[HOST:]PORT|PATH", help="Serve them: on a port (of 127.0.0.1), or a Unix socket.")
+@command("metrics", examples=["precompiled tools metrics --listen 9464", "precompiled tools metrics --textfile p.prom"])
+@click.option("--listen", metavar="[HOST:]PORT|PATH", help="Serve on a port (of 127.0.0.1) or a Unix socket.")
 @click.option("--textfile", metavar="FILE", type=click.Path(path_type=Path),
-              help="Write them to FILE (*.prom), for node_exporter's textfile collector.")  # fmt: skip
+              help="Write to FILE (*.prom) for node_exporter's textfile collector.")  # fmt: skip
 @click.option("--interval", type=click.FloatRange(min=1.0), metavar="SECONDS",
-              help="With --textfile: again and again, so often.")  # fmt: skip
+              help="With --textfile: write again after this time, until Ctrl-C.")  # fmt: skip
 def metrics_command(
     out: Output, settings: Settings, listen: str | None, textfile: Path | None, interval: float | None
 ) -> int:
-    """Show this host's metrics as Prometheus reads them; or serve them, or keep them in a file.
+    """Print or serve metrics for Prometheus.
 
-    They are of what you may see: root sees all users. Needs prometheus-client (the extra `metrics`).
+    They count your own programs; root sees all users. Needs prometheus-client (the extra `metrics`).
     """
     if listen and textfile:
-        raise click.UsageError("--listen and --textfile are two ways to give the same: take one")
+        raise click.UsageError("--listen and --textfile are mutually exclusive")
     if interval and not textfile:
-        raise click.UsageError("--interval is for --textfile")
+        raise click.UsageError("--interval needs --textfile")
     registry = _registry(settings)
     signal.signal(signal.SIGTERM, _leave)
     try:
@@ -85,7 +85,7 @@ def _registry(settings: Settings) -> CollectorRegistry:
         from prometheus_client import CollectorRegistry
     except ImportError as error:
         raise PrecompiledError(
-            "metrics need prometheus-client, which is not in this environment",
+            "metrics need prometheus-client, which this environment lacks",
             words.install("metrics"), code="metrics-unavailable",
         ) from error  # fmt: skip
     registry = CollectorRegistry(auto_describe=False)
@@ -114,7 +114,7 @@ def _keep(registry: CollectorRegistry, file: Path, interval: float | None) -> No
             write_to_textfile(str(file), registry)  # whole, by a rename
         except OSError as error:
             raise PrecompiledError(
-                f"{file} cannot be written: {error.strerror or error}", "Name another file",
+                f"{file} cannot be written: {error.strerror or error}", "Give another file",
                 code="output-unwritable",
             ) from error  # fmt: skip
         if interval is None:
@@ -145,7 +145,7 @@ def _serve(out: Output, registry: CollectorRegistry, where: str) -> None:
             bound: Any = server.server_address  # type: ignore[attr-defined, unused-ignore]
             shown = f"http://{bound[0]}:{bound[1]}/metrics"
         elif host and os.sep not in where:
-            raise OSError("it is no port, and no path")  # which has a slash where it has a colon
+            raise OSError("it is neither a port nor a path")  # which has a slash where it has a colon
         else:
             path = Path(where).absolute()
             _remove_socket(path)

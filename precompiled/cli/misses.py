@@ -83,7 +83,7 @@ class Summary:
     def sentence(self) -> str:
         """``of 14 graphs: 12 hits (10 not traced), 1 new size, 1 edit at train.py:31``."""
         if not self.graphs:
-            return "no graph: torch.compile gave none, or nothing that it was asked for was called"
+            return "no graph: torch.compile made none, or no compiled function was called"
         of_hits = f" ({self.untraced} not traced)" if self.untraced else ""
         hits = f"{counted(self.hits, 'hit', zero='no')}{of_hits}"
         numbers: Counter[str] = Counter()
@@ -97,7 +97,7 @@ class Summary:
         """What the misses and traces cost; "" for nothing to speak of."""
         parts = [f"{human_seconds(seconds)} {what}" for seconds, what in (
             (max((miss.eager_s for miss in self.misses), default=0.0), "eager until the last swap"),
-            (sum(miss.waited_s for miss in self.misses), "waited for what was not there"),
+            (sum(miss.waited_s for miss in self.misses), "waited for compiles"),
             (self.trace_s, f"of tracing {counted(self.traced, 'function')}"),
         ) if seconds >= 0.1]  # fmt: skip
         return f"it cost {listed(parts)}" if parts else ""

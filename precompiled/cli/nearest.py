@@ -48,7 +48,7 @@ class Kept:
 
     def __str__(self) -> str:
         where = "" if self.is_own else f" in {self.store}"
-        others = {"failed": "which failed to compile", NOT_SENT: "which was not there, and was not sent"}
+        others = {"failed": "which failed to compile", NOT_SENT: "which was a miss and was not sent to a daemon"}
         what = others.get(self.state, f"artifact {self.slot}{where}")
         return f"{self.key[:SHOWN_DIGITS]} {self.name or '-'}, {what}, {human_age(self.created)} old"
 
@@ -103,13 +103,13 @@ class Kepts:
         """Why a key was new. ``files``: of the program, beside those that the graph comes from. Raises StoreError."""
         mine = self.of(whole)
         if not mine:
-            said = f"{whole[:SHOWN_DIGITS]} has nothing that can be read"
-            raise StoreError(said, "`precompiled doctor` says more", code="unreadable")
+            said = f"nothing of {whole[:SHOWN_DIGITS]} can be read"
+            raise StoreError(said, "Run `precompiled doctor`", code="unreadable")
         program = next((found for item in mine if (found := self.program(item)) is not None), None)
         if program is None or operations(program) is None:
             raise StoreError(
-                f"{whole[:SHOWN_DIGITS]} was kept without its graph, so it cannot be compared with others",
-                "`precompiled show` has the rest",
+                f"the store has no copy of the graph {whole[:SHOWN_DIGITS]}, so it cannot be compared with others",
+                "`precompiled cache show` shows the rest",
                 code="graph-not-kept",
             )
         if mine[0].state == NOT_SENT:

@@ -1,4 +1,4 @@
-"""package inspect: what is in a file of precompiled.save_package, without running any of it."""
+"""tools package: what is in a file of precompiled.save_package, without running any of it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from precompiled.core.config import Settings
 from precompiled.core.words import human_bytes
 
 
-@click.group("package")
-def package_command() -> None:
-    """Look at package files (precompiled.save_package). Each command takes --json."""
-
-
-@command("inspect")
+@command("package", examples=["precompiled tools package model.pkg"])
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def inspect_command(out: Output, settings: Settings, file: Path) -> None:
-    """Verify every digest in FILE, and show for what it is. Nothing in it is run."""
+def package_command(out: Output, settings: Settings, file: Path) -> None:
+    """Verify and show a file that `precompiled.save_package` wrote.
+
+    Checks every digest, and shows which function and which environment FILE is for. Runs no code of the file.
+    """
     from precompiled.packages import portable_format
 
     index, members = portable_format.read(file)
@@ -47,9 +45,6 @@ def inspect_command(out: Output, settings: Settings, file: Path) -> None:
             [(row["name"], row["kind"], str(row["guards"]), str(row["graphs"])) for row in index.functions],
             right=("GUARDS", "GRAPHS"),
         )
-        click.echo("\nIts digests are right. It is code: load it only if you trust where it comes from.")
+        click.echo("\nAll digests are right. The file contains code: load it only if you trust its origin.")
 
     out.result(document, show)
-
-
-package_command.add_command(inspect_command)

@@ -1,23 +1,25 @@
-"""push, pull, sync, remote ls, remote gc: the remote behind the store, without its helper."""
+"""remote push, pull, sync, ls, gc: the remote behind the store, without its helper."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
 
 from precompiled.cli.app import command
+from precompiled.cli.key_prefixes import KEY, match, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output, table
 from precompiled.client import ahead
 from precompiled.core.config import Settings
-from precompiled.core.errors import PrecompiledError
+from precompiled.core.errors import PrecompiledError, StoreError
 from precompiled.core.words import counted, human_bytes
 from precompiled.remote import expiry, lists, transfer, trusting
 from precompiled.remote.errors import RemoteError
 from precompiled.store import runs
+from precompiled.store.artifacts import Store
 
 NOT_SET = "no remote is set"
 DAY_S = 86_400.0
@@ -26,43 +28,47 @@ DAY_S = 86_400.0
 def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
     """What push, pull and sync take."""
     for option in (
-        click.option("--days", type=float, metavar="N", help="Only what was made in the last N days."),
-        click.option("--program", metavar="FILE", help="Only what a program used, packages too: its main file."),
-        click.argument("keys", nargs=-1, metavar="[KEY]..."),
+        click.option("--days", type=float, metavar="N", help="Only what was compiled in the last N days."),
+        click.option("--program", metavar="FILE", help="Only what the program with this main file used."),
+        click.argument("keys", nargs=-1, metavar="[KEY]...", type=KEY),
     ):
         function = option(function)
     return function
 
 
-@command("push", overrides=True)
+@command("push", overrides=True, examples=["precompiled remote push", "precompiled remote push --program train.py"])
 @_choice
 def push_command(
     out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
 ) -> int:
-    """Put what is in the store into the remote: everything, or the artifacts of the KEYs (beginnings are enough)."""
+    """Copy the store to the remote, or the graphs that you name.
+
+    The first four digits of a KEY are enough.
+    """
     there = opened(settings)
     return _done(out, there, {"put": _push(there, settings, keys, program, days)})
 
 
-@command("pull", overrides=True)
+@command("pull", overrides=True, examples=["precompiled remote pull", "precompiled remote pull --days 7"])
 @_choice
 def pull_command(
     out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
 ) -> int:
-    """Fetch what is in the remote into the store: everything, packages too, or the artifacts of the KEYs.
+    """Copy the remote to the store, or the graphs that you name.
 
-    Exit status 1 when an object was refused; what is believed and whole was fetched all the same.
+    The first four digits of a KEY are enough. The exit status is 1 if an object was refused, because it is damaged or
+    because this host does not trust its key. All other objects are copied.
     """
     there = opened(settings)
     return _done(out, there, {"fetched": _pull(there, keys, program, days)})
 
 
-@command("sync", overrides=True)
+@command("sync", overrides=True, examples=["precompiled remote sync"])
 @_choice
 def sync_command(
     out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
 ) -> int:
-    """Pull, then push: afterwards store and remote have the same, or the same of what is chosen."""
+    """Pull, then push: the store and the remote have the same afterwards."""
     there = opened(settings)
     fetched = _pull(there, keys, program, days)
     return _done(out, there, {"fetched": fetched, "put": _push(there, settings, keys, program, days)})
@@ -74,7 +80,10 @@ def _since(days: float | None) -> float:
 
 def _pull(there: transfer.Transfer, keys: Sequence[str], program: str | None, days: float | None) -> int:
     if program is None:
-        return there.pull([key.lower() for key in keys], _since(days))
+        if not keys:
+            return there.pull((), _since(days))
+        known = {item.group for item in there.everything() if item.kind == transfer.ARTIFACT}
+        return there.pull(_whole(keys, known, there.bucket.url), _since(days))
     _no_keys(keys)
     _lists, objects = lists.listed(there, ahead.identity(_existing(program)))
     if days is not None:  # a list says no times
@@ -87,7 +96,7 @@ def _push(
     there: transfer.Transfer, settings: Settings, keys: Sequence[str], program: str | None, days: float | None
 ) -> int:
     if program is None:
-        return there.push([key.lower() for key in keys], _since(days))
+        return there.push(resolve(Store(settings.cache_dir), keys, own=True), _since(days))
     _no_keys(keys)
     name = os.path.basename(_existing(program))
     used = {
@@ -103,14 +112,26 @@ def _push(
     return found + lists.note(there, ahead.identity(program), sorted(used), sorted(used), entries)
 
 
+def _whole(prefixes: Sequence[str], known: Collection[str], where: str) -> list[str]:
+    """The keys of these prefixes in a remote. Raises StoreError."""
+    found = [match(prefix, known) for prefix in prefixes]
+    for prefix, key in zip(prefixes, found, strict=True):
+        if not key:
+            raise StoreError(
+                f"{where} has no key that begins with {prefix!r}", "`precompiled remote ls` lists all objects",
+                code="no-such-key",
+            )  # fmt: skip
+    return found
+
+
 def _no_keys(keys: Sequence[str]) -> None:
     if keys:
-        raise click.UsageError("give KEYs, or --program")
+        raise click.UsageError("Give either KEYs or --program")
 
 
 def _existing(program: str) -> str:
     if not os.path.isfile(program):
-        raise click.UsageError(f"--program takes a program's main file, and {program} is none")
+        raise click.UsageError(f"--program: there is no file {program!r}")
     return program
 
 
@@ -129,14 +150,12 @@ def _done(out: Output, there: transfer.Transfer, done: dict[str, int]) -> int:
     return int(refused > 0)
 
 
-@click.group("remote")
-def remote_command() -> None:
-    """Look at the remote behind the store. Each command takes --json."""
-
-
-@command("ls", overrides=True)
+@command("ls", overrides=True, examples=["precompiled remote ls"])
 def ls_command(out: Output, settings: Settings) -> None:
-    """List the objects in the remote, by their names: nothing of them is read."""
+    """List the objects in the remote.
+
+    Reads their names only, not their contents.
+    """
     there = opened(settings)
     objects = there.everything()
     rows: list[dict[str, Any]] = [
@@ -150,7 +169,7 @@ def ls_command(out: Output, settings: Settings) -> None:
             ("KIND", "KEY OR FUNCTION", "SIZE", "SIGNED BY", ""),
             [
                 (row["kind"], row["group"][:SHOWN_DIGITS], human_bytes(row["bytes"]), row["by"],
-                 "" if row["believed"] else "not believed")
+                 "" if row["believed"] else "not trusted")
                 for row in rows
             ],
             right=("SIZE",),
@@ -160,14 +179,18 @@ def ls_command(out: Output, settings: Settings) -> None:
     out.result({"remote": there.bucket.url, "objects": rows}, show)
 
 
-@command("gc", overrides=True)
+@command("gc", overrides=True, examples=["precompiled remote gc --days 30 --dry-run"])
 @click.option("--days", type=float, metavar="N", help="Remove what was written more than N days ago.")
-@click.option("--max-bytes", type=click.IntRange(min=0), metavar="N", help="Then the oldest, until N bytes are left.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+@click.option("--max-bytes", type=click.IntRange(min=0), metavar="N",
+              help="Remove the oldest objects until N bytes are left.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: int | None, dry_run: bool) -> None:
-    """Remove old objects from the remote, and leases that nobody holds. Ages count from when an object was written."""
+    """Remove old objects and expired leases from the remote.
+
+    The age of an object counts from the time that it was written.
+    """
     if days is None and max_bytes is None:
-        raise click.UsageError("give --days, --max-bytes, or both")
+        raise click.UsageError("Give --days, --max-bytes, or both")
     bucket = opened(settings).bucket
     items = expiry.ours(bucket)
     now = time.time() if dry_run or not items else expiry.time_there(bucket)
@@ -183,15 +206,12 @@ def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: i
     )  # fmt: skip
 
 
-for one in (ls_command, gc_command):
-    remote_command.add_command(one)
-
-
 def opened(settings: Settings) -> transfer.Transfer:
     """The store and its remote. Raises RemoteError."""
     if not settings.remote:
         raise RemoteError(
-            NOT_SET, "Set `remote` (PRECOMPILED_REMOTE), for instance to s3://bucket/prefix", code="remote-unusable"
+            NOT_SET, "Run `precompiled config set remote s3://bucket/prefix`, or set PRECOMPILED_REMOTE",
+            code="remote-unusable",
         )
     return transfer.opened(
         settings.cache_dir, settings.remote, settings.remote_timeout_s, trusting.trust(settings.remote_unsigned)

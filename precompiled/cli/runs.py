@@ -72,7 +72,7 @@ def show_awaited(found: Sequence[dict[str, Any]]) -> None:
     for graph in found[:MAX_SHOWN]:
         since = human_seconds(max(0.0, time.time() - graph["since"]))
         click.echo(f"{graph['name']} {graph['key'][:SHOWN_DIGITS]} of {graph['program']} is not compiled yet "
-                   f"(for {since}): it can be explained when it is")  # fmt: skip
+                   f"(pending for {since}). Explain it when it is")  # fmt: skip
     if len(found) > MAX_SHOWN:
         click.echo(f"and {len(found) - MAX_SHOWN} more")
 
@@ -120,8 +120,8 @@ def named(settings: Settings, name: str) -> Run:
     if found is None:
         names = ", ".join(run.name for run in known[:5])
         raise PrecompiledError(
-            f"there is no run {name}" if known else "no run has used the hook yet",
-            f"The last ones are {names}" if known else "Run it once: `precompiled run -- python train.py`",
+            f"there is no run {name!r}" if known else "no run has used the hook yet",
+            f"The last ones are {names}" if known else "Run a program first: `precompiled run -- python train.py`",
             code="no-such-run",
         )
     return found
@@ -138,7 +138,7 @@ def _check_that_runs_are_kept(settings: Settings) -> None:
         space = checks_store.space(settings.cache_dir, shutil.disk_usage(place).free, None)
         store = space if space.state == "fail" else store
     if store.state != "ok":
-        raise PrecompiledError(f"no run can be kept: {store.message}", store.action, code=STORE_UNWRITABLE)
+        raise PrecompiledError(f"runs cannot be recorded: {store.message}", store.action, code=STORE_UNWRITABLE)
 
 
 def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _of_a_process(process: Process) -> str | None:
             codes = ", ".join(code if number == 1 else f"{code} {number}" for code, number in reasons.most_common())
             parts.append(f"{counted(sum(reasons.values()), 'graph')} {NOT_SERVED[name]} ({codes})")
     if not process.is_alive and not process.ended:
-        parts.append("it ended without a word")
+        parts.append("the process was killed")
     return "; ".join(parts) or None
 
 
@@ -219,7 +219,7 @@ def _show(run: Run, told: misses.Summary) -> None:
         if line:
             click.echo(f"  {line}")
     if told.edited:
-        click.echo(f"  edited since the run before it: {', '.join(told.edited[:MAX_SHOWN])}")
+        click.echo(f"  edited since the previous run: {', '.join(told.edited[:MAX_SHOWN])}")
     click.echo()
     pairs([
         ("lookups and loads", human_seconds(sum(g.get("lookup_s", 0) + g.get("load_s", 0) for g in graphs))),
@@ -242,7 +242,7 @@ def _why_traced(before: Sequence[dict[str, Any]], item: dict[str, Any]) -> str:
     reasons = item["reasons"] if item["state"] != "audited" else ()  # these are of other entries
     told = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
-    return in_words(told) if told or not is_first else "no package has it as it is now: it is new, or was edited"
+    return in_words(told) if told or not is_first else "no package for its present source: it is new, or was edited"
 
 
 def _show_miss(miss: misses.Miss, run: Run) -> None:
@@ -256,7 +256,7 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
     if said or miss.since:
         click.echo(f"  {said or miss.since}")
     elif not miss.causes:
-        click.echo("  it is not compiled yet" if miss.is_pending else "  the store does not have it any more")
+        click.echo("  it is not compiled yet" if miss.is_pending else "  the store no longer has it")
 
 
 def _is(graph: dict[str, Any], miss: misses.Miss) -> bool:

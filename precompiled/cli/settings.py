@@ -1,7 +1,12 @@
-"""config: every setting, its value, and where the value came from."""
+"""config: every setting, its value, and where the value came from; config set writes one into your file."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import stat
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,8 +14,9 @@ from click.shell_completion import CompletionItem
 
 from precompiled.cli.app import command, setting_name
 from precompiled.cli.output import Output, table
-from precompiled.core import paths
+from precompiled.core import config, durable, paths
 from precompiled.core.config import ENV_PREFIX, MEANINGS, NAMES, Settings
+from precompiled.core.errors import ConfigError
 from precompiled.core.words import human_bytes, human_seconds, sentence
 
 
@@ -26,10 +32,13 @@ class _Setting(click.ParamType):
         return [CompletionItem(name) for name in NAMES if name.startswith(incomplete)]
 
 
-@command("config", overrides=True)
+@command("show", overrides=True, examples=["precompiled config", "precompiled config mode workers"])
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=_Setting())
-def config_command(out: Output, settings: Settings, names: tuple[str, ...]) -> None:
-    """Show every setting, its value, and where the value came from; of those that are named, also what they do."""
+def show_command(out: Output, settings: Settings, names: tuple[str, ...]) -> None:
+    """Show settings and where each value comes from.
+
+    `precompiled config` alone does the same. With a NAME, it also says what the setting does and how to set it.
+    """
     document = {
         name: {"value": _plain(getattr(settings, name)), "origin": settings.origins[name], "meaning": MEANINGS[name]}
         for name in names or NAMES
@@ -38,15 +47,82 @@ def config_command(out: Output, settings: Settings, names: tuple[str, ...]) -> N
     def show() -> None:
         rows = [(name, _with_unit(settings, name), settings.origins[name]) for name in names or NAMES]
         table(("SETTING", "VALUE", "ORIGIN"), rows)
-        file = paths.user_config_file()
-        if file.is_relative_to(paths.NO_HOME):
-            file = paths.SYSTEM_CONFIG
         for name in names:
             click.echo(f"\n{name}: {sentence(MEANINGS[name].replace('`', ''))}")
-            value = "VALUE" if isinstance(getattr(settings, name), (bool, int, float)) else '"VALUE"'
-            click.echo(f"  {ENV_PREFIX}{name.upper()}=VALUE, or `{name} = {value}` in {file}")
+            click.echo(f"  To set it: {ENV_PREFIX}{name.upper()}=VALUE, or `precompiled config set {name} VALUE`")
 
     out.result(document, show)
+
+
+# A file that cannot be used is what this command may mend.
+@command("set", raises=False, examples=["precompiled config set mode wait", "precompiled config set workers 4"])
+@click.argument("name", type=_Setting())
+@click.argument("value")
+def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
+    """Set a setting in your configuration file.
+
+    The command checks VALUE first and keeps the other lines of the file. Environment variables take precedence over
+    the file. A running daemon uses its new settings after `precompiled daemon restart`.
+    """
+    file = paths.user_config_file()
+    if file.is_relative_to(paths.NO_HOME):
+        raise ConfigError(
+            "you have no configuration file, because this user has no home directory",
+            f"Set {ENV_PREFIX}{name.upper()} instead, or XDG_CONFIG_HOME",
+        )
+    try:
+        parsed = config.parse(name, value)
+    except ValueError as error:
+        raise click.UsageError(f"{name} = {value!r} is not possible: {error}") from error
+    try:
+        before = file.read_text()
+    except FileNotFoundError:
+        before = ""
+    line = f"{name} = {_toml(parsed)}"
+    after = _with_line(before, name, line)
+    if not _is_toml(after):
+        raise ConfigError(f"{file} is not valid TOML", "Correct the file, then set the value")
+    _write(file.resolve(), after)
+    variable = ENV_PREFIX + name.upper()
+    note = f"\n{variable} is set in this shell, and takes precedence." if os.environ.get(variable) else ""
+    out.result({"file": str(file), "name": name, "value": _plain(parsed)}, f"Wrote `{line}` to {file}.{note}")
+
+
+def _with_line(text: str, name: str, line: str) -> str:
+    """A configuration file's text with another value of a setting. All other lines stay."""
+    lines = text.splitlines()
+    start = next((at for at, found in enumerate(lines) if re.match(rf"\s*{name}\s*=", found)), None)
+    if start is None:
+        return "\n".join([*lines, line, ""])
+    end = start + 1
+    while end < len(lines) and not _is_toml("\n".join(lines[start:end])):  # a list over several lines
+        end += 1
+    return "\n".join([*lines[:start], line, *lines[end:], ""])
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        config.parse_toml(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o644
+        with durable.replacing(file, mode) as written:
+            written.write(text.encode())
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}", "Check its owner and mode") from error
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML has it: its texts are those of JSON."""
+    if isinstance(value, tuple):
+        return json.dumps([str(item) for item in value], ensure_ascii=False)
+    return json.dumps(_plain(value) if value is not None else "", ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

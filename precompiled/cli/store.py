@@ -1,4 +1,4 @@
-"""ls, show, clear, gc: what lies in the store."""
+"""cache ls, show, size, dir, clear, gc: what is in the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from precompiled.cli import code, functions, graph
-from precompiled.cli.app import command
+from precompiled.cli.app import INTERRUPTED, command
+from precompiled.cli.key_prefixes import KEY, KEY_OR_OTHER, check, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
@@ -21,11 +22,15 @@ from precompiled.core.words import counted, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store import scratch, trust
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact, Store
+from precompiled.store.jobs import under_way
 
 
-@command("ls")
+@command("ls", examples=["precompiled cache ls"])
 def ls_command(out: Output, settings: Settings) -> None:
-    """List what is in the store: artifacts, graphs that could not be compiled, and packages."""
+    """List compiled graphs, failed graphs and functions with packages.
+
+    The youngest comes first. The disk space includes the files that workers keep to compile faster (scratch).
+    """
     store = open_store(settings)
     artifacts = list(store.all_artifacts())
     rows = [_artifact_row(artifact) for artifact in artifacts]
@@ -35,15 +40,16 @@ def ls_command(out: Output, settings: Settings) -> None:
     unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in names) - len(artifacts)
     if unreadable > 0:
         what = counted(unreadable, "artifact")
-        out.note(f"precompiled: {what} cannot be read or trusted; `precompiled doctor` says more.")
+        out.note(f"precompiled: {what} cannot be read or trusted. `precompiled doctor` shows why.")
 
     packages, refused = functions.rows(store), functions.refusals(store)
-    disk_bytes, scratch_bytes = scratch.weigh(store.root)
-    whole = f"The store takes {human_bytes(disk_bytes)}, of which the workers' own cache {human_bytes(scratch_bytes)}"
+    sizes = scratch.weigh(store.root)
+    disk_bytes, scratch_bytes = sum(sizes.values()), sizes["scratch"]
+    whole = f"On disk: {human_bytes(disk_bytes)}, including {human_bytes(scratch_bytes)} of scratch files"
 
     def show() -> None:
         if not rows and not packages and not refused:
-            click.echo(f"Nothing in {store.root}.")
+            click.echo(f"The store {store.root} is empty.")
             if disk_bytes:
                 click.echo(whole)
             return
@@ -72,26 +78,27 @@ def ls_command(out: Output, settings: Settings) -> None:
     out.result({**document, "disk_bytes": disk_bytes, "scratch_bytes": scratch_bytes}, show)
 
 
-@command("show")
-@click.argument("key")
-@click.option("--code", "with_code", is_flag=True, help="Also the code that Inductor has generated.")
+@command("show", examples=["precompiled cache show 3f9c0d1e", "precompiled cache show model.Net.forward"])
+@click.argument("key", metavar="KEY|FUNCTION", type=KEY_OR_OTHER)
+@click.option("--code", "with_code", is_flag=True, help="Also print the code that Inductor generated.")
 def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> None:
-    """Show one graph: its operations with their source lines, its artifacts' manifests, and its failure record.
+    """Show one graph, or the package of one function.
 
-    A unique beginning of KEY is enough. Of a function's name (`model.Net.forward`): the entries of its package.
+    Of a graph: its operations below their source lines, its artifacts, and its failure record. The first four digits
+    of its KEY are enough. Of a FUNCTION such as `model.Net.forward`: the entries of its package.
     """
     store = open_store(settings)
     if functions.is_function(key):
         found = functions.show_document(store, key)
         out.result(found, lambda: functions.show(found))
         return
-    whole = resolve(store, [key])[0]
+    whole = resolve(store, [check(key)])[0]
     artifacts = store.lookup(whole)
     failure = store.failure(whole)
     if not artifacts and failure is None:
         raise StoreError(
-            f"{whole[:SHOWN_DIGITS]} has nothing that can be read (what was corrupt was put into {store.quarantined})",
-            "The graph is compiled again when it is met",
+            f"nothing of {whole[:SHOWN_DIGITS]} can be read (corrupt files were moved to {store.quarantined})",
+            "The graph is compiled again when a program needs it",
             code="unreadable",
         )
     operations = graph.operations(graph.first_program(store, artifacts, failure))
@@ -113,10 +120,13 @@ def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> 
     }
 
     def show() -> None:
-        _show(whole, artifacts, failure)
+        click.echo(whole)
         for name in packages:
-            click.echo(f"in the package of {name}")
+            click.echo(f"used by the package of {name}")
         graph.show(operations)
+        _show(artifacts, failure)
+        if artifacts and not with_code:
+            click.echo("\nWith --code: the code that Inductor generated.")
         for slot, found in texts.items():
             code.show(slot, found)
 
@@ -128,42 +138,86 @@ def _packages(store: Store, key: str) -> list[str]:
     return sorted({functions.function_of(entry) for entry in store.packages.entries() if key in entry.header.artifacts})
 
 
-@command("clear")
-@click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: bool) -> None:
-    """Remove artifacts and failure records of the KEYs (unique beginnings are enough), or everything, packages too.
+@command("size", examples=["precompiled cache size"])
+def size_command(out: Output, settings: Settings) -> None:
+    """Show how much disk space the store takes."""
+    store = open_store(settings)
+    sizes = scratch.weigh(store.root)
+    counts = {
+        "artifacts": sum(1 for _ in store.every()), "packages": sum(1 for _ in Store(store.root).packages.entries()),
+        "failure records": sum(1 for _ in store.failures()),
+    }  # fmt: skip
+    parts = [{"name": name, "count": counts.get(name), "bytes": size} for name, size in sizes.items()]
+    total = sum(sizes.values())
 
-    Programs that run go on with what they have loaded. Asks first, but for --yes and --json.
+    def show() -> None:
+        rows = [(name, str(counts.get(name, "")), human_bytes(size)) for name, size in sizes.items()]
+        table(("", "COUNT", "SIZE"), [*rows, ("total", "", human_bytes(total))], right=("COUNT", "SIZE"))
+
+    out.result({"cache_dir": str(store.root), "parts": parts, "bytes": total}, show)
+
+
+@command("dir", examples=["du -sh $(precompiled cache dir)"])
+def dir_command(out: Output, settings: Settings) -> None:
+    """Print the path of the store."""
+    out.result({"cache_dir": str(settings.cache_dir)}, str(settings.cache_dir))
+
+
+@command("clear", examples=["precompiled cache clear", "precompiled cache clear 3f9c0d1e"])
+@click.argument("keys", nargs=-1, metavar="[KEY]...", type=KEY)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: bool) -> int:
+    """Remove everything from the store, or the graphs that you name.
+
+    Without a KEY: artifacts, packages, failure records and scratch files. With KEYs: their artifacts and failure
+    records; the first four digits of a KEY are enough. Programs that run keep what they have loaded.
+
+    Asks for confirmation, unless you give --yes or --json.
     """
     store = open_store(settings)
     wholes = resolve(store, keys, own=True)
-    what = counted(len(wholes), "graph") if keys else "everything"
+    before = sum(scratch.weigh(store.root).values())
     if not yes and not out.as_json:
         if not sys.stdin.isatty():
-            raise click.UsageError("there is nobody to ask for confirmation: add --yes")
-        click.confirm(f"Remove {what} from {store.root}?", abort=True, err=True)
-    removed = [store.remove(key) for key in wholes] if keys else [store.clear()]
-    artifacts, size = sum(item.artifacts for item in removed), sum(item.bytes for item in removed)
-    packages = sum(item.packages for item in removed)
+            raise click.UsageError("There is no terminal to ask for confirmation. Add --yes")
+        what = counted(len(wholes), "graph") if keys else f"everything ({human_bytes(before)})"
+        if not click.confirm(f"Remove {what} from {store.root}?", err=True):
+            out.note("Nothing removed.")
+            return INTERRUPTED
+    busy = 0 if keys else len(under_way(store.root))  # these compiles would fail without their scratch files
+    removed = [store.remove(key) for key in wholes] if keys else [store.clear(with_scratch=not busy)]
+    _check_removed(store, wholes)
+    artifacts, packages = sum(item.artifacts for item in removed), sum(item.packages for item in removed)
+    left = scratch.weigh(store.root)
+    size, size_left = max(0, before - sum(left.values())), sum(left.values())
+    also = f" and {counted(packages, 'entry of packages', 'entries of packages')}" if packages else ""
+    text = f"Removed {counted(artifacts, 'artifact', zero='no')}{also}, {human_bytes(size)}."
+    if size_left and not keys:
+        why = "records of runs, and logs"
+        if busy:
+            why = f"scratch files of {counted(busy, 'compile')} under way, {why}"
+        text += f"\n{human_bytes(size_left)} left: {why}."
+    out.result({"removed": artifacts, "packages": packages, "bytes": size, "bytes_left": size_left}, text)
+    return 0
+
+
+def _check_removed(store: Store, keys: Sequence[str]) -> None:
+    """Raises StoreError where something of the keys, or without keys anything, is still there."""
     for folder in (store.artifacts,) if keys else (store.artifacts, store.packages.packages):
-        left = [name for name in _names(folder) if not keys or name.partition(".")[0] in wholes]
+        left = [name for name in _names(folder) if not keys or name.partition(".")[0] in keys]
         if left:
             what = counted(len(left), "file or folder", "files or folders")
             raise StoreError(
-                f"{what} in {folder} could not be removed", "Check its owner and mode",
-                code="not-removed",
-            )  # fmt: skip
-    also = f" and {counted(packages, 'entry of packages', 'entries of packages')}" if packages else ""
-    out.result(
-        {"removed": artifacts, "packages": packages, "bytes": size},
-        f"Removed {counted(artifacts, 'artifact', zero='no')}{also}, {human_bytes(size)}.",
-    )
+                f"{what} in {folder} could not be removed", "Check their owner and mode", code="not-removed"
+            )
 
 
-@command("gc", overrides=True)
+@command("gc", overrides=True, examples=["precompiled cache gc --set cache_max_bytes=2000000000"])
 def gc_command(out: Output, settings: Settings) -> None:
-    """Evict what was not used for longest until the store's budgets hold; sweep what dead writers left."""
+    """Remove the least recently used graphs until the budget holds.
+
+    The settings `cache_max_bytes` and `cache_max_inodes` are the budget. The daemon does the same from time to time.
+    """
     store = open_store(settings)
     removed = store.evict(settings.cache_max_bytes, settings.cache_max_inodes)
     document = {
@@ -203,26 +257,6 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def resolve(store: Store, prefixes: Sequence[str], *, own: bool = False) -> list[str]:
-    """The whole keys that begin with these prefixes; raises StoreError for one that is unknown or not unique.
-
-    ``own``: only of what is in the store itself, and not in a base.
-    """
-    known = {name.partition(".")[0] for name in store.names()} if own else store.keys()
-    found = []
-    for prefix in prefixes:
-        matches = [key for key in known if fmt.is_key(key) and key.startswith(prefix.lower())]
-        if not matches:
-            message = f"there is no graph {prefix!r} in {store.root}"
-            raise StoreError(message, "See `precompiled ls`", code="no-such-key")
-        if len(matches) > 1:
-            raise StoreError(
-                f"{prefix!r} is the beginning of {len(matches)} keys", "Give more digits", code="ambiguous-key"
-            )
-        found.append(matches[0])
-    return found
-
-
 def _artifact_row(artifact: Artifact) -> dict[str, Any]:
     manifest = artifact.manifest
     return {
@@ -254,8 +288,7 @@ def _used(artifact: Artifact) -> dict[str, float]:
         return {"used": artifact.manifest.created}
 
 
-def _show(key: str, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> None:
-    click.echo(key)
+def _show(artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> None:
     for artifact in artifacts:
         manifest = artifact.manifest
         click.echo(f"\nartifact {artifact.slot}")
@@ -272,9 +305,8 @@ def _show(key: str, artifacts: Sequence[Artifact], failure: fmt.Failure | None) 
                 *((f"  {name}", value) for name, value in sorted(manifest.compiled_by.items())),
             ]
         )
-        for title, mapping in (("environment", manifest.environment), ("components", manifest.components)):
-            click.echo(f"  {title}")
-            pairs([(f"    {name}", str(value)) for name, value in sorted(mapping.items())])
+        click.echo("  environment")
+        pairs([(f"    {name}", str(value)) for name, value in sorted(manifest.environment.items())])
         click.echo("  files")
         pairs([(f"    {name}", human_bytes(record.bytes)) for name, record in sorted(manifest.files.items())])
     if failure is not None:
@@ -284,6 +316,6 @@ def _show(key: str, artifacts: Sequence[Artifact], failure: fmt.Failure | None) 
                 ("  name", failure.name),
                 ("  reason", failure.reason),
                 ("  message", failure.message),
-                ("  counts for", human_seconds(max(0.0, failure.created + failure.ttl_s - time.time())) + " more"),
+                ("  retried after", human_seconds(max(0.0, failure.created + failure.ttl_s - time.time()))),
             ]
         )

@@ -1,4 +1,4 @@
-"""run, enable, disable: where the hook is on."""
+"""run, enable, disable: the processes in which the hook is on."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 
-# A setting that cannot be used keeps no command from running: without us, as the hook in it says.
-@command("run", raises=False, context_settings={"allow_interspersed_args": False})
-@click.option("--mode", type=click.Choice(MODES), help="PRECOMPILED_MODE for the command.")
+# A bad setting must not keep the command from running: it runs without us, as the hook in it reports.
+@command("run", raises=False, context_settings={"allow_interspersed_args": False}, examples=[
+    "precompiled run -- python train.py",
+    "precompiled run --mode wait -- torchrun --nproc-per-node 8 train.py",
+])
+@click.option("--mode", type=click.Choice(MODES), help="Set PRECOMPILED_MODE for the command.")
 @targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def run_command(
     out: Output, settings: Settings, mode: str | None, target: targets.Devices | None, cmd: tuple[str, ...]
 ) -> int:
-    """Run a command with the hook on, in it and in all Python processes below it.
+    """Run a command, and its Python children, with precompiled on.
 
-    The command takes this process's place, so its exit status and its signals are its own. Status 127: there is no
-    such command; 126: it cannot be executed.
+    CMD replaces this process, so signals reach CMD and the exit status is its own. It is 127 if CMD is not found, and
+    126 if it cannot be executed.
     """
 
     if not cmd:
-        raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled run -- python x.py`")
+        raise click.UsageError("Give a command after `--`: `precompiled run -- python train.py`")
     variables = hooked(settings)
     if mode is not None:
         variables[ENV_PREFIX + "MODE"] = mode
     if switched_off(variables):
         if target is not None:
-            raise click.UsageError(f"PRECOMPILED={variables[SWITCH]} is set: without the hook there is no made-up GPU")
-        out.note(f"precompiled: PRECOMPILED={variables[SWITCH]} is set, so the command runs without the hook.")
+            raise click.UsageError(f"PRECOMPILED={variables[SWITCH]} is set, but --target needs precompiled on")
+        out.note(f"precompiled: PRECOMPILED={variables[SWITCH]} is set, so the command runs without precompiled.")
     if target is not None:
-        # Where workers keep theirs: it is taken away in time, and the user's own caches see nothing of it.
+        # In the scratch folder, which eviction bounds; the user's own caches stay as they are.
         caches = scratch.directory(settings.cache_dir) / "targets" / target.kind.code
         variables.update(targets.variables(target, cmd, caches))
         out.note(targets.warning(target))
@@ -75,7 +78,7 @@ def hooked(settings: Settings) -> dict[str, str]:
 
 def cannot_run(out: Output, program: str, error: OSError) -> None:
     missing = isinstance(error, FileNotFoundError)
-    advice = "Check its spelling and PATH" if missing else "Check that it is an executable file"
+    advice = "Check the spelling and PATH" if missing else "Check that it is an executable file"
     if program.endswith(".py") and os.path.isfile(program):
         name = click.get_current_context().info_name
         advice = f"It is a Python program: `precompiled {name} -- python {shlex.quote(program)}`"
@@ -86,16 +89,19 @@ def cannot_run(out: Output, program: str, error: OSError) -> None:
     )
 
 
-@command("enable")
-@click.option("--user", is_flag=True, help="Write into your own site-packages, not the interpreter's.")
+@command("enable", examples=["precompiled enable"])
+@click.option("--user", is_flag=True, help="Write to your own site-packages, not the interpreter's.")
 def enable_command(out: Output, settings: Settings, user: bool) -> int:
-    """Switch the hook on for this interpreter for good: one readable line in its site-packages."""
+    """Turn precompiled on for every run of this Python.
+
+    Writes a file with one readable line to the interpreter's site-packages. `precompiled disable` removes the file.
+    """
     from precompiled.cli import probe, pth
 
     directory = pth.user_site() if user else pth.site_packages()
     if directory is None:
         raise PrecompiledError(
-            f"{sys.executable} does not look into a user's own site-packages (a virtual environment does not)",
+            f"{sys.executable} does not use your own site-packages, as in most virtual environments",
             "Leave out --user",
             code="no-user-site",
         )
@@ -109,26 +115,30 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
         if changed:
             pth.remove(path)
         raise PrecompiledError(
-            f"with {path} written, the hook is still not on in {sys.executable} ({found.state}; {found.problem})",
-            "Install precompiled into that interpreter where its start-up code can import it; nothing was left behind",
+            f"precompiled is still off in {sys.executable} with {path} ({found.state}; {found.problem}). The file is "
+            "removed again",
+            "Install precompiled into that interpreter, where its start-up code can import it",
             code="hook",
         )
     if switched_off(os.environ):
-        out.note(f"precompiled: PRECOMPILED={os.environ[SWITCH]} is set in this shell: the hook stays off where it is.")
-    verb = "Wrote" if changed else "Already there:"
+        out.note(f"precompiled: PRECOMPILED={os.environ[SWITCH]} is set in this shell, and keeps precompiled off.")
+    verb = "Wrote" if changed else "Already enabled by"
     out.result(
         {"enabled": True, "changed": changed, "path": str(path), "python": sys.executable},
-        f"{verb} {path}\nThe hook is on in every process of {sys.executable} from now on.",
+        f"{verb} {path}\nEvery new process of {sys.executable} runs with precompiled on.",
     )
     return 0
 
 
-@command("disable")
+@command("disable", examples=["precompiled disable"])
 def disable_command(out: Output, settings: Settings) -> int:
-    """Remove what `enable` wrote, from this interpreter's and from your own site-packages."""
+    """Undo `enable`.
+
+    Removes its file from the interpreter's site-packages and from your own.
+    """
     from precompiled.cli import pth
 
     removed = [str(path) for path in pth.candidates() if pth.remove(path)]
-    text = "\n".join(f"Removed {path}" for path in removed) or "Nothing to remove: the hook was not enabled for good."
+    text = "\n".join(f"Removed {path}" for path in removed) or "Nothing to remove: this Python was not enabled."
     out.result({"enabled": False, "changed": bool(removed), "removed": removed, "python": sys.executable}, text)
     return 0

@@ -44,8 +44,8 @@ class Target(click.ParamType):
 
 option = click.option(
     "--target", type=Target(), metavar="KIND",
-    help=f"For a GPU that is not here: {', '.join(KINDS)}, cuda:sm_80, or with a number of them, h100x8. "
-    "The command's own computations are no results.",
+    help=f"Compile for a GPU that this host lacks: {', '.join(KINDS)}, cuda:sm_80, or several (h100x8). "
+    "What the command itself computes is meaningless.",
 )  # fmt: skip
 
 
@@ -77,9 +77,9 @@ def _unknown(text: str, why: str) -> PrecompiledError:
 def warning(target: Devices) -> str:
     """What people must know before they believe anything that such a command says."""
     return (
-        f"precompiled: MADE-UP GPU. The command sees {target}, which is not there: torch's operators are computed on "
-        "the CPU, Triton's kernels do not run, and nothing that it prints or saves is a result. What it compiles is "
-        "for the real GPU."
+        f"precompiled: MADE-UP GPU. The command sees {target}, which this host lacks. torch's operators run on the "
+        "CPU and Triton's kernels do not run, so everything that the command computes is meaningless. What it "
+        "compiles is for the real GPU."
     )
 
 

@@ -1,4 +1,4 @@
-"""trace and timeline: where the time went, as a trace for Perfetto, and as a page."""
+"""timeline and tools trace: where the time went, as a page and as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ LAST = "last"
 # And what to do with each.
 FORMATS = {
     "chrome": "Open it in ui.perfetto.dev or chrome://tracing.",
-    "otlp": "Post it, as application/json, to a collector's /v1/traces.",
+    "otlp": "Post it as application/json to a collector's /v1/traces.",
 }
 # What begins a little before a graph belongs to it: the start of the daemon, and of its worker.
 BEFORE_S = 1.0
 
 
-@command("trace")
+@command("trace", examples=["precompiled tools trace --since last", "precompiled tools trace --format otlp -o t.json"])
 @click.option("--output", "-o", default="precompiled-trace.json", show_default=True, metavar="FILE",
-              type=click.Path(path_type=Path), help="Where the trace is written.")  # fmt: skip
+              type=click.Path(path_type=Path), help="Write the trace to FILE.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), default="chrome", show_default=True,
-              help="chrome: for ui.perfetto.dev and chrome://tracing; otlp: OpenTelemetry's spans.")  # fmt: skip
+              help="chrome opens in ui.perfetto.dev and chrome://tracing; otlp is for OpenTelemetry.")  # fmt: skip
 @click.option("--since", default="1h", show_default=True, metavar="TIME",
-              help="How far back: 30s, 10min, 2h or 1d; or `last`, the last run.")  # fmt: skip
+              help="Begin this long ago (30s, 10min, 2h, 1d), or with your last run (`last`).")  # fmt: skip
 def trace_command(out: Output, settings: Settings, output: Path, form: str, since: str) -> int:
-    """Write what clients, the daemon's queue and workers did as a trace.
+    """Write a trace of programs, the queue and workers.
 
-    Open it in ui.perfetto.dev or chrome://tracing, or send it to a collector of OpenTelemetry's. It is read from the
-    store; no daemon is asked.
+    Open the trace in ui.perfetto.dev or chrome://tracing, or send it to an OpenTelemetry collector. The trace comes
+    from records in the store, so no daemon has to run.
     """
     now = time.time()
     if since == LAST:
@@ -60,19 +60,22 @@ def trace_command(out: Output, settings: Settings, output: Path, form: str, sinc
     return 0
 
 
-@command("timeline", context_settings={"allow_interspersed_args": False})
+@command("timeline", context_settings={"allow_interspersed_args": False},
+         examples=["precompiled timeline -- python train.py"])  # fmt: skip
 @click.option("--output", "-o", default="precompiled-timeline.html", show_default=True, metavar="FILE",
               type=click.Path(path_type=Path),
-              help="Where the page is written; the trace goes beside it, as .json.")  # fmt: skip
+              help="Write the page to FILE, and the trace beside it, as .json.")  # fmt: skip
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[str, ...]) -> int:
-    """Run a command with the hook on, and write a page that says where every second of its start went.
+    """Run a command and draw where its start-up time went.
 
-    Beside it the page shows what plain torch.compile would have taken, from the seconds that the compiles took. The
-    exit status is the command's. Status 127: there is no such command; 126: it cannot be executed.
+    Writes a page for a browser. Beside the run it shows what plain torch.compile would have taken, computed from the
+    measured compile times.
+
+    The exit status is that of CMD. It is 127 if CMD is not found, and 126 if it cannot be executed.
     """
     if not cmd:
-        raise click.UsageError("there is no command to run; put it behind `--`, as in `precompiled timeline -- CMD`")
+        raise click.UsageError("Give a command after `--`: `precompiled timeline -- python train.py`")
     token = uuid.uuid4().hex
     began = time.time()
     variables = {**hooked(settings), TIMELINE_VARIABLE: token}
@@ -90,7 +93,7 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
     traced = output.with_suffix(".json")
     document = {**_write(facts, traced), "page": str(output), "status": status}
     _save(output, page(facts, cmd, now - began, traced.name))
-    out.note(f"precompiled: {output} says where the time went; {traced} is the trace.")
+    out.note(f"precompiled: wrote {output} (open it in a browser) and {traced} (the trace).")
     if out.as_json:
         out.result(document, "")
     return status
@@ -109,7 +112,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 def _seconds(text: str) -> float:
     found = _SINCE.fullmatch(text.strip())
     if found is None:
-        raise click.UsageError(f"--since takes 30s, 10min, 2h, 1d or `{LAST}`, not {text!r}")
+        raise click.UsageError(f"--since takes a time such as 30s, 10min, 2h or 1d, or `{LAST}`; {text!r} is neither")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -132,7 +135,7 @@ def _save(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PrecompiledError(
-            f"{path} cannot be written: {error.strerror or error}", "Name another file with -o",
+            f"{path} cannot be written: {error.strerror or error}", "Give another file with -o",
             code="output-unwritable",
         ) from error  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""top: a live view of the host, on a terminal by keys, else as plain lines."""
+"""status --watch: a live view of the host, on a terminal with keys, else as plain lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 import click
 
 from precompiled.cli import top_view as view
-from precompiled.cli.app import command
 from precompiled.cli.daemon import ask_daemon, fields
 from precompiled.cli.jobs import act
 from precompiled.cli.output import Output
@@ -28,16 +27,8 @@ ANSWER_TIMEOUT_S = 2.0
 _SEQUENCES = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows, function keys: none is ours
 
 
-@command("top")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS",
-              help="Between two looks.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Show one look, as text, and end.")
-def top_command(out: Output, settings: Settings, interval: float, once: bool) -> int:
-    """Show live what compiles on this host: clients by program and rank, graphs by state, workers, queue.
-
-    Keys: q quits, s sorts, f filters by state, / by a program's name; c cancels a graph's job, r retries it. Without a
-    terminal: a line for each change.
-    """
+def watch(out: Output, settings: Settings, interval: float, once: bool) -> int:
+    """Show what programs, graphs, workers and the queue do; with ``once`` or as JSON one view."""
     rates = view.Rates()
     if out.as_json or once:
         seen = look(settings, rates)
@@ -64,7 +55,7 @@ def look(settings: Settings, rates: view.Rates) -> view.Look:
     try:
         status, stats = (fields(ask_daemon(settings, what, ANSWER_TIMEOUT_S)) for what in (wire.Status(), wire.Stats()))
     except DaemonError as error:
-        problem = "the first graph that is missed starts one" if error.code == "no-daemon" else error.message
+        problem = "the first graph that the store lacks starts one" if error.code == "no-daemon" else error.message
     rates.add(time.monotonic(), stats)
     root = settings.cache_dir
     return view.look(time.time(), runs(root), status, stats, problem, under_way(root))

@@ -1,4 +1,4 @@
-"""What `precompiled top` shows: one look at a host as lines of text. Pure: no terminal, no daemon, no clock.
+"""What `precompiled status --watch` shows: one look at a host as lines of text. Pure: no terminal, no daemon, no clock.
 
 ``look`` says what there is, ``screen`` draws it for a size and the choices of keys, ``line`` says it in one line.
 """

@@ -1,4 +1,4 @@
-"""tune: recompile, on this host's GPU, artifacts that were built without a GPU (docs/guides/targets.md)."""
+"""tools tune: recompile, on this host's GPU, artifacts that were built without a GPU (docs/guides/targets.md)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from precompiled.cli.app import command
+from precompiled.cli.key_prefixes import KEY, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError, StoreError
@@ -29,19 +30,22 @@ LOOKS, LOOK_S = 3, 1.0  # so often in a row a GPU is seen to idle, before it is 
 BUSY_S = 10.0  # between two rounds of them
 
 
-@command("tune")
-@click.option("--when-idle", is_flag=True, help="Begin each compile when nothing uses the GPU, and wait for that.")
-@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@command("tune", examples=["precompiled tools tune --when-idle"])
+@click.option("--when-idle", is_flag=True, help="Wait before each compile until nothing uses the GPU.")
+@click.argument("keys", nargs=-1, metavar="[KEY]...", type=KEY)
 def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[str, ...]) -> int:
-    """Compile again, beside this host's GPU, what was made without one and had a choice to measure.
+    """Recompile on this GPU what was compiled without one.
 
-    That is what `--target`, `compile_without_gpu` or a farm have left in the store or a base: all of it, or the
-    artifacts of the KEYs (beginnings are enough). Run it in the program's environment (with PYTHONPATH for modules that
-    lie beside it), while the GPU idles. Processes that start later use what comes of it. It goes to the remote, where
-    there is one: `precompiled pull` brings it to hosts that have the other. Exit status 1 when one was left.
+    A compile without a GPU (`--target`, `compile_without_gpu`, a farm) cannot measure which kernel is faster. This
+    command recompiles such artifacts of the store and its bases, or those of the KEYs that you name; the first four
+    digits are enough.
+
+    Run it in the program's environment, with the program's PYTHONPATH, while the GPU is idle. Processes that start
+    later use the new artifacts. They also go to the remote, if one is set. The exit status is 1 if an artifact could
+    not be recompiled.
     """
     store = Store(settings.cache_dir, settings.base)
-    found = untuned(store, [key.lower() for key in keys])
+    found = untuned(store, resolve(store, keys))
     tuned: list[str] = []
     left: dict[str, str] = {}
     if found:
@@ -54,14 +58,14 @@ def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[s
                 why = _tune(out, settings, store, artifact, connection, when_idle)
                 if why:
                     left[manifest.key] = why
-                    out.note(f"    left as it is: {why}")
+                    out.note(f"    not recompiled: {why}")
                 else:
                     tuned.append(manifest.key)
                     out.note(f"    compiled in {time.monotonic() - began:.1f} s")
         finally:
             connection.close()
-    text = f"Tuned {counted(len(tuned), 'artifact')}" + (f", left {len(left)}." if left else ".")
-    out.result({"tuned": tuned, "left": left}, text if found else "There is nothing to tune.")
+    text = f"Recompiled {counted(len(tuned), 'artifact')}" + (f"; {len(left)} could not be." if left else ".")
+    out.result({"tuned": tuned, "left": left}, text if found else "Nothing to recompile.")
     return 1 if left else 0
 
 
@@ -105,13 +109,13 @@ def _tune(
     except (StoreError, FileNotFoundError) as error:
         return str(error)
     if data is None:
-        return "it does not say what it was compiled from"
+        return "its graph was not kept"
     program = capture.parse(data)
     if any("content" in item for item in program["inputs"]["args"]):
-        return "weights are constants of its code, and nobody has kept them"
+        return "its weights are constants of its code, and were not kept"
     device, differing = environment.device_with(program["environment"])
     if differing:
-        return f"it is for another environment than this one ({differing})"
+        return f"this environment differs from its own ({differing})"
     if _is_tuned(store, manifest.key, program):
         return ""  # by a compile whose guards are written otherwise
     interpreter, place = environment.worker_for(device, capture.modules(program))
@@ -123,7 +127,7 @@ def _tune(
     )  # fmt: skip
     why = _submitted(connection, message, data, settings.job_timeout_s)
     if not why and not _is_tuned(store, manifest.key, program):
-        return "what came of it could not be measured either"
+        return "the new artifact could not be measured either"
     return why
 
 
@@ -140,7 +144,7 @@ def _submitted(connection: Connection, message: wire.Submit, graph: bytes, limit
     from precompiled import wire
 
     ended = threading.Event()
-    said = [f"no end of it within {limit_s:g} s"]
+    said = [f"it did not end within {limit_s:g} s"]
 
     def on_reply(reply: wire.DaemonMessage) -> None:
         if isinstance(reply, wire.Rejected):
@@ -169,7 +173,7 @@ def wait_until_idle(uuid: str, out: Output) -> None:
         else:
             return
         if not told:
-            out.note(f"    waits for the GPU, which is used ({used} %)")
+            out.note(f"    waiting for the GPU, which is in use ({used} %)")
             told = True
         time.sleep(BUSY_S)
 
@@ -184,6 +188,7 @@ def _used_percent(uuid: str) -> int:
         if done.returncode == 0 and said.isdigit():
             return int(said)
     raise PrecompiledError(
-        f"nvidia-smi does not say how much the GPU is used: {said}", "Tune without --when-idle, while nothing uses it",
+        f"nvidia-smi does not report how much the GPU is used: {said}",
+        "Run this without --when-idle while nothing uses the GPU",
         code="gpu-use-unknown",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""watch: register what is captured again after each save, and look on."""
+"""watch: register what the daemon recompiles after each save, and show what becomes of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from precompiled.cli.app import command
+from precompiled.cli.app import Command, command
 from precompiled.cli.output import Output, human_age, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError
@@ -28,8 +28,8 @@ AT_REST = ("ready", "failed")
 ERROR_LINES = 30  # of a traceback, in the live view
 
 
-class _WithCommand(click.Command):
-    """Keeps what stands behind ``--`` apart: it is a program to be run, and not the name of an entry point."""
+class _WithCommand(Command):
+    """Keeps apart what follows ``--``: the program to run, and not the name of an entry point."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -39,36 +39,45 @@ class _WithCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@command("watch", cls=_WithCommand)
-@click.option("--last", is_flag=True, help="Watch the run that used the hook last.")
-@click.option("--list", "listing", is_flag=True, help="Show what is registered, and end.")
-@click.option("--remove", is_flag=True, help="Forget the named watches (or ids); with --all, every one.")
-@click.option("--all", "everything", is_flag=True, help="With --remove: all of them.")
-@click.option("--detach", is_flag=True, help="Register, and do not look on.")
-@click.option("--once", is_flag=True, help="Look on until all are ready or failed: exit status 0 or 1.")
-@click.option("--file", "files", multiple=True, metavar="PATH", help="It depends on this file, too (configuration).")
+@command("watch", cls=_WithCommand, examples=[
+    "precompiled watch -- python train.py",
+    "precompiled watch model:make_model",
+])
+@click.option("--last", is_flag=True, help="Watch your last run.")
+@click.option("--list", "listing", is_flag=True, help="Print what is watched and exit.")
+@click.option("--remove", is_flag=True, help="Stop watching the targets (or ids) that you name.")
+@click.option("--all", "everything", is_flag=True, help="With --remove: stop watching everything.")
+@click.option("--wait", is_flag=True, help="Watch a module that does not exist yet, too.")
+@click.option("--detach", is_flag=True, help="Watch in the background, without the live view.")
+@click.option("--once", is_flag=True, help="Exit when all targets are ready (status 0) or one failed (status 1).")
+@click.option("--file", "files", multiple=True, metavar="PATH", help="Also recompile when PATH changes. Repeatable.")
 @click.option("--time-limit", type=click.FloatRange(min=1.0), default=600.0, show_default=True, metavar="SECONDS",
-              help="Of one capture.")  # fmt: skip
+              help="Limit the time of one capture.")  # fmt: skip
 @click.option("--memory-limit", type=click.FloatRange(min=0.1), metavar="GIB",
-              help="Resident memory of one capture; half of the machine's without this.")  # fmt: skip
+              help="Limit the memory of one capture. Default: half of the machine's.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True,
-              help="Of a run: it ends after this many optimizer steps without a new graph.")  # fmt: skip
+              help="End a watched command after N optimizer steps without a new graph.", metavar="N")  # fmt: skip
 @click.argument("targets", nargs=-1, metavar="[PKG.MODULE[:FACTORY]]... [-- CMD...]")
 @click.pass_context
 def watch_command(
     ctx: click.Context, out: Output, settings: Settings, targets: tuple[str, ...], last: bool, listing: bool,
     remove: bool, everything: bool, detach: bool, once: bool, **how: Any,
 ) -> int:  # fmt: skip
-    """Compile in the background what a save has changed, so that the next run finds it.
+    """Compile each save in the background, before your next run.
 
-    PKG.MODULE:FACTORY is an entry point; PKG.MODULE stands for all that @precompiled.entry_point marks in it; without
-    any, those that [tool.precompiled] in pyproject.toml lists under "watch". A command behind `--` is run itself after
-    each save, up to its first steps. What is registered stays so when this command ends: `--remove` takes it back.
+    \b
+    PKG.MODULE:FACTORY  call this factory after each save, and compile its graphs
+    PKG.MODULE          the same for all that @precompiled.entry_point marks
+    -- CMD...           run this command after each save, up to its first steps
+
+    Without a target: the list `watch` of [tool.precompiled] in pyproject.toml.
+
+    Watching goes on after this command ends, until you run it with --remove.
     """
     argv: list[str] = ctx.meta.get("precompiled.command", [])
     chosen = sum([bool(targets), bool(argv), last])
     if chosen > 1 and not remove:
-        raise click.UsageError("entry points, `-- CMD...` and --last go by themselves: one at a time")
+        raise click.UsageError("Give only one of: modules, `-- CMD...`, --last")
     if listing or remove:
         if remove:
             _remove(out, settings, [*targets, *([" ".join(argv)] if argv else [])], everything)
@@ -76,22 +85,46 @@ def watch_command(
             _list(out, settings)
         return 0
     registrations = list(_registrations(settings, targets, argv, last, how))
+    if not how["wait"]:
+        for registration in registrations:
+            if registration.kind == "entry":
+                _check_module(registration.command[0].partition(":")[0], registration.directory)
     _ensure_daemon(settings)
     ids = [id for registration in registrations for id in _register(settings, registration)]
     if not ids and not _watches(settings).watches:
         raise PrecompiledError(
-            "there is nothing to watch", "Name an entry point (pkg.module:factory) or a command (-- python train.py)",
+            "there is nothing to watch", "Give a module (pkg.module:factory) or a command (-- python train.py)",
             code="nothing-to-watch",
         )  # fmt: skip
     if detach:
         them = "it" if len(ids) == 1 else "them"
-        text = f"Watching {counted(len(ids), 'target')}: `precompiled watch` shows {them}."
+        text = f"Watching {counted(len(ids), 'target')}. `precompiled watch` shows {them}."
         out.result({"watching": ids}, text)
         return 0
     return _look_on(out, settings, set(ids), once)
 
 
 # ---------------------------------------------------------------- what is registered
+
+
+def _check_module(name: str, directory: str) -> None:
+    """Raises PrecompiledError where no module of this name is found from ``directory``. Imports nothing."""
+    before, path = list(sys.path), None
+    sys.path[:0] = [directory]
+    try:
+        for depth, _ in enumerate(parts := name.split("."), 1):
+            part = ".".join(parts[:depth])
+            finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
+            spec = next((found for finder in finders if (found := finder.find_spec(part, path))), None)
+            if spec is None:
+                raise PrecompiledError(
+                    f"there is no module {part!r} in {directory} or on the path of {sys.executable}",
+                    "Check the spelling, or give --wait to watch a module that does not exist yet",
+                    code="no-such-module",
+                )  # fmt: skip
+            path = list(spec.submodule_search_locations or [])
+    finally:
+        sys.path[:] = before
 
 
 def _registrations(
@@ -110,7 +143,9 @@ def _registrations(
     elif argv:
         found = shutil.which(argv[0])
         if found is None:
-            raise PrecompiledError(f"{argv[0]} is no command", "Check its spelling and PATH", code="command-not-found")
+            raise PrecompiledError(
+                f"there is no command {argv[0]!r}", "Check the spelling and PATH", code="command-not-found"
+            )
         common = {"executable": sys.executable, "directory": directory, "variables": dict(os.environ)}
         kind, commands = "run", [argv]
     else:
@@ -122,7 +157,7 @@ def _registrations(
     told = [os.path.abspath(os.path.join(str(common["directory"]), path)) for path in files]
     for path in told:
         if not os.path.isfile(path):
-            raise click.UsageError(f"--file {path}: there is no such file")
+            raise click.UsageError(f"--file: there is no file {path!r}")
     memory = int((how["memory_limit"] or 0) * (1 << 30))
     for words in commands:
         yield wire.Registration(
@@ -143,7 +178,9 @@ def _of_project(start: Path) -> tuple[list[str], list[str], str]:
         lists = [section.get(name, []) for name in ("watch", "watch-files")]
         for found in lists:
             if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-                raise ConfigError(f"[tool.precompiled] in {path} takes lists of text", 'watch = ["pkg.module:factory"]')
+                raise ConfigError(
+                    f"[tool.precompiled] in {path} needs lists of strings", 'Write watch = ["pkg.module:factory"]'
+                )
         return lists[0], lists[1], str(directory)
     return [], [], str(start)
 
@@ -180,17 +217,18 @@ def _remove(out: Output, settings: Settings, names: list[str], everything: bool)
     from precompiled.client import ask
 
     if not names and not everything:
-        raise click.UsageError("--remove takes the names or ids of watches, or --all")
+        raise click.UsageError("--remove needs targets or ids, or --all")
     known = _watches(settings).watches
     ids = [w.id for w in known if everything or w.id in names or (w.name in names and w.directory == os.getcwd())]
     ids += [w.id for w in known if w.name in names and w.id not in ids and sum(o.name == w.name for o in known) == 1]
     missing = [name for name in names if not any(name in (w.id, w.name) for w in known)]
     if missing:
         raise PrecompiledError(
-            f"there is no watch {', '.join(missing)}", "See `precompiled watch --list`", code="no-such-watch"
+            f"{', '.join(map(repr, missing))} is not watched", "`precompiled watch --list` shows what is",
+            code="no-such-watch",
         )
     removed = ask.request(settings, wire.Unwatch(ids), ANSWER_S).ids
-    out.result({"removed": removed}, f"Removed {counted(len(removed), 'watch', 'watches', zero='no')}.")
+    out.result({"removed": removed}, f"Stopped watching {counted(len(removed), 'target', zero='no')}.")
 
 
 def _list(out: Output, settings: Settings) -> None:
@@ -207,11 +245,11 @@ def _list(out: Output, settings: Settings) -> None:
     out.result({"watches": [_fields(w) for w in reply.watches], "degraded": reply.degraded}, show)
 
 
-# ---------------------------------------------------------------- looking on
+# ---------------------------------------------------------------- the live view
 
 
 def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
-    """Show every change, until Ctrl-C; with ``once`` until all are at rest."""
+    """Show every change, until Ctrl-C; with ``once`` until all targets are ready or failed."""
     view: Callable[[wire.WatchesReply, str], None]
     close: Callable[[], None]
     view, close = _json_lines() if out.as_json else _live() if sys.stdout.isatty() else _plain_lines()
@@ -223,7 +261,7 @@ def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
             except DaemonError as error:
                 if error.code not in ("no-daemon", "no-reply"):
                     raise
-                problem = f"{error.message}: what is registered goes on when it is back"
+                problem = f"{error.message}. Watching goes on when it is back"
             if reply is not None or problem:
                 from precompiled import wire
 
@@ -237,7 +275,7 @@ def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
     except KeyboardInterrupt:
         close()
         if not out.as_json:
-            out.note("Still watching in the background; `precompiled watch --remove --all` ends that.")
+            out.note("Watching goes on in the background. `precompiled watch --remove --all` ends it.")
         return 0
     finally:
         close()
@@ -316,11 +354,11 @@ def _cells(watch: dict[str, Any], *, with_ages: bool = True) -> tuple[str, ...]:
 
 
 def show_watches(watches: list[dict[str, Any]]) -> None:
-    """For `status` and `--list`: a table, and the tracebacks."""
+    """Print a table and the tracebacks, for `status` and `--list`."""
     table(COLUMNS, [_cells(watch) for watch in watches])
     for watch in watches:
         if watch["error"]:
-            click.echo(f"\n{watch['name']} failed; what was compiled before stays:\n{_indented(watch['error'])}")
+            click.echo(f"\n{watch['name']} failed. Earlier artifacts stay.\n{_indented(watch['error'])}")
 
 
 def _indented(text: str) -> str:
@@ -349,12 +387,12 @@ def _live() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
             cells = _cells(_fields(watch))
             shown.add_row(*(Text(cell, style=STYLES.get(cell, "") if at == 3 else "") for at, cell in enumerate(cells)))
             if watch.error:
-                parts.append(Text(f"\n{watch.name} failed; what was compiled before stays:", style="red"))
+                parts.append(Text(f"\n{watch.name} failed. Earlier artifacts stay.", style="red"))
                 parts.append(Text(_indented(watch.error)))
             elif watch.note:
                 parts.append(Text(f"\n{watch.name}: {watch.note}", style="bright_black"))
         parts += [Text(f"\n{text}", style="yellow") for text in (problem, *reply.degraded) if text]
-        parts.append(Text("\nCtrl-C ends this view; the watches stay.", style="bright_black"))
+        parts.append(Text("\nCtrl-C ends this view, not the watching.", style="bright_black"))
         live.update(Group(*parts))
 
     return view, live.stop

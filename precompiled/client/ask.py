@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.connection")
 
-NO_DAEMON_ACTION = "Start one with `precompiled start`, or `systemctl start precompiled`"
 RETRY_S = 0.05  # before the next connect to a busy daemon
 
 
@@ -39,7 +38,9 @@ def _connected(settings: Settings, until: float) -> Link:
             link = Link(settings)
         except OSError as error:
             if not is_busy(error):
-                raise DaemonError(f"no daemon listens on {path}", NO_DAEMON_ACTION) from error
+                by_systemd = path.parent == paths.SYSTEM_RUNTIME_DIR
+                how = "systemctl start precompiled" if by_systemd else "precompiled daemon start"
+                raise DaemonError(f"no daemon listens on {path}", f"Start one with `{how}`") from error
         else:
             while not link.up and not link.is_lost(time.monotonic()) and (left := until - time.monotonic()) > 0:
                 link.wait(left)

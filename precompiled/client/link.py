@@ -107,7 +107,8 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
     from precompiled import wire
 
     skewed = wire.Rejected(
-        "protocol-version", f"the daemon does not speak protocol {wire.PROTOCOL}", "Restart it: `precompiled restart`"
+        "protocol-version", f"the daemon does not speak protocol {wire.PROTOCOL}",
+        "Restart it with `precompiled daemon restart`",
     )
     if len(frames) < 2:
         return skewed

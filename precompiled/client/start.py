@@ -1,4 +1,4 @@
-"""Starts a daemon on demand, for clients and for `precompiled start`. A failure is an outcome, never an exception.
+"""Starts a daemon on demand, for clients and for `precompiled daemon start`. A failure is an outcome, not an error.
 
 The daemon reports through a pipe how its start went, and detaches from this process's tree. Any number of processes
 may start one at the same time: a lock lets one succeed, and the others get "already-running".
@@ -24,12 +24,6 @@ from precompiled.core.paths import NO_PLACE_ACTION
 
 DEFAULT_TIMEOUT_S = 20.0
 TAIL_BYTES = 4096  # of a failed daemon's stderr kept
-
-# Skipped when ``arguments`` turns settings into flags: the first two are always passed, only clients use the others.
-_OF_A_CLIENT = ("runtime_dir", "cache_dir", "base", "remote", "remote_unsigned", "remote_put", "remote_timeout_s",
-                "remote_ahead_s", "farm",
-                "mode", "wait_s", "require", "progress", "autostart", "packages", "package_audit",
-                "compile_without_gpu")  # fmt: skip
 
 Kind = Literal["ready", "already-running", "timed-out", "failed"]
 
@@ -117,7 +111,7 @@ def arguments(settings: Settings) -> list[str]:
     told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
-        if name in _OF_A_CLIENT:
+        if name in config.CLIENT_ONLY:
             continue
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         if name == "log":  # PRECOMPILED_LOG applies to the client alone

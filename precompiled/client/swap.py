@@ -72,7 +72,7 @@ _FINAL = frozenset({State.COMPILED, State.FAILED, State.BYPASSED})
 
 @dataclass
 class Swap:
-    """The state of one graph. ``story`` lists its events, for errors and ``precompiled show``."""
+    """The state of one graph. ``story`` lists its events, for errors and ``precompiled cache show``."""
 
     state: State = State.EAGER
     loads_failed: int = 0

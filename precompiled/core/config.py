@@ -95,8 +95,8 @@ class Settings:
     # -- daemon
     log_file: Path | None = _setting(  # noqa: RUF009 - it is field(), by another name
         None,
-        "the daemon's log, rotated at 1 MiB. Default: `daemon.log` in `runtime_dir`; standard error for `serve` and "
-        "systemd units",
+        "the daemon's log, rotated at 1 MiB. Default: `daemon.log` in `runtime_dir`; standard error for `daemon serve` "
+        "and systemd units",
     )
     workers: int = _setting(
         0,
@@ -271,6 +271,11 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
+# Settings that a client does not pass to a daemon as flags: it always passes the directories, and only clients use the
+# others.
+CLIENT_ONLY = ("runtime_dir", "cache_dir", "base", "remote", "remote_unsigned", "remote_put", "remote_timeout_s",
+               "remote_ahead_s", "farm", "mode", "wait_s", "require", "progress", "autostart", "packages",
+               "package_audit", "compile_without_gpu")  # fmt: skip
 MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}
 for _name in NAMES:
     if _name not in _PARSERS:
@@ -282,16 +287,29 @@ def _read_toml(path: Path) -> dict[str, Any]:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return {}
+    try:
+        return parse_toml(data.decode())
+    except ValueError as error:
+        action = 'Correct or remove the file; texts need quotes, as in `mode = "wait"`'
+        raise ConfigError(f"{path} is not valid TOML: {error}", action) from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Raises ValueError for what is no TOML."""
     # Imported here: a machine without a configuration file (the usual one) never pays for the parser.
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
+    return dict(tomllib.loads(text))
+
+
+def parse(name: str, value: Any) -> Any:
+    """The value of a setting, checked. Raises ValueError where it cannot have it."""
     try:
-        return dict(tomllib.loads(data.decode()))
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
-        action = 'Correct or remove the file; texts need quotes, as in `mode = "wait"`'
-        raise ConfigError(f"{path} is not valid TOML: {error}", action) from error
+        return _PARSERS[name](value)
+    except TypeError as error:
+        raise ValueError(str(error)) from error
 
 
 def load(flags: Mapping[str, Any] | None = None) -> Settings:
@@ -322,8 +340,8 @@ def load(flags: Mapping[str, Any] | None = None) -> Settings:
     origins = dict.fromkeys(NAMES, "default")
     for name, (value, origin) in chosen.items():
         try:
-            values[name] = _PARSERS[name](value)
-        except (ValueError, TypeError) as error:
+            values[name] = parse(name, value)
+        except ValueError as error:
             said = f"{name} = {value!r} (from {origin}) cannot be used: {error}"
             raise ConfigError(said, "Correct it, or leave it out") from error
         origins[name] = origin

@@ -1,4 +1,4 @@
-"""Show a program in words: what `precompiled show` prints, and what graph/difference.py compares.
+"""Show a program in words: what `precompiled cache show` prints, and what graph/difference.py compares.
 
 Uses only the plain data (graph_codec.py, input_metadata.py), because the command line imports no torch. An operation is
 called ``%3``, by its position in its graph. For data that is not a program, raises TypeError, ValueError, KeyError,

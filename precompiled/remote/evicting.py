@@ -39,5 +39,5 @@ class Evicting:
     def _evict(self) -> None:
         try:
             self._store.evict(self._max_bytes, self._max_inodes)
-        except Exception as error:  # noqa: BLE001 - what was published stays; `precompiled gc` shows the error
+        except Exception as error:  # noqa: BLE001 - what was published stays; `precompiled cache gc` shows the error
             self._failed(error)

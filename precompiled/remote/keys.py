@@ -30,7 +30,7 @@ OWN = "own.pem"
 SUFFIX = ".pub"
 KEY_BYTES = 32
 _MAX_FILE_BYTES = 4096
-_NEW_KEY = "Move it away, then `precompiled keys new`"
+_NEW_KEY = "Move it away, then `precompiled remote keys new`"
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -62,7 +62,7 @@ class PublicKey:
                 raise ValueError(f"{len(data)} bytes")
         except ValueError as error:
             raise BadKey(
-                f"{text[:80]!r} is no public key: {error}", "Give the line that `precompiled keys new` printed",
+                f"{text[:80]!r} is no public key: {error}", "Give the line that `precompiled remote keys new` printed",
                 code="bad-public-key",
             ) from error  # fmt: skip
         return PublicKey(data, " ".join(name.split())[:100])
@@ -141,7 +141,7 @@ def believe(key: PublicKey) -> Path:
 def disbelieve(id: str) -> bool:
     """Stop trusting a key. Returns whether it was trusted."""
     if not _ID.fullmatch(id):
-        raise BadKey(f"{id[:80]!r} is no id of a key", "See `precompiled keys list`", code="bad-public-key")
+        raise BadKey(f"{id[:80]!r} is no id of a key", "See `precompiled remote keys list`", code="bad-public-key")
     try:
         (folder() / f"{id}{SUFFIX}").unlink()
         return True

@@ -21,7 +21,7 @@ from precompiled.remote.errors import RemoteError
 
 MAX_WAITING = 10_000
 AGAIN_S = REST_S
-KEPT_S = 600.0  # after a longer outage, `precompiled push` puts the objects
+KEPT_S = 600.0  # after a longer outage, `precompiled remote push` puts the objects
 LOOK_S = 1.0  # between two looks whether the remote still rests
 
 

@@ -51,9 +51,9 @@ class Keys:
             self._keys[mine.id] = mine
         if not self._keys:
             raise RemoteError(
-                "a remote is code from elsewhere, and this host believes nobody's",
-                "`precompiled keys new` here or on another host, and `precompiled keys trust` where it is to be "
-                "believed; or set `remote_unsigned = true` if all who can write there may run code here",
+                "a remote holds code from other hosts, and this host trusts no key",
+                "Run `precompiled remote keys new` on one host, and `precompiled remote keys trust` on the others. Or "
+                "set `remote_unsigned = true` if everyone who can write to the remote may run code here",
                 code="remote-unusable",
             )
 
@@ -72,7 +72,9 @@ class Keys:
 
     def signed(self, envelope: Envelope) -> Envelope:
         if self._own is None:
-            raise RemoteError("there is no key here to sign with", "`precompiled keys new`", code="remote-unusable")
+            raise RemoteError(
+                "this host has no key to sign with", "Run `precompiled remote keys new`", code="remote-unusable"
+            )
         return dataclasses.replace(envelope, signature=keys.sign(self._own, envelope.signed()))
 
 

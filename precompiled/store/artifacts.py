@@ -310,9 +310,13 @@ class Store(Reader):
         self.forget_failure(key)
         return removed
 
-    def clear(self) -> Evicted:
-        """Remove every artifact, failure record, package, quarantined file and temporary file."""
+    def clear(self, *, with_scratch: bool = False) -> Evicted:
+        """Remove every artifact, failure record, package, quarantined file and temporary file; ``with_scratch``: the
+        workers' own files, too.
+        """
         removed = Evicted(0, 0, self.packages.clear())
+        if with_scratch:
+            self._remove_path(self.root / scratch.SCRATCH)
         for name in self.names():
             path = self.artifacts / name
             if _is_directory(path):
@@ -368,7 +372,8 @@ class Store(Reader):
             yield directory
         except OSError as error:
             raise StoreError(
-                f"an artifact cannot be written to {self.tmp}: {error}", "Free some space, or run `precompiled gc`",
+                f"an artifact cannot be written to {self.tmp}: {error}",
+                "Free some space, or run `precompiled cache gc`",
                 code="store-unwritable",
             ) from error
         finally:

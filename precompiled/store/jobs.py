@@ -1,4 +1,4 @@
-"""Records the phases of each worker's jobs, for people: `precompiled trace`, `timeline` and `top` read them.
+"""Records the phases of each worker's jobs, for people: `tools trace`, `timeline` and `status` read them.
 
 ::
 
@@ -200,7 +200,7 @@ def workers(root: Path) -> list[Worker]:
     return sorted(_workers(root), key=lambda worker: worker.launched)
 
 
-# A cache for callers that read repeatedly (`top`): most files belong to workers that have ended.
+# A cache for callers that read repeatedly (`status --watch`): most files belong to workers that have ended.
 _read: dict[Path, tuple[tuple[int, int], Worker]] = {}
 
 

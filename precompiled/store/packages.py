@@ -276,7 +276,7 @@ class PackageStore(_Reader):
                     continue
                 raise StoreError(
                     f"a package entry cannot be written to {directory}: {error}",
-                    "Free some space, or run `precompiled gc`",
+                    "Free some space, or run `precompiled cache gc`",
                     code="package-unwritable",
                 ) from error
 

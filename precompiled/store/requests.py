@@ -1,4 +1,4 @@
-"""Records a helper's requests to its remote, for people: `precompiled trace` reads them.
+"""Records a helper's requests to its remote, for people: `precompiled tools trace` reads them.
 
 ::
 

@@ -38,17 +38,17 @@ def _boot() -> str:
         return "any"
 
 
-def weigh(root: Path) -> tuple[int, int]:
-    """The bytes of all files of the store at ``root``, and of those that are the workers' cache."""
-    whole = own = 0
-    ours = os.path.join(root, SCRATCH)
+def weigh(root: Path) -> dict[str, int]:
+    """The bytes of all files of the store at ``root``, by what they are."""
+    sizes = dict.fromkeys(("artifacts", "packages", "failure records", "scratch", "records and logs"), 0)
     for parent, _, names in os.walk(root):
+        folder = os.path.relpath(parent, root).partition(os.sep)[0]
+        part = folder if folder in sizes else "records and logs"
         for name in names:
             with suppress(OSError):
-                size = os.lstat(os.path.join(parent, name)).st_size
-                whole += size
-                own += size if parent == ours or parent.startswith(ours + os.sep) else 0
-    return whole, own
+                is_failure = folder == "artifacts" and name.endswith(".failed")
+                sizes["failure records" if is_failure else part] += os.lstat(os.path.join(parent, name)).st_size
+    return sizes
 
 
 def shrink(root: Path, max_bytes: int) -> int:

@@ -1,17 +1,23 @@
-"""The command line in this process, by click's runner."""
+"""The command line in this process, by click's runner, and in a process of its own."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from click.testing import CliRunner, Result
 
 from precompiled.cli import app
+from precompiled.store import artifact_format as fmt
+
+KEYS = [fmt.digest(bytes([number])) for number in range(3)]
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app.cli, list(arguments), prog_name="precompiled")
+def invoke(*arguments: str, **extra: Any) -> Result:
+    return CliRunner().invoke(app.cli, list(arguments), prog_name="precompiled", **extra)
 
 
 def answer(*arguments: str, status: int = 0) -> Any:
@@ -19,3 +25,10 @@ def answer(*arguments: str, status: int = 0) -> Any:
     result = invoke(*arguments, "--json")
     assert result.exit_code == status, result.output
     return json.loads(result.stdout)
+
+
+def precompiled(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "precompiled", *arguments], env=dict(environment), capture_output=True, text=True,
+        check=False, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip

@@ -9,15 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from support_cli import answer, invoke
+from support_cli import KEYS, answer, invoke, precompiled
+from support_daemon import wait_until
 
-from precompiled.cli import app, code
+from precompiled.cli import code, logs, tree
 from precompiled.core import config, words
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, scratch
@@ -25,63 +25,17 @@ from precompiled.store.artifacts import Store
 from precompiled.store.packages import PackageStore
 from precompiled.version import VERSION
 
-KEYS = [fmt.digest(bytes([number])) for number in range(3)]
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """This environment, with directories of the test's own and no other settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
-    return {
-        **kept, "PRECOMPILED_CACHE_DIR": str(tmp_path / "cache"), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "run"),
-        "XDG_CONFIG_HOME": str(tmp_path / "config"), "COLUMNS": "200",
-    }  # fmt: skip
-
-
-def precompiled(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "precompiled", *arguments], env=dict(environment), capture_output=True, text=True,
-        check=False, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def store(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store with two artifacts (one with two variants) and a failure; this process's settings point at it."""
-    for name in list(os.environ):
-        if name.startswith("PRECOMPILED"):
-            monkeypatch.delenv(name)
-    for name, value in environment.items():
-        if name.startswith(("PRECOMPILED", "XDG")):
-            monkeypatch.setenv(name, value)
-    found = Store(Path(environment["PRECOMPILED_CACHE_DIR"]))
-    for key, guards in ((KEYS[0], "s0 < 5"), (KEYS[0], "s0 > 4"), (KEYS[1], "")):
-        manifest = fmt.Manifest(
-            key=key, name="Model.forward [0/0]", components={"graph": "g1"}, environment={"torch": "2.13.0"},
-            device="cpu", guards=guards, files={}, compile_s=12.5, created=time.time() - 100, compiled_by={"pid": "7"},
-        )  # fmt: skip
-        found.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x" * 2048}))
-    found.publish_failure(fmt.Failure(KEYS[2], "Bad.forward", "compile-failed", "[red]it broke[/red]", time.time(), 60))
-    return found
-
-
 # ---------------------------------------------------------------- all commands
 
 
 def test_version_and_help() -> None:
     assert invoke("--version").output.strip().endswith(VERSION)
     text = invoke("--help").output
-    listed = [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.strip()]
-    assert listed == list(app.COMMANDS)
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == tree.children("")
 
 
-@pytest.mark.parametrize("name", app.COMMANDS)
-def test_every_command_has_help_and_json(name: str) -> None:
-    result = invoke(name, "--help")
-    assert result.exit_code == 0 and "--json" in result.output
-
-
-@pytest.mark.parametrize("arguments", [["frobnicate"], ["ls", "--frob"], ["show"], ["run"], ["config", "--set", "x"],
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["cache", "ls", "--frob"], ["cache", "show"], ["run"],
+                                       ["cache", "frobnicate"], ["config", "--set", "x"],
                                        ["config", "--set", "wat=1"], ["config", "--set", "mode=fast"],
                                        ["status", "--cache-dir", "relative"]])  # fmt: skip
 def test_wrong_use_is_status_2(environment: dict[str, str], arguments: list[str]) -> None:
@@ -125,13 +79,13 @@ def test_config_shows_every_setting_with_its_origin(environment: dict[str, str])
     done = precompiled(environment, "config", "--json", "--set", "max_queue=5")
     found = json.loads(done.stdout)
     assert list(found) == list(config.NAMES)
-    assert found["max_queue"] == {"value": 5, "origin": "flag", "meaning": "queued jobs over all users"}
+    assert found["max_queue"] == {"value": 5, "origin": "flag", "meaning": "limit of queued jobs over all users"}
     assert (found["workers"]["value"], found["workers"]["origin"]) == (3, f"file {folder / 'config.toml'}")
     assert found["cache_dir"]["origin"] == "env PRECOMPILED_CACHE_DIR"
     text = precompiled(environment, "config").stdout
     assert all(name in text for name in config.NAMES) and len(text.splitlines()) == len(config.NAMES) + 1
     named = precompiled(environment, "config", "log_file", "max_queue")
-    assert "max_queue: queued jobs over all users.\n  PRECOMPILED_MAX_QUEUE=VALUE" in named.stdout
+    assert "max_queue: limit of queued jobs over all users.\n  To set it: PRECOMPILED_MAX_QUEUE=VALUE" in named.stdout
     assert "workers" not in named.stdout.partition("\n\n")[0]
     assert list(json.loads(precompiled(environment, "config", "--json", "log_file").stdout)) == ["log_file"]
     by_variable = precompiled(
@@ -144,18 +98,11 @@ def test_config_shows_every_setting_with_its_origin(environment: dict[str, str])
 def test_a_setting_that_is_none_is_refused_in_a_line(environment: dict[str, str]) -> None:
     for arguments in (["PRECOMPILED_MDOE"], ["--set", "mdoe=wait"]):
         said = precompiled(environment, "config", *arguments).stderr
-        assert "did you mean mode?" in said and "cache_max_bytes" not in said
-    assert "`precompiled config` lists them" in precompiled(environment, "config", "qqqq").stderr
+        assert "Did you mean 'mode'?" in said and "cache_max_bytes" not in said
+    assert "`precompiled config` lists all settings" in precompiled(environment, "config", "qqqq").stderr
 
 
 # ---------------------------------------------------------------- the daemon
-
-
-@pytest.fixture
-def stopped(environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """An environment whose daemon, should a test leave one, is stopped."""
-    yield environment
-    precompiled(environment, "stop")
 
 
 def test_no_daemon(environment: dict[str, str]) -> None:
@@ -165,13 +112,13 @@ def test_no_daemon(environment: dict[str, str]) -> None:
     assert found["running"] is False and found["pid"] is None and found["workers"] == []
     assert found["socket"] == environment["PRECOMPILED_RUNTIME_DIR"] + "/socket"
     assert found["cache_dir"] == environment["PRECOMPILED_CACHE_DIR"]
-    assert "precompiled start" in precompiled(environment, "status").stdout
+    assert "precompiled daemon start" in precompiled(environment, "status").stdout
 
-    stats = precompiled(environment, "stats", "--json")
+    stats = precompiled(environment, "cache", "stats", "--json")
     assert stats.returncode == 1 and json.loads(stats.stdout)["error"]["code"] == "no-daemon"
-    assert "precompiled start" in stats.stderr
+    assert "precompiled daemon start" in stats.stderr
 
-    stop = precompiled(environment, "stop", "--json")
+    stop = precompiled(environment, "daemon", "stop", "--json")
     assert stop.returncode == 0 and json.loads(stop.stdout) == {"stopped": False, "pid": None}
     assert not Path(environment["PRECOMPILED_RUNTIME_DIR"]).exists()
 
@@ -184,35 +131,77 @@ def ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.reason("other-settings")
 def test_start_status_stats_restart_stop(stopped: dict[str, str]) -> None:
-    started = json.loads(precompiled(stopped, "start", "--json").stdout)
+    started = json.loads(precompiled(stopped, "daemon", "start", "--json", "--set", "workers=1").stdout)
     pid = started["pid"]
     assert started["outcome"] == "ready" and psutil.pid_exists(pid)
-    again = json.loads(precompiled(stopped, "start", "--json").stdout)
+    again = json.loads(precompiled(stopped, "daemon", "start", "--json", "--set", "workers=1").stdout)
     assert again == {**started, "outcome": "already-running"}
+    other = precompiled(stopped, "daemon", "start", "--json", "--set", "workers=2", "--set", "max_queue=1000")
+    error = json.loads(other.stdout)["error"]
+    assert other.returncode == 1 and error["code"] == "other-settings" and error["message"].endswith("with workers = 1")
+    assert error["action"] == "Run `precompiled daemon restart --set workers=2`"
 
     status = json.loads(precompiled(stopped, "status", "--json").stdout)
     assert {"running", "pid", "version", "socket", "cache_dir", "uptime_s", "queue_depth", "workers"} <= set(status)
     assert (status["running"], status["pid"], status["version"]) == (True, pid, VERSION)
     assert "type" not in status and str(pid) in precompiled(stopped, "status").stdout
 
-    stats = json.loads(precompiled(stopped, "stats", "--json").stdout)
+    stats = json.loads(precompiled(stopped, "cache", "stats", "--json").stdout)
     assert {"hits", "misses", "submitted", "deduplicated", "compiled", "failed", "swapped", "fallbacks", "bypassed",
             "compile_s", "saved_s"} <= set(stats)  # fmt: skip
-    assert len(precompiled(stopped, "stats").stdout.splitlines()) == len(stats)
+    assert len(precompiled(stopped, "cache", "stats").stdout.splitlines()) == len(stats)
 
-    restarted = json.loads(precompiled(stopped, "restart", "--json").stdout)
+    restarted = json.loads(precompiled(stopped, "daemon", "restart", "--json").stdout)
     assert restarted["outcome"] == "ready" and restarted["pid"] != pid and ended(pid)
 
-    stop = json.loads(precompiled(stopped, "stop", "--json").stdout)
+    stop = json.loads(precompiled(stopped, "daemon", "stop", "--json").stdout)
     assert stop == {"stopped": True, "pid": restarted["pid"]} and ended(restarted["pid"])
     assert not Path(started["socket"]).exists()
+
+
+@pytest.mark.reason("no-log")
+def test_logs_end_and_follow(stopped: dict[str, str]) -> None:
+    none = precompiled(stopped, "daemon", "logs", "--json")
+    log = Path(stopped["PRECOMPILED_RUNTIME_DIR"]) / "daemon.log"
+    error = json.loads(none.stdout)["error"]
+    assert none.returncode == 1 and error["code"] == "no-log" and str(log) in error["message"]
+
+    precompiled(stopped, "daemon", "start")
+    wait_until(lambda: log.read_text().endswith("\n"), "the daemon has logged its start")
+    found = json.loads(precompiled(stopped, "daemon", "logs", "--json").stdout)
+    assert (found["path"], found["command"]) == (str(log), None)
+    assert found["lines"] and found["lines"] == log.read_text().splitlines()[: len(found["lines"])]
+    shown = precompiled(stopped, "daemon", "logs", "-n", "1")
+    assert shown.stdout.strip() in log.read_text().splitlines() and shown.stderr == f"precompiled: {log}\n"
+    with subprocess.Popen([sys.executable, "-m", "precompiled", "daemon", "logs", "-f", "-n", "1"], env=stopped,
+                          stdout=subprocess.PIPE, text=True) as following:  # fmt: skip
+        assert following.stdout is not None
+        read = [following.stdout.readline()]
+        precompiled(stopped, "daemon", "stop")
+        written = log.read_text().splitlines(keepends=True)
+        while read[-1] != written[-1]:
+            read.append(following.stdout.readline())
+        following.send_signal(signal.SIGINT)
+        assert following.wait(60) == 0 and len(read) > 1 and read == written[-len(read) :]
+
+
+def test_logs_of_systemds_daemon_are_in_the_journal(settled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_user = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/precompiled.service\n"
+    for group, expected in (("0::/system.slice/precompiled.service\n", "journalctl -u precompiled.service -n 5"),
+                            (by_user, "journalctl --user -u precompiled.service -n 5"), ("0::/init.scope\n", None)):
+        monkeypatch.setattr(logs, "_group_of_listener", lambda settings, group=group: group)
+        status = 0 if expected else 1
+        found = answer("daemon", "logs", "-n", "5", status=status)
+        assert found.get("command") == expected
+        assert not expected or expected in invoke("daemon", "logs", "-n", "5").output
 
 
 @pytest.mark.reason("start-failed")
 def test_a_daemon_that_cannot_start_says_why(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = precompiled(environment, "start", "--json", "--runtime-dir", str(tmp_path / "file" / "run"))
+    done = precompiled(environment, "daemon", "start", "--json", "--runtime-dir", str(tmp_path / "file" / "run"))
     error = json.loads(done.stdout)["error"]
     assert done.returncode == 1 and error["code"] == "start-failed" and error["action"]
     assert str(tmp_path / "file") in error["message"]
@@ -220,8 +209,8 @@ def test_a_daemon_that_cannot_start_says_why(environment: dict[str, str], tmp_pa
 
 def test_serve_is_the_daemon_itself(stopped: dict[str, str], tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "precompiled", "serve", "--set", "max_queue=7"], env=stopped, stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "precompiled", "daemon", "serve", "--set", "max_queue=7"], env=stopped,
+        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stderr is not None
@@ -322,57 +311,57 @@ def test_run_with_everything_off_says_so(environment: dict[str, str]) -> None:
 
 
 def test_ls(store: Store) -> None:
-    found = answer("ls")
+    found = answer("cache", "ls")
     assert found["cache_dir"] == str(store.root)
     assert sorted((row["key"], row["slot"], row["state"]) for row in found["entries"]) == sorted(
         [(KEYS[0], 0, "artifact"), (KEYS[0], 1, "artifact"), (KEYS[1], 0, "artifact"), (KEYS[2], 0, "failed")]
     )
     fields = {"key", "slot", "name", "device", "bytes", "created", "used", "compile_s", "state", "reason", "store"}
     assert fields == set(found["entries"][0])
-    text = invoke("ls").output
+    text = invoke("cache", "ls").output
     assert text.splitlines()[0].split() == ["KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE"]
     assert KEYS[0][:12] + ".1" in text and "2.0 KiB" in text and "12.5 s" in text and "failed: compile-failed" in text
     assert "3 artifacts, 1 failure," in text
 
 
 def test_ls_names_the_workers_own_cache(store: Store) -> None:
-    before = answer("ls")
+    before = answer("cache", "ls")
     assert before["disk_bytes"] >= sum(row["bytes"] for row in before["entries"]) and before["scratch_bytes"] == 0
     directory = scratch.directory(store.root) / "triton"
     directory.mkdir(parents=True)
     (directory / "kernel").write_bytes(bytes(3 << 20))
-    found = answer("ls")
+    found = answer("cache", "ls")
     assert found["scratch_bytes"] == 3 << 20 and found["disk_bytes"] == before["disk_bytes"] + (3 << 20)
-    assert invoke("ls").output.splitlines()[-1].endswith("of which the workers' own cache 3.0 MiB")
+    assert invoke("cache", "ls").output.splitlines()[-1].endswith("including 3.0 MiB of scratch files")
 
 
 def test_ls_of_nothing(environment: dict[str, str]) -> None:
-    done = precompiled(environment, "ls")
-    assert done.returncode == 0 and done.stdout.startswith("Nothing in ")
-    assert json.loads(precompiled(environment, "ls", "--json").stdout)["entries"] == []
+    done = precompiled(environment, "cache", "ls")
+    assert done.returncode == 0 and done.stdout.endswith("cache is empty.\n")
+    assert json.loads(precompiled(environment, "cache", "ls", "--json").stdout)["entries"] == []
 
 
 def test_ls_says_what_it_leaves_out(store: Store) -> None:
     (store.artifacts / f"{KEYS[1]}.0" / fmt.MANIFEST).write_text("{}")
-    result = invoke("ls")
+    result = invoke("cache", "ls")
     assert "1 artifact cannot be read" in result.stderr and KEYS[1][:12] not in result.stdout
 
 
 def test_a_store_that_others_may_write_is_refused(store: Store) -> None:
     store.artifacts.chmod(0o777)
-    for arguments in (["ls"], ["show", KEYS[0]], ["gc"], ["clear", "--yes"]):
-        assert answer(*arguments, status=1)["error"]["code"] == "store-untrusted"
+    for arguments in (["ls"], ["show", KEYS[0]], ["gc"], ["clear", "--yes"], ["size"]):
+        assert answer("cache", *arguments, status=1)["error"]["code"] == "store-untrusted"
 
 
 def test_show(store: Store) -> None:
-    found = answer("show", KEYS[0][:8])
+    found = answer("cache", "show", KEYS[0][:8])
     assert found["key"] == KEYS[0] and [item["guards"] for item in found["variants"]] == ["s0 < 5", "s0 > 4"]
     assert found["variants"][1]["slot"] == 1 and found["variants"][1]["components"] == {"graph": "g1"}
     assert found["variants"][0]["files"][fmt.BUNDLE]["bytes"] == 2048 and found["failure"] is None
-    text = invoke("show", KEYS[0]).output
+    text = invoke("cache", "show", KEYS[0]).output
     assert "s0 > 4" in text and "artifact 1" in text and "2.13.0" in text
-    assert answer("show", KEYS[2])["failure"]["reason"] == "compile-failed"
-    assert "[red]it broke[/red]" in invoke("show", KEYS[2]).output
+    assert answer("cache", "show", KEYS[2])["failure"]["reason"] == "compile-failed"
+    assert "[red]it broke[/red]" in invoke("cache", "show", KEYS[2]).output
 
 
 class Deadly:
@@ -383,29 +372,37 @@ class Deadly:
 def test_inductors_code_is_read_without_running_what_is_around_it(store: Store) -> None:
     texts = ["# AOT ID: ['0_forward']\nimport torch\n", "# AOT ID: ['0_backward']\nimport torch\n"]
     assert code.generated(pickle.dumps([Deadly(), texts, "other", texts])) == texts
-    assert "code" not in answer("show", KEYS[0])["variants"][0]
-    assert [item["code"] for item in answer("show", KEYS[0], "--code")["variants"]] == [[], []]
-    assert "artifact 1 has no code" in invoke("show", KEYS[0], "--code").output
+    assert "code" not in answer("cache", "show", KEYS[0])["variants"][0]
+    assert [item["code"] for item in answer("cache", "show", KEYS[0], "--code")["variants"]] == [[], []]
+    assert "artifact 1 has no code" in invoke("cache", "show", KEYS[0], "--code").output
 
 
 @pytest.mark.reason("no-such-key", "ambiguous-key")
 def test_show_of_what_is_not_there_or_not_unique(store: Store) -> None:
-    assert answer("show", "0000", status=1)["error"]["code"] == "no-such-key"
-    assert answer("show", "", status=1)["error"]["code"] == "ambiguous-key"
-    assert answer("show", "../x", status=1)["error"]["code"] == "no-such-key"
+    assert answer("cache", "show", "0000", status=1)["error"]["code"] == "no-such-key"
+    store.publish_failure(fmt.Failure(KEYS[0][:8] + KEYS[1][8:], "f", "compile-failed", "no", time.time(), 60))
+    assert answer("cache", "show", KEYS[0][:4], status=1)["error"]["code"] == "ambiguous-key"
+    assert answer("cache", "show", KEYS[0][:12])["key"] == KEYS[0]
+
+
+@pytest.mark.parametrize("command", [("cache", "show"), ("cache", "clear"), ("daemon", "cancel"), ("daemon", "retry"),
+                                     ("remote", "push"), ("remote", "pull"), ("remote", "sync"), ("tools", "tune")])
+def test_a_key_has_four_digits_or_more_in_every_command(environment: dict[str, str], command: tuple[str, ...]) -> None:
+    assert "'ab1' is too short" in answer(*command, "ab1", status=2)["error"]["message"]
+    assert "'../x' is not a key" in answer(*command, "../x", status=2)["error"]["message"]
 
 
 def test_clear_asks(store: Store) -> None:
-    result = invoke("clear")
+    result = invoke("cache", "clear")
     assert result.exit_code == 2 and "--yes" in result.stderr
     assert len(os.listdir(store.artifacts)) == 4
 
 
 def test_clear_keys_and_all(store: Store) -> None:
-    found = answer("clear", KEYS[0][:10])
+    found = answer("cache", "clear", KEYS[0][:10])
     assert found["removed"] == 2 and found["bytes"] > 4096
     assert sorted(os.listdir(store.artifacts)) == sorted([f"{KEYS[1]}.0", f"{KEYS[2]}.failed"])
-    result = invoke("clear", "--yes")
+    result = invoke("cache", "clear", "--yes")
     assert result.exit_code == 0 and "Removed 1 artifact," in result.output and os.listdir(store.artifacts) == []
 
 
@@ -415,19 +412,19 @@ def test_clear_and_gc_take_packages_too(store: Store) -> None:
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled")
     for number in range(3):
         packages.publish(header, b"{}", bytes([number]) * 2000)
-    answer("gc", "--set", "cache_max_bytes=50000")  # of which packages have a tenth
+    answer("cache", "gc", "--set", "cache_max_bytes=50000")  # of which packages have a tenth
     assert 0 < len(packages.names(function)) < 3
     left = len(packages.names(function))
-    assert answer("clear", KEYS[0])["packages"] == 0 and len(packages.names(function)) == left
-    found = invoke("clear", "--yes")
+    assert answer("cache", "clear", KEYS[0])["packages"] == 0 and len(packages.names(function)) == left
+    found = invoke("cache", "clear", "--yes")
     assert f"and {left} entries of packages" in found.output
     assert os.listdir(packages.packages) == []
 
 
 def test_gc_evicts_to_the_budgets(store: Store) -> None:
     os.utime(store.artifacts / f"{KEYS[1]}.0", (1, 1))
-    assert answer("gc")["removed"] == 0
-    found = answer("gc", "--set", "cache_max_inodes=6")
+    assert answer("cache", "gc")["removed"] == 0
+    found = answer("cache", "gc", "--set", "cache_max_inodes=6")
     assert found["removed"] == 1 and found["max_inodes"] == 6
     assert not (store.artifacts / f"{KEYS[1]}.0").exists()
 
@@ -457,7 +454,7 @@ def test_human_seconds(seconds: float, text: str) -> None:
 @pytest.mark.reason("unreadable")
 def test_show_of_an_entry_that_cannot_be_read(store: Store) -> None:
     (store.artifacts / f"{KEYS[1]}.0" / fmt.MANIFEST).write_bytes(b"{}")
-    error = answer("show", KEYS[1], status=1)["error"]
+    error = answer("cache", "show", KEYS[1], status=1)["error"]
     assert error["code"] == "unreadable" and "compiled again" in error["action"]
     assert any(store.quarantined.iterdir())
 
@@ -469,6 +466,6 @@ def test_clear_of_what_cannot_be_removed(store: Store, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("precompiled.store.artifacts.os.rename", refuse)
     monkeypatch.setattr("precompiled.store.artifacts.os.unlink", refuse)
-    error = answer("clear", KEYS[1], "--yes", status=1)["error"]
+    error = answer("cache", "clear", KEYS[1], "--yes", status=1)["error"]
     assert error["code"] == "not-removed" and "owner and mode" in error["action"]
     assert store.lookup(KEYS[1])

@@ -46,13 +46,13 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Stor
 
 def test_ls_show_and_explain_say_which_store_it_is(stores: tuple[Store, Store]) -> None:
     own, base = stores
-    found = answer("ls")
+    found = answer("cache", "ls")
     assert {row["key"]: row["store"] for row in found["entries"]} == {KEYS[0]: str(own.root), KEYS[1]: str(base.root)}
     assert [row["stores"] for row in found["packages"]] == [[str(base.root)]]
-    assert str(base.root) in invoke("ls").output
-    [variant] = answer("show", KEYS[1][:8])["variants"]
+    assert str(base.root) in invoke("cache", "ls").output
+    [variant] = answer("cache", "show", KEYS[1][:8])["variants"]
     assert variant["store"] == str(base.root)
-    assert answer("show", "model.Net.forward")["entries"][0]["store"] == str(base.root)
+    assert answer("cache", "show", "model.Net.forward")["entries"][0]["store"] == str(base.root)
     assert answer("explain", KEYS[1][:8])["store"] == str(base.root)
     assert answer("explain", "model.Net.forward")["store"] == str(base.root)
     assert [item["value"] for name, item in answer("config").items() if name == "base"] == [[str(base.root)]]
@@ -60,9 +60,9 @@ def test_ls_show_and_explain_say_which_store_it_is(stores: tuple[Store, Store]) 
 
 def test_clear_and_gc_leave_a_base_as_it_is(stores: tuple[Store, Store]) -> None:
     own, base = stores
-    assert answer("clear", KEYS[1][:8], "--yes", status=1)["error"]["code"] == "no-such-key"
-    assert answer("clear", "--yes")["removed"] == 1
-    assert answer("gc", "--set", "cache_max_bytes=1")["removed"] == 0
+    assert answer("cache", "clear", KEYS[1][:8], "--yes", status=1)["error"]["code"] == "no-such-key"
+    assert answer("cache", "clear", "--yes")["removed"] == 1
+    assert answer("cache", "gc", "--set", "cache_max_bytes=1")["removed"] == 0
     assert [artifact.root for artifact in own.all_artifacts()] == [base.root]
 
 

@@ -1,4 +1,4 @@
-"""keys, push, pull, sync, remote ls and remote gc."""
+"""remote keys, push, pull, sync, ls and gc."""
 
 from __future__ import annotations
 
@@ -40,39 +40,41 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str
 
 @pytest.mark.reason("key-exists", "bad-public-key", "remote-unusable")
 def test_keys_are_made_shown_believed_and_forgotten(hosts: dict[str, list[str]]) -> None:
-    assert answer("keys", "list")["keys"] == []
-    assert answer("push", *hosts["a"], status=1)["error"]["code"] == "remote-unusable"
-    made = answer("keys", "new")
-    assert answer("keys", "new", status=1)["error"]["code"] == "key-exists"
-    [own] = answer("keys", "list")["keys"]
-    assert (own["id"], own["own"]) == (made["id"], True) and made["id"] in invoke("keys", "list").output
-    assert answer("keys", "trust", f"{made['public']} a friend")["name"] == "a friend"
-    assert [key["name"] for key in answer("keys", "list")["keys"]] == ["(your own)", "a friend"]
-    assert answer("keys", "forget", made["id"])["forgotten"] and not answer("keys", "forget", made["id"])["forgotten"]
+    assert answer("remote", "keys", "list")["keys"] == []
+    assert answer("remote", "push", *hosts["a"], status=1)["error"]["code"] == "remote-unusable"
+    made = answer("remote", "keys", "new")
+    assert answer("remote", "keys", "new", status=1)["error"]["code"] == "key-exists"
+    [own] = answer("remote", "keys", "list")["keys"]
+    assert (own["id"], own["own"]) == (made["id"], True) and made["id"] in invoke("remote", "keys", "list").output
+    assert answer("remote", "keys", "trust", f"{made['public']} a friend")["name"] == "a friend"
+    assert [key["name"] for key in answer("remote", "keys", "list")["keys"]] == ["(your own)", "a friend"]
+    assert [answer("remote", "keys", "forget", made["id"])["forgotten"] for _ in range(2)] == [True, False]
     for arguments in (["trust", "nothing"], ["forget", "../own.pem"]):
-        assert answer("keys", *arguments, status=1)["error"]["code"] == "bad-public-key"
+        assert answer("remote", "keys", *arguments, status=1)["error"]["code"] == "bad-public-key"
 
 
 def test_what_is_pushed_is_listed_and_pulled(hosts: dict[str, list[str]], tmp_path: Path) -> None:
-    made = answer("keys", "new")
-    assert answer("push", *hosts["a"])["put"] == 1 and answer("push", *hosts["a"])["put"] == 0
+    made = answer("remote", "keys", "new")
+    assert answer("remote", "push", *hosts["a"])["put"] == 1 and answer("remote", "push", *hosts["a"])["put"] == 0
     [row] = answer("remote", "ls", *hosts["b"])["objects"]
     assert (row["kind"], row["group"], row["by"], row["believed"]) == ("artifact", KEY, made["id"], True)
     assert KEY[:12] in invoke("remote", "ls").output
-    assert answer("pull", "ffff", *hosts["b"])["fetched"] == 0
-    assert answer("pull", *hosts["b"])["fetched"] == 1
+    assert answer("remote", "pull", "ffff", *hosts["b"], status=1)["error"]["code"] == "no-such-key"
+    assert answer("remote", "push", "ffff", *hosts["a"], status=1)["error"]["code"] == "no-such-key"
+    assert answer("remote", "push", KEY[:4], *hosts["a"])["put"] == 0
+    assert answer("remote", "pull", *hosts["b"])["fetched"] == 1
     assert len(Store(tmp_path / "b").lookup(KEY)) == 1
     # Another user of the bucket believes nothing of it.
     (tmp_path / "config" / "precompiled" / "keys" / "own.pem").unlink()
-    answer("keys", "new")
-    refused = answer("pull", "--cache-dir", str(tmp_path / "c"), status=1)
+    answer("remote", "keys", "new")
+    refused = answer("remote", "pull", "--cache-dir", str(tmp_path / "c"), status=1)
     assert (refused["fetched"], refused["refused"]) == (0, {"remote-untrusted": 1})
 
 
 def test_what_is_chosen_by_age_or_program_goes_to_and_fro(hosts: dict[str, list[str]], tmp_path: Path) -> None:
-    answer("keys", "new")
+    answer("remote", "keys", "new")
     # The artifact was made in 2001.
-    assert answer("push", "--days", "30", *hosts["a"])["put"] == 0
+    assert answer("remote", "push", "--days", "30", *hosts["a"])["put"] == 0
     program = tmp_path / "train.py"
     program.write_text("import torch\n")
     run = runs.begin(tmp_path / "a", "one") / "0-1.jsonl"
@@ -80,33 +82,34 @@ def test_what_is_chosen_by_age_or_program_goes_to_and_fro(hosts: dict[str, list[
                "directory": "", "began": 1.0}  # fmt: skip
     run.write_text("".join(json.dumps(line) + "\n" for line in (process, {"id": "x", "key": KEY})))
     run.chmod(0o600)
-    assert answer("push", "--program", str(tmp_path / "other.py"), *hosts["a"], status=2)["error"]["code"] == "usage"
-    assert answer("push", "--program", str(program), KEY, *hosts["a"], status=2)["error"]["code"] == "usage"
+    other = str(tmp_path / "other.py")
+    assert answer("remote", "push", "--program", other, *hosts["a"], status=2)["error"]["code"] == "usage"
+    assert answer("remote", "push", "--program", str(program), KEY, *hosts["a"], status=2)["error"]["code"] == "usage"
     there = remote.opened(config.load({"cache_dir": tmp_path / "a"}))
     [function, other] = ("f" * 64, "e" * 64)
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled", artifacts=[KEY])
     name = there.store.packages.publish(header, b"{}", b"body")
     there.store.packages.publish(dataclasses.replace(header, function=other, artifacts=[KEY, OTHER]), b"{}", b"body")
     # The artifact, the entry that needs nothing else, and their list: what `pull` looks for.
-    assert answer("push", "--program", str(program), *hosts["a"])["put"] == 3
-    assert answer("push", "--program", str(program), *hosts["a"])["put"] == 0
-    assert answer("pull", "--program", str(program), "--days", "1", *hosts["b"])["fetched"] == 2
+    assert answer("remote", "push", "--program", str(program), *hosts["a"])["put"] == 3
+    assert answer("remote", "push", "--program", str(program), *hosts["a"])["put"] == 0
+    assert answer("remote", "pull", "--program", str(program), "--days", "1", *hosts["b"])["fetched"] == 2
     mine = Store(tmp_path / "b")
     assert mine.lookup(KEY) and mine.packages.names(function) == [name] and not mine.packages.names(other)
-    done = answer("sync", "--cache-dir", str(tmp_path / "c"))
+    done = answer("remote", "sync", "--cache-dir", str(tmp_path / "c"))
     assert (done["fetched"], done["put"]) == (2, 0)
     (tmp_path / "d").mkdir()
     os.utime(next((tmp_path / "bucket" / "artifacts" / KEY).iterdir()), (1, 1))
-    assert answer("pull", "--days", "1", "--cache-dir", str(tmp_path / "d"))["fetched"] == 1
+    assert answer("remote", "pull", "--days", "1", "--cache-dir", str(tmp_path / "d"))["fetched"] == 1
 
 
 def test_what_is_old_or_too_much_is_removed_from_the_remote(hosts: dict[str, list[str]], tmp_path: Path) -> None:
-    answer("keys", "new")
+    answer("remote", "keys", "new")
     store = Store(tmp_path / "a")
     [artifact] = store.lookup(KEY)
     other = dataclasses.replace(artifact.manifest, key=OTHER)
     store.publish(fmt.Payload(other, {fmt.BUNDLE: b"y" * 50}))
-    answer("push", *hosts["a"])
+    answer("remote", "push", *hosts["a"])
     folder = tmp_path / "bucket" / "artifacts"
     [old], [new] = (list((folder / key).iterdir()) for key in (KEY, OTHER))
     lease, mine = folder / KEY / "lease-unsigned-00000001", tmp_path / "bucket" / "README"
@@ -131,7 +134,7 @@ def test_what_is_old_or_too_much_is_removed_from_the_remote(hosts: dict[str, lis
 def test_a_clock_that_is_fast_removes_nobodys_lease(
     hosts: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer("keys", "new")
+    answer("remote", "keys", "new")
     lease = tmp_path / "bucket" / "artifacts" / KEY / "lease-unsigned-00000001"
     lease.parent.mkdir(parents=True)
     lease.write_text("x")
@@ -145,7 +148,7 @@ def test_a_clock_that_is_fast_removes_nobodys_lease(
 def test_doctor_and_status_tell_of_the_remote(hosts: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     [check] = checks_remote.run(config.load())
     assert check.state == "warn" and "remote-unusable" in check.message and check.action
-    answer("keys", "new")
+    answer("remote", "keys", "new")
     [check] = checks_remote.run(config.load())
     assert (check.check, check.state) == ("remote", "ok")
     monkeypatch.setenv("PRECOMPILED_REMOTE_UNSIGNED", "1")
@@ -154,4 +157,4 @@ def test_doctor_and_status_tell_of_the_remote(hosts: dict[str, list[str]], monke
     assert status["remote"]["state"] == "unused"
     monkeypatch.delenv("PRECOMPILED_REMOTE")
     assert list(checks_remote.run(config.load())) == []
-    assert answer("pull", *hosts["a"], status=1)["error"]["code"] == "remote-unusable"
+    assert answer("remote", "pull", *hosts["a"], status=1)["error"]["code"] == "remote-unusable"

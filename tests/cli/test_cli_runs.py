@@ -84,15 +84,15 @@ def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     assert graph["calls_compiled"] + graph["calls_eager"] == 2 and graph["source"] in ("swap", "hit")
     text = served.command("explain", "--run", "slurm-7_a.0")
     assert "rank 2: 1 graph compiled in process (freezing)" in text and "freezing:" in text
-    numbers = json.loads(served.command("stats", "--run", "last", "--json"))["ranks"]
+    numbers = json.loads(served.command("cache", "stats", "--run", "last", "--json"))["ranks"]
     assert [(rank["rank"], rank["graphs"], rank["not_served"]) for rank in numbers] == [
         (0, 1, 0), (1, 1, 0), (2, 1, 1), (3, 1, 0)
     ]  # fmt: skip
     assert all(rank["hit"] + rank["swap"] == 1 - rank["not_served"] for rank in numbers)
-    assert "not served" in served.command("stats", "--run", "slurm-7_a.0")
-    counted = json.loads(served.command("stats", "--json"))
+    assert "not served" in served.command("cache", "stats", "--run", "slurm-7_a.0")
+    counted = json.loads(served.command("cache", "stats", "--json"))
     lookups = counted["hits"] + counted["misses"]
-    text = served.command("stats")
+    text = served.command("cache", "stats")
     assert f"({counted['hits'] / lookups:.0%} of {lookups} lookups)" in text and " a graph)" in text
     assert "no-such-run" in served.command("explain", "--run", "another", "--json", status=1)
 
@@ -109,7 +109,7 @@ def test_a_process_is_told_while_it_runs_and_when_it_is_killed(served: Host) -> 
     client.process.wait()
     assert json.loads(served.command("status", "--json"))["runs"] == []
     (run,) = runs.runs(served.store.root)
-    assert shown.said(run) == ["it ended without a word"]
+    assert shown.said(run) == ["the process was killed"]
 
 
 def test_what_require_has_refused_is_not_said_to_run() -> None:
@@ -160,7 +160,7 @@ def test_a_wait_that_is_interrupted_is_in_the_runs_record(served: Host) -> None:
     client.ended()
     text = served.command("explain", "--run", "last")
     assert "of 1 graph: no hits, 1 graph interrupted while it waited for its compile" in text
-    assert "1 graph pending at the end" in text and "does not have it any more" not in text
+    assert "1 graph pending at the end" in text and "no longer has it" not in text
 
 
 SUITE = """
@@ -254,7 +254,7 @@ def test_a_store_that_cannot_be_written_keeps_no_run_and_that_is_said(
     recorded(file / "store", "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
     error = answer("explain", "--run", "last", status=1)["error"]
     assert error["code"] == "store-unwritable" and error["action"]
-    assert error["message"].startswith("no run can be kept: ") and str(file) in error["message"]
+    assert error["message"].startswith("runs cannot be recorded: ") and str(file) in error["message"]
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
     assert answer("explain", "--run", "last", status=1)["error"]["code"] == "no-such-run"
 
@@ -312,10 +312,10 @@ def test_a_run_is_summed_up(tmp_path: Path) -> None:
     costs = {miss["name"]: (miss["eager_s"], miss["waited_s"], miss["compile_s"]) for miss in document["misses"]}
     assert costs == {"g [1/0]": (12.0, 0.5, 9.0), "h [2/0]": (0, 3.0, 0), "i [3/0]": (0, 0, 0)}
     text = CliRunner().invoke(_command(show)).output
-    assert "it cost 12.0 s eager until the last swap, 3.5 s waited for what was not there and 1.5 s of tracing" in text
+    assert "it cost 12.0 s eager until the last swap, 3.5 s waited for compiles and 1.5 s of tracing" in text
     assert "h [2/0] compiled in process (freezing): the program waited 3.0 s\n  freezing: it freezes\n" in text
     assert f"m.h  0.0 s  audited  {audit.SAID}" in text
-    assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the run before it: /a/train.py" in text
+    assert "m.g  1.5 s  recorded  n: 2 here" in text and "edited since the previous run: /a/train.py" in text
 
 
 def test_causes_are_counted() -> None:
@@ -337,7 +337,7 @@ def test_a_graph_that_is_not_in_the_store_is_known_by_its_run(tmp_path: Path, mo
     tmp_path.chmod(0o700)
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
     recorded(tmp_path, "a", GraphReport("p", "i [3/0]", "cc12", "pending"), files={})
-    error = answer("explain", "cc1", status=1)["error"]
+    error = answer("explain", "cc12", status=1)["error"]
     assert "i [3/0] of " in error["message"] and error["message"].endswith("(a): pending")
     assert error["code"] == "no-such-key"
 

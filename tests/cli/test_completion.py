@@ -14,15 +14,16 @@ from support_cli import answer, invoke
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_each_shell(shell: str) -> None:
-    script = answer("completion", shell)["script"]
+    script = answer("tools", "completion", shell)["script"]
     assert f"_PRECOMPILED_COMPLETE={shell}_complete" in script
-    assert invoke("completion", shell).output == script.rstrip() + "\n"
+    assert invoke("tools", "completion", shell).output == script.rstrip() + "\n"
 
 
 @pytest.mark.parametrize(
     ("words", "found"),
     [(["expl"], "explain"), (["explain", "no-dae"], "no-daemon"), (["explain", "--la"], "--last"),
-     (["completion", "f"], "fish"), (["config", "wait"], "wait_s")],
+     (["tools", "completion", "f"], "fish"), (["config", "show", "wait"], "wait_s"), (["cache", "cl"], "clear"),
+     (["remote", "keys", "tr"], "trust"), (["daemon", "cancel", "--js"], "--json")],
 )  # fmt: skip
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes(words: list[str], found: str) -> None:
@@ -30,7 +31,7 @@ def test_bash_completes(words: list[str], found: str) -> None:
     folder = Path(sys.executable).parent
     line = ["precompiled", *words]
     script = (
-        'eval "$(precompiled completion bash)"; '
+        'eval "$(precompiled tools completion bash)"; '
         f"COMP_WORDS=({' '.join(line)}); COMP_CWORD={len(line) - 1}; "
         f'_precompiled_completion precompiled; echo "${{COMPREPLY[@]}}"'
     )

@@ -1,4 +1,4 @@
-"""`precompiled metrics`: of a real daemon, read by prometheus-client's own parser, and by a Prometheus where one is."""
+"""`precompiled tools metrics`: of a real daemon, read by prometheus-client's own parser, and by a real Prometheus."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def environment(daemon: DaemonUnderTest) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "precompiled", "metrics", *arguments]
+    return [sys.executable, "-m", "precompiled", "tools", "metrics", *arguments]
 
 
 def said(daemon: DaemonUnderTest, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""`precompiled tune`: what was made where nothing could be measured is compiled again, and used instead.
+"""`precompiled tools tune`: what was made where nothing could be measured is compiled again, and used instead.
 
 Without a GPU: an artifact of the CPU is made to say that it was made so.
 """
@@ -31,28 +31,28 @@ def test_what_could_be_tuned_is_compiled_again_and_found_first(served: Host) -> 
     served.run(SPEC)
     key = make_untimed(served)
     assert served.run(SPEC)["reports"][0]["source"] == "hit", "until then it is used as it is"
-    assert served.answer({}, "tune", key[:12]) == {"tuned": [key], "left": {}}
+    assert served.answer({}, "tools", "tune", key[:12]) == {"tuned": [key], "left": {}}
     assert [artifact.manifest.tier for artifact in served.store.lookup(key)] == [fmt.DEFAULT]
-    assert served.answer({}, "tune") == {"tuned": [], "left": {}}
+    assert served.answer({}, "tools", "tune") == {"tuned": [], "left": {}}
     assert served.run(SPEC)["reports"][0]["source"] == "hit"
 
 
 def test_what_is_for_another_environment_is_left(served: Host) -> None:
     served.run(SPEC)
     key = make_untimed(served)
-    answer = served.answer({"ATEN_CPU_CAPABILITY": "default"}, "tune", status=1)
-    assert answer["tuned"] == [] and "another environment" in answer["left"][key]
+    answer = served.answer({"ATEN_CPU_CAPABILITY": "default"}, "tools", "tune", status=1)
+    assert answer["tuned"] == [] and "this environment differs" in answer["left"][key]
     assert len(served.store.lookup(key)) == 1
 
 
-def test_what_does_not_say_what_it_was_compiled_from_is_left(served: Host) -> None:
+def test_artifact_without_its_graph_is_left(served: Host) -> None:
     served.run(SPEC)
     (artifact,) = served.store.all_artifacts()
     files = {name: record for name, record in artifact.manifest.files.items() if name != fmt.PROGRAM}
     sealed = fmt.seal(dataclasses.replace(artifact.manifest, tier=fmt.UNTIMED, files=files))
     (artifact.path / fmt.MANIFEST).write_bytes(sealed)
-    answer = served.answer({}, "tune", status=1)
-    assert "compiled from" in answer["left"][artifact.manifest.key]
+    answer = served.answer({}, "tools", "tune", status=1)
+    assert answer["left"][artifact.manifest.key] == "its graph was not kept"
 
 
 def nvidia_smi(folder: Path, text: str) -> None:

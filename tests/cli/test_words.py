@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support_cli import invoke
 
-from precompiled.cli import checks_host, checks_store, daemon, functions, runs, watch
+from precompiled.cli import checks_host, checks_store, functions, runs, status, watch
 from precompiled.client.ledger import GraphReport
 from precompiled.client.runs import RunRecord
 from precompiled.core.words import counted, human_bytes, human_seconds, listed
@@ -78,8 +78,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> P
 
 
 SCREENS = (
-    ("ls",), ("explain", "--run", "last"), ("gc",), ("clear", "--yes"), ("status",), ("config",), ("stop",),
-    ("explain", "no-daemon"),
+    ("cache", "ls"), ("cache", "size"), ("explain", "--run", "last"), ("cache", "gc"), ("cache", "clear", "--yes"),
+    ("status",), ("config",), ("daemon", "stop"), ("explain", "no-daemon"),
 )  # fmt: skip
 
 
@@ -89,18 +89,18 @@ def test_every_screen_with_0_1_and_2(directory: Path, number: int) -> None:
     assert {screen: found for screen, text in said.items() if (found := wrong(text))} == {}
     if number:
         things = counted(number, "artifact")
-        assert f"{things}, {counted(number, 'failure')}, " in said["ls",]
-        assert f"{things} cannot be read" in said["ls",]
-        assert f"Removed {counted(2 * number, 'artifact')}, " in said["clear", "--yes"]
+        assert f"{things}, {counted(number, 'failure')}, " in said["cache", "ls"]
+        assert f"{things} cannot be read" in said["cache", "ls"]
+        assert f"Removed {counted(2 * number, 'artifact')}, " in said["cache", "clear", "--yes"]
     else:
-        assert "Removed no artifacts, 0 B" in said["clear", "--yes"]
+        assert "Removed no artifacts, 0 B" in said["cache", "clear", "--yes"]
     assert "GiB" in said["config",] and "600 s (10 min)" in said["config",]
 
 
 def test_what_needs_a_daemon_or_packages(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     worker = {"pid": 7, "device": "cpu", "python": "3.11", "torch": "2.13.0", "state": "idle", "rss_bytes": 5 << 20,
               "jobs_done": number, "job": "", "job_s": 0.0}  # fmt: skip
-    daemon._show_workers({"workers": [worker] * number, "jobs": []})
+    status._show_workers({"workers": [worker] * number, "jobs": []})
     package = {"function": "model.f", "entries": number + 1, "skipped": number, "bytes": 2048, "used": 0.0}
     for skipped in (0, 1):
         functions.show_rows([package] * number + [{**package, "skipped": number + 1}] * number * skipped, [])

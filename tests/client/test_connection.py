@@ -425,7 +425,7 @@ def test_request_without_a_daemon_is_an_error(tmp_path: Path) -> None:
     daemon = DaemonUnderTest(tmp_path)
     with pytest.raises(DaemonError) as caught:
         request(daemon.settings, wire.Status())
-    assert caught.value.code == "no-daemon" and "precompiled start" in caught.value.action
+    assert caught.value.code == "no-daemon" and "precompiled daemon start" in caught.value.action
 
 
 @pytest.mark.reason("no-reply")

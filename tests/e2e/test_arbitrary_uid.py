@@ -24,10 +24,12 @@ compiled = torch.compile(lambda x: (x * 2 + 1).relu())
 print(*(compiled(torch.ones(3)).tolist()), *((graph.source, graph.reason) for graph in precompiled.report()))
 """
 COMMANDS = (
-    ["status"], ["start"], ["restart"], ["stop"], ["serve"], ["stats"], ["top", "--once"], ["ls"], ["clear", "--yes"],
-    ["gc"], ["explain", "--run", "last"], ["doctor"], ["config", "cache_dir"], ["keys", "new"], ["keys", "list"],
-    ["watch", "json:loads"], ["watch", "--list"], ["bake", "-o", "/nonexistent/base", "--", "true"],
-    ["tune", "--all"], ["cancel", "abcdef"], ["sync"], ["metrics"],
+    ["status"], ["status", "--watch", "--once"], ["explain"], ["doctor"], ["config", "cache_dir"],
+    ["config", "set", "mode", "wait"], ["daemon", "start"], ["daemon", "restart"], ["daemon", "stop"],
+    ["daemon", "serve"], ["daemon", "logs"], ["daemon", "cancel", "abcdef"], ["cache", "stats"], ["cache", "ls"],
+    ["cache", "size"], ["cache", "dir"], ["cache", "clear", "--yes"], ["cache", "gc"], ["remote", "sync"],
+    ["remote", "keys", "new"], ["remote", "keys", "list"], ["watch", "json:loads"], ["watch", "--list"],
+    ["bake", "-o", "/nonexistent/base", "--", "true"], ["tools", "tune"], ["tools", "metrics"],
 )  # fmt: skip
 
 pytestmark = pytest.mark.skipif(
@@ -64,7 +66,7 @@ class Container:
 def container(tmp_path: Path) -> Iterator[Container]:
     made = Container(tmp_path)
     yield made
-    made.run("precompiled", "stop", PRECOMPILED_CACHE_DIR=str(made.volume))
+    made.run("precompiled", "daemon", "stop", PRECOMPILED_CACHE_DIR=str(made.volume))
 
 
 @pytest.mark.reason("no-place")
@@ -82,7 +84,8 @@ def test_commands_without_a_directory_end_without_a_traceback(container: Contain
     for command in COMMANDS:
         done = container.run("precompiled", *command)
         assert "Traceback" not in done.stderr and done.returncode in (0, 1, 2), (command, done.stderr)
-    for command in (["start"], ["serve"], ["keys", "new"]):
+    for text in ("daemon start", "daemon serve", "remote keys new", "config set mode wait"):
+        command = text.split()
         done = container.run("precompiled", *command)
         assert done.returncode != 0 and "Set " in done.stderr, (command, done)
     assert os.listdir(container.cwd) == []

@@ -60,7 +60,7 @@ def node(host: Host, env: dict[str, str]) -> Iterator[dict[str, str]]:
     try:
         yield env
     finally:
-        run(host, env, "stop", "--json")
+        run(host, env, "daemon", "stop", "--json")
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_slurm_nodes_share_compiled_graphs_through_a_remote(tmp_path: Path) -> N
                     assert link.ask(store, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
                 else:
                     assert (found["traced"], found["compiles"]) == ({}, 0)
-                    assert run(host, env, "stats", "--json")["compiled"] == 0
+                    assert run(host, env, "cache", "stats", "--json")["compiled"] == 0
 
 
 def test_local_directory_of_another_user_is_not_used(tmp_path: Path) -> None:

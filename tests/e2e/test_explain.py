@@ -80,9 +80,9 @@ def test_renamed_variables_are_a_hit(shared_host: Host, base: str) -> None:
 
 
 def test_show_prints_the_source_lines_of_operations(shared_host: Host, base: str) -> None:
-    text = shared_host.command("show", base)
+    text = shared_host.command("cache", "show", base)
     assert "program.py:8, in scaled: hidden = x * 2.0\n" in text and "= operator.mul(%0, 2.0)" in text
-    nodes = json.loads(shared_host.command("show", base, "--json"))["graph"]
+    nodes = json.loads(shared_host.command("cache", "show", base, "--json"))["graph"]
     sources = [node["source"] for node in nodes if "mul" in node["text"]]
     assert [Path(item["file"]).name for item in sources] == ["program.py"]
     kept = {path.name for path in (shared_host.store.artifacts / f"{base}.0").iterdir()}
@@ -90,11 +90,11 @@ def test_show_prints_the_source_lines_of_operations(shared_host: Host, base: str
 
 
 def test_show_code_prints_the_code_that_inductor_generated(shared_host: Host, base: str) -> None:
-    (variant,) = json.loads(shared_host.command("show", base, "--code", "--json"))["variants"]
+    (variant,) = json.loads(shared_host.command("cache", "show", base, "--code", "--json"))["variants"]
     forward, backward = variant["code"]
     assert "forward" in forward.splitlines()[0] and "backward" in backward.splitlines()[0]
     assert all("def call(" in text for text in variant["code"])
-    assert forward.rstrip() in shared_host.command("show", base, "--code")
+    assert forward.rstrip() in shared_host.command("cache", "show", base, "--code")
 
 
 @pytest.mark.reason("aliased-mutation")
@@ -112,4 +112,5 @@ def test_failed_compile_is_explained(shared_host: Host, base: str) -> None:
     found = json.loads(shared_host.command("explain", "--last", "--json"))
     assert found["state"] == "failed" and found["key"] == graph["key"] and found["nearest"] is not None
     assert any("y.add_(1)" in (node["source"] or {}).get("code", "")
-               for node in json.loads(shared_host.command("show", graph["key"], "--json"))["graph"])  # fmt: skip
+               for node in json.loads(shared_host.command("cache", "show", graph["key"], "--json"))["graph"]
+               )  # fmt: skip

@@ -52,7 +52,7 @@ def test_what_finds_no_slot_is_compiled_on_the_farm(host: Host, cluster: support
     told = host.answer(env, "farm", "status")
     assert (told["state"], told["places"], [node["places"] for node in told["nodes"]]) == ("ok", 3, [1, 1, 1])
     assert told["compiled"] > 0 and told["failed"] == told["refused"] == {}, told
-    stats = host.answer(env, "stats")
+    stats = host.answer(env, "cache", "stats")
     # None twice, but where this machine is so slow that one was late.
     assert 5 <= stats["compiled"] + told["compiled"] <= 5 + told["hedged"] and stats["farm"]["sent"] == told["sent"]
     # What came is what a worker here would have made: the next process runs it.
@@ -101,6 +101,6 @@ def test_a_node_that_cannot_compile_is_done_without(host: Host, cluster: support
     told = host.answer(env, "farm", "status")
     assert told["compiled"] == 0 and told["refused"].keys() == {"farm-environment"}, told
     assert "absolute" in told["last"] and told["failed"] == {}, told
-    assert host.answer(env, "stats")["compiled"] == 4
+    assert host.answer(env, "cache", "stats")["compiled"] == 4
     checks = {check["check"]: check for check in host.answer(env, "doctor")}
     assert checks["farm"]["state"] == "warn" and "farm-environment" in checks["farm"]["message"]

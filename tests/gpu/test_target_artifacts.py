@@ -141,7 +141,7 @@ def test_users_environment_needs_no_pth_file(tmp_path: Path) -> None:
         command = [python, "-m", "precompiled", "run", "--target", "h100", "--", python, str(PROGRAM), "3"]
         done = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=TIMEOUT_S, cwd="/")
     finally:
-        run("-m", "precompiled", "stop", env=env)
+        run("-m", "precompiled", "daemon", "stop", env=env)
     assert done.returncode == 0, done.stderr[-5000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["gpu"] == KINDS["h100"].name
@@ -174,7 +174,7 @@ def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
             done = run("-m", "precompiled", "run", *options, "--", sys.executable, str(PROGRAM), "3",
                        env={**env, **extra})  # fmt: skip
         finally:
-            run("-m", "precompiled", "stop", env=env)
+            run("-m", "precompiled", "daemon", "stop", env=env)
         for name in ("store", "triton", "inductor"):
             shutil.rmtree(tmp_path / name, ignore_errors=True)
         found = json.loads(done.stdout.splitlines()[-1])
@@ -209,7 +209,7 @@ def test_command_with_a_target_runs_eager(tmp_path: Path) -> None:
             losses.append(found["losses"])
         assert {graph[1] for graph in found["graphs"]} == {"hit"}, found["graphs"]
     finally:
-        run("-m", "precompiled", "stop", env=env)
+        run("-m", "precompiled", "daemon", "stop", env=env)
     eager = client(tmp_path / "eager", "a100", None, PRECOMPILED_MODE="off", TORCHDYNAMO_DISABLE="1")
     assert losses[0] == losses[1] and losses[0][0] == pytest.approx(eager["losses"][0], rel=1e-5)
     assert not list(place.rglob("*.best_config")), "a made-up time was kept"
@@ -228,7 +228,7 @@ def test_failure_without_the_gpu_is_not_recorded(tmp_path: Path) -> None:
     try:
         done = run("-m", "precompiled", "run", "--target", "h100", "--", sys.executable, "-c", text, env=env)
     finally:
-        run("-m", "precompiled", "stop", env=env)
+        run("-m", "precompiled", "daemon", "stop", env=env)
     ((key, _state, reason),) = json.loads(done.stdout.splitlines()[-1])
     assert reason == "made-up-device"
     store = Store(tmp_path / "maker" / "store")
@@ -255,7 +255,7 @@ def test_code_that_reads_device_memory_gets_no_package(tmp_path: Path) -> None:
     try:
         done = run("-m", "precompiled", "run", "--target", "h100", "--", sys.executable, str(program), env=env)
     finally:
-        run("-m", "precompiled", "stop", env=env)
+        run("-m", "precompiled", "daemon", "stop", env=env)
     assert json.loads(done.stdout.splitlines()[-1]) == {"asks": "package-device-numbers", "asks_not": ""}
 
 

@@ -50,7 +50,7 @@ def test_manual_page_is_valid() -> None:
 
 
 def test_manual_page_has_all_commands() -> None:
-    from precompiled.cli.app import COMMANDS
+    from precompiled.cli.tree import COMMANDS
 
     text = (ROOT / "docs" / "precompiled.1").read_text()
     assert [name for name in COMMANDS if f".SS {name}" not in text] == []

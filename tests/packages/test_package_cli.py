@@ -48,20 +48,21 @@ def test_explain_names_the_difference_after_the_process_has_ended(traced_twice: 
 
 def test_show_lists_the_entries_and_their_guards(traced_twice: Any) -> None:
     host, _found = traced_twice
-    document = json.loads(host.command("show", FUNCTION, "--json"))
+    document = json.loads(host.command("cache", "show", FUNCTION, "--json"))
     assert [entry["kind"] for entry in document["entries"]] == ["compiled"] * 2
     for entry in document["entries"]:
         assert {"L['self'].alpha", "L['x']"} <= {guard["source"] for guard in entry["guards"]}
         (key,) = entry["graphs"]
-        assert json.loads(host.command("show", key, "--json"))["packages"] == [FUNCTION]
-    assert "L['self'].alpha: CONSTANT_MATCH" in host.command("show", FUNCTION)
+        assert json.loads(host.command("cache", "show", key, "--json"))["packages"] == [FUNCTION]
+    assert "L['self'].alpha: CONSTANT_MATCH" in host.command("cache", "show", FUNCTION)
 
 
 def test_ls_lists_functions(traced_twice: Any) -> None:
     host, _found = traced_twice
-    packages = {row["function"]: row["entries"] for row in json.loads(host.command("ls", "--json"))["packages"]}
+    rows = json.loads(host.command("cache", "ls", "--json"))["packages"]
+    packages = {row["function"]: row["entries"] for row in rows}
     assert packages[FUNCTION] == 2
-    assert FUNCTION in host.command("ls")
+    assert FUNCTION in host.command("cache", "ls")
 
 
 @pytest.mark.reason("no-such-function")

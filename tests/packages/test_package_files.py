@@ -148,7 +148,7 @@ def test_altered_package_file_is_refused(saved: Path, tmp_path: Path, where: flo
 
 
 def test_inspect_shows_function_artifacts_and_requirements(shared_host: Host, saved: Path) -> None:
-    shown = json.loads(shared_host.command("package", "inspect", str(saved), "--json"))
+    shown = json.loads(shared_host.command("tools", "package", str(saved), "--json"))
     assert shown["function"] == "program.Net.forward"
     assert len(shown["artifacts"]) == 2
     assert shown["requires"]["torch"]

@@ -196,7 +196,7 @@ def test_unwritable_store_is_reported_with_the_command_to_run(here: ThisProcess)
     (root / "packages").write_text("a file is in the way")
     report = traced(here)
     assert report.reason == "package-unwritable" and f"cannot be written to {root}" in report.message
-    assert "precompiled gc" in report.message
+    assert "precompiled cache gc" in report.message
 
 
 @pytest.mark.reason("package-unsupported")

@@ -38,7 +38,7 @@ def train(host: Host, env: dict[str, str]) -> Any:
 def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path, **more: str) -> None:
     """The first host signs its objects, and the second trusts its key."""
     mine, theirs = settings(url, tmp_path / "a", **more), settings(url, tmp_path / "b", **more)
-    public = a.answer(mine, "keys", "new")["public"]
+    public = a.answer(mine, "remote", "keys", "new")["public"]
     traced = train(a, mine)
     assert traced["traced"] and {source for _, source, _ in traced["graphs"]} == {"swap"}
     assert link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
@@ -46,18 +46,18 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
     assert (state["state"], state["refused"], state["running"]) == ("ok", {}, True) and state["put"] >= 4, state
 
     with new_host(with_daemon) as b:  # it has an empty store, and no key
-        b.answer(theirs, "keys", "trust", f"{public} a")
+        b.answer(theirs, "remote", "keys", "trust", f"{public} a")
         # Nothing is compiled, whether objects were streamed ahead of the first trace or fetched on a worker's request.
         found = train(b, {**theirs, "PRECOMPILED_REMOTE_AHEAD_S": "0"})
         assert {graph for graph, _source, _ in found["graphs"]} == {"compiled"}
         assert (b.stats().compiled, b.stats().fallbacks, found["compiles"]) == (0, {}, 0)
     with new_host(with_daemon) as c:
-        assert c.answer(theirs, "pull")["refused"] == {}
+        assert c.answer(theirs, "remote", "pull")["refused"] == {}
         found = train(c, theirs)
         assert {source for _, source, _ in found["graphs"]} == {"package"} and found["losses"] == traced["losses"]
         assert (found["traced"], found["compiles"], c.stats().compiled, c.stats().submitted) == ({}, 0, 0, 0)
         assert {state for state, *_ in found["frames"]} <= {"used", "skipped"}
-        assert c.answer(theirs, "stats")["remote"]["remote"] == url
+        assert c.answer(theirs, "cache", "stats")["remote"]["remote"] == url
 
 
 @pytest.mark.slow  # a cold compile, four programs

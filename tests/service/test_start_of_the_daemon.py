@@ -110,7 +110,7 @@ def test_a_daemon_that_says_that_it_stops_and_does_not(place: Path) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        error = error_of("stop", "--timeout", "0.1")
+        error = error_of("daemon", "stop", "--timeout", "0.1")
         thread.join()
     assert error["code"] == "stop-timed-out" and f"kill -9 {os.getpid()}" in error["action"]
 
@@ -122,7 +122,7 @@ def test_a_daemon_that_says_nothing_at_its_start(place: Path, monkeypatch: pytes
     script.chmod(0o700)
     os.mkfifo(fifo)
     monkeypatch.setattr("sys.executable", str(script))
-    error = error_of("start", "--timeout", "0.1")
+    error = error_of("daemon", "start", "--timeout", "0.1")
     assert error["code"] == "start-timed-out" and "precompiled doctor" in error["action"]
     assert "daemon.log" not in error["action"]  # it has not come so far
     fifo.write_text("\n")  # it ends

@@ -208,7 +208,7 @@ def test_users_see_their_own_workers_only(running: nspawn.Machine, script: nspaw
 
 def test_a_user_cannot_stop_the_daemon(running: nspawn.Machine) -> None:
     pid = main_pid(running)
-    running.run(running.command, "stop", user="alice", check=False)
+    running.run(running.command, "daemon", "stop", user="alice", check=False)
     assert main_pid(running) == pid
     assert json.loads(running.run(running.command, "status", "--json", user="alice").out)["pid"] == pid
 

@@ -1,4 +1,4 @@
-"""Tests of `precompiled trace` and `timeline` over real runs. Only the tests of single functions use made-up data.
+"""Tests of `tools trace` and `timeline` over real runs. Only the tests of single functions use made-up data.
 
 Perfetto's trace processor is a program that its Python package downloads, so tests cannot use it. Instead they check a
 trace by the rules of its format (support_traces.py), and its sums against those of `stats`.
@@ -73,7 +73,7 @@ def seen() -> Iterator[Seen]:
             assert source == ("swap", "hit", "package")[number]
             found.traces.append(json.loads(page.with_suffix(".json").read_text()))
             found.pages.append(page.read_text())
-            found.stats.append(json.loads(host.command("stats", "--run", "last", "--json"))["ranks"][0])
+            found.stats.append(json.loads(host.command("cache", "stats", "--run", "last", "--json"))["ranks"][0])
         yield found
 
 
@@ -195,7 +195,7 @@ def test_a_browser_shows_the_page_without_an_error(seen: Seen) -> None:
 def test_trace_covers_the_requested_time(seen: Seen, tmp_path: Path) -> None:
     def trace(since: str) -> dict[str, Any]:
         said: dict[str, Any] = json.loads(
-            seen.host.command("trace", "--since", since, "-o", str(tmp_path / "t.json"), "--json")
+            seen.host.command("tools", "trace", "--since", since, "-o", str(tmp_path / "t.json"), "--json")
         )
         check(json.loads((tmp_path / "t.json").read_text()))
         return said
@@ -211,7 +211,7 @@ def test_trace_covers_the_requested_time(seen: Seen, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_opentelemetry_spans_are_valid_and_link_hits_to_their_job(seen: Seen, tmp_path: Path) -> None:
     output = tmp_path / "spans.json"
-    seen.host.command("trace", "--format", "otlp", "-o", str(output))
+    seen.host.command("tools", "trace", "--format", "otlp", "-o", str(output))
     document = json.loads(output.read_text())
     spans = [span for resource in document["resourceSpans"] for span in resource["scopeSpans"][0]["spans"]]
     # OTLP's JSON has ids in hexadecimal, protobuf's JSON in base64. Otherwise protobuf's parser can check the fields.
@@ -236,7 +236,7 @@ def test_opentelemetry_spans_are_valid_and_link_hits_to_their_job(seen: Seen, tm
 
 
 def _document(seen: Seen, folder: Path) -> Any:
-    seen.host.command("trace", "-o", str(folder / "whole.json"))
+    seen.host.command("tools", "trace", "-o", str(folder / "whole.json"))
     return json.loads((folder / "whole.json").read_text())
 
 
@@ -244,17 +244,18 @@ def _document(seen: Seen, folder: Path) -> Any:
 
 
 def test_invalid_since_is_an_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "precompiled", "trace", "--cache-dir", str(tmp_path), "-o", str(tmp_path / "t")]
+    output = str(tmp_path / "t")
+    command = [sys.executable, "-m", "precompiled", "tools", "trace", "--cache-dir", str(tmp_path), "-o", output]
     for since in ("yesterday", "10", "-1h"):
         found = subprocess.run([*command, f"--since={since}"], capture_output=True, text=True, check=False)
-        assert found.returncode == 2 and "--since takes 30s" in found.stderr
+        assert found.returncode == 2 and "--since takes a time such as 30s" in found.stderr
     found = subprocess.run([*command, "--since=last"], capture_output=True, text=True, check=False)
     assert found.returncode == 1 and "no run has used the hook yet" in found.stderr
 
 
 def test_trace_of_an_idle_host_is_empty(tmp_path: Path) -> None:
     output = tmp_path / "t.json"
-    command = [sys.executable, "-m", "precompiled", "trace", "--cache-dir", str(tmp_path), "-o", str(output)]
+    command = [sys.executable, "-m", "precompiled", "tools", "trace", "--cache-dir", str(tmp_path), "-o", str(output)]
     assert "0 graphs of 0 processes" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     document = json.loads(output.read_text())
     check(document)
@@ -263,7 +264,7 @@ def test_trace_of_an_idle_host_is_empty(tmp_path: Path) -> None:
 
 @pytest.mark.reason("output-unwritable")
 def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "precompiled", "trace", "--cache-dir", str(tmp_path), "--json",
+    command = [sys.executable, "-m", "precompiled", "tools", "trace", "--cache-dir", str(tmp_path), "--json",
                "-o", str(tmp_path / "absent" / "t.json")]  # fmt: skip
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 1 and json.loads(found.stdout)["error"]["code"] == "output-unwritable"

@@ -1,4 +1,4 @@
-"""Tests of `precompiled top` on a real pseudo-terminal, with a real daemon whose worker is held in a job.
+"""Tests of `precompiled status --watch` on a real pseudo-terminal, with a real daemon whose worker is held in a job.
 
 The expected screens are in goldens/, with `N` in place of numbers that differ between runs. After an intended change,
 set GOLDENS=1 in the environment to regenerate them, and review the difference.
@@ -60,7 +60,7 @@ class Busy:
 
     @contextmanager
     def top(self, *arguments: str, columns: int = 80, rows: int = 24) -> Iterator[Terminal]:
-        command = [sys.executable, "-m", "precompiled", "top", "--interval", "0.2", *arguments]
+        command = [sys.executable, "-m", "precompiled", "status", "--watch", "--interval", "0.2", *arguments]
         with on_terminal(command, self.environment(), self.daemon.directory, columns=columns, rows=rows) as terminal:
             yield terminal
 
@@ -167,27 +167,12 @@ def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
     file.chmod(0o600)
     try:
         said = r"for (\d+\.\d s|\d min) of about 35\.0 s, Induc"
-        for command in (["top", "--once"], ["status"]):
+        for command in (["status", "--watch", "--once"], ["status"]):
             done = subprocess.run([sys.executable, "-m", "precompiled", *command], env=busy.environment(),
                                   capture_output=True, text=True, check=True)  # fmt: skip
             assert re.search(said, done.stdout), done.stdout
     finally:
         file.unlink()
-
-
-def test_status_watch_repeats_the_status(busy: Busy) -> None:
-    command = [sys.executable, "-m", "precompiled", "status", "--watch", "--interval", "0.2"]
-    with on_terminal(command, busy.environment(), busy.daemon.directory) as terminal:
-        screen = terminal.wait_for(lambda text: "1 worker" in text and terminal.written.count("\x1b[2J") > 2)
-        assert screen.startswith("running  yes, pid")
-        terminal.press("\x03")
-        assert terminal.ended() == 0
-    with subprocess.Popen(command, env=busy.environment(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for _ in range(2):
-            assert next((line for line in process.stdout if line.startswith("running")), None) is not None
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
 
 
 def test_smaller_window_is_redrawn_to_fit(busy: Busy) -> None:
@@ -207,7 +192,7 @@ def test_terminated_top_restores_the_terminal(busy: Busy) -> None:
 
 
 def test_top_without_a_terminal_prints_plain_lines(busy: Busy) -> None:
-    command = [sys.executable, "-m", "precompiled", "top", "--interval", "0.2"]
+    command = [sys.executable, "-m", "precompiled", "status", "--watch", "--interval", "0.2"]
     with subprocess.Popen(command, env=busy.environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -219,7 +204,7 @@ def test_top_without_a_terminal_prints_plain_lines(busy: Busy) -> None:
 
 
 def test_once_and_json_print_one_snapshot(busy: Busy) -> None:
-    command = [sys.executable, "-m", "precompiled", "top"]
+    command = [sys.executable, "-m", "precompiled", "status", "--watch"]
     done = subprocess.run([*command, "--once"], env=busy.environment(), capture_output=True, text=True, check=True)
     assert "forward [0/0]" in done.stdout and "\x1b" not in done.stdout and "q quit" not in done.stdout
     done = subprocess.run([*command, "--json"], env=busy.environment(), capture_output=True, text=True, check=True)
@@ -252,10 +237,10 @@ def test_cancel_and_retry_work_by_keys_and_commands(tmp_path: Path) -> None:
         first = compiling(COMPILING)
         with host.top() as terminal:
             terminal.wait_for(whole)
-            terminal.press("c12345\r")
-            terminal.wait_for("is no beginning of a key")
+            terminal.press("c123\r")
+            terminal.wait_for("is too short")
             terminal.press("cffffff\r")
-            terminal.wait_for("no job is queued or running of ffffff")
+            terminal.wait_for("no job is queued or running for a key that begins with 'ffffff'")
             terminal.press("c")
             terminal.wait_for("cancel key: _")
             terminal.press("ab12ab\r")
@@ -268,10 +253,10 @@ def test_cancel_and_retry_work_by_keys_and_commands(tmp_path: Path) -> None:
             assert terminal.ended() == 0
         assert client.ended(first.id).code == "job-cancelled"
         second = compiling(QUEUED)
-        assert command("cancel", QUEUED[:12]) == {"cancelled": [QUEUED]}
+        assert command("daemon", "cancel", QUEUED[:12]) == {"cancelled": [QUEUED]}
         assert client.ended(second.id).code == "job-cancelled"
-        assert command("cancel", QUEUED[:12], status=1)["error"]["code"] == "no-such-job"
-        assert command("cancel", "short", status=2)["error"]["code"] == "usage"
+        assert command("daemon", "cancel", QUEUED[:12], status=1)["error"]["code"] == "no-such-job"
+        assert command("daemon", "cancel", "short", status=2)["error"]["code"] == "usage"
         # The key is not blocked: a later submit is compiled.
         go_on.touch()
         again = daemon.submit(QUEUED)
@@ -282,11 +267,11 @@ def test_cancel_and_retry_work_by_keys_and_commands(tmp_path: Path) -> None:
             message = daemon.submit(SERVED)
             client.submit(message, graph("die"))
             assert client.ended(message.id).code == expected
-        assert command("retry", SERVED[:6]) == {"retried": [SERVED]}
+        assert command("daemon", "retry", SERVED[:6]) == {"retried": [SERVED]}
         message = daemon.submit(SERVED)
         client.submit(message, graph())
         assert client.ended(message.id).state == "published"
-        assert command("retry", SERVED[:6], status=1)["error"]["code"] == "no-such-job"
+        assert command("daemon", "retry", SERVED[:6], status=1)["error"]["code"] == "no-such-job"
 
 
 def test_retry_forgets_a_failure_record_without_a_daemon(tmp_path: Path) -> None:
@@ -295,14 +280,14 @@ def test_retry_forgets_a_failure_record_without_a_daemon(tmp_path: Path) -> None
     store.prepare()
     store.publish_failure(Failure(SERVED, "f", "compile-error", "no", time.time(), 3600.0))
     environment = {**os.environ, "PRECOMPILED_CACHE_DIR": str(tmp_path), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "r")}
-    command = [sys.executable, "-m", "precompiled", "retry", SERVED[:8]]
+    command = [sys.executable, "-m", "precompiled", "daemon", "retry", SERVED[:8]]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert SERVED[:12] in done.stdout and store.failure(SERVED) is None
 
 
 def test_top_without_a_daemon_shows_that(tmp_path: Path) -> None:
     environment = {**os.environ, "PRECOMPILED_CACHE_DIR": str(tmp_path), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "r")}
-    with on_terminal([sys.executable, "-m", "precompiled", "top"], environment, tmp_path) as terminal:
+    with on_terminal([sys.executable, "-m", "precompiled", "status", "--watch"], environment, tmp_path) as terminal:
         screen = terminal.wait_for(whole)
         assert screen.startswith("no daemon: ") and "no clients" in screen and "no graphs" in screen
         terminal.press("q")

@@ -21,8 +21,8 @@ from precompiled.service.watcher_link import WatcherLink
 from support_daemon import TIMEOUT_S, DaemonUnderTest, running_daemon
 
 from precompiled import wire
-from precompiled.cli import app
-from precompiled.client import recorder
+from precompiled.cli import app, watch
+from precompiled.client import ask, recorder
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
 from precompiled.client.runs import RunRecord
@@ -70,14 +70,31 @@ def test_watch_without_an_argument_or_registration_is_an_error(refused: Callable
 @pytest.mark.reason("command-not-found")
 def test_command_that_is_not_on_the_path_is_an_error(refused: Callable[..., dict[str, str]]) -> None:
     error = refused("--", "no-such-command", "train.py")
-    assert error["code"] == "command-not-found" and "no-such-command is no command" in error["message"]
+    assert error["code"] == "command-not-found" and "there is no command 'no-such-command'" in error["message"]
     assert "PATH" in error["action"]
+
+
+@pytest.mark.reason("no-such-module")
+def test_a_module_that_is_not_there_is_not_registered(
+    refused: Callable[..., dict[str, str]], daemon: DaemonUnderTest, tmp_path: Path
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "model.py").write_text("raise SystemExit('it is not imported')")
+    path = list(sys.path)
+    missing = {"nosuch:f": "nosuch", "pkg.modle:f": "pkg.modle", "pkg.model.deeper": "pkg.model.deeper"}
+    for target, part in missing.items():
+        error = refused(target)
+        assert error["code"] == "no-such-module" and f"no module {part!r}" in error["message"]
+        assert "--wait" in error["action"]
+    assert sys.path == path and ask.request(daemon.settings, wire.Watches()).watches == []
+    for target in ("pkg.model:f", "pkg.model", "json:loads", "pytest"):
+        watch._check_module(target.partition(":")[0], str(tmp_path))
 
 
 @pytest.mark.reason("no-such-watch")
 def test_removal_of_an_unknown_watch_is_an_error(refused: Callable[..., dict[str, str]]) -> None:
     error = refused("--remove", "0000", "a:b")
-    assert error["code"] == "no-such-watch" and "no watch 0000, a:b" in error["message"]
+    assert error["code"] == "no-such-watch" and "'0000', 'a:b' is not watched" in error["message"]
     assert "precompiled watch --list" in error["action"]
 
 

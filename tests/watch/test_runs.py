@@ -184,7 +184,7 @@ def test_system_daemon_refuses_watches(host: Host) -> None:
     daemon = DaemonUnderTest(host.root / "system")
     try:
         daemon.start("--system")
-        said = host.command("watch", "a:b", "--json", "--runtime-dir", str(daemon.runtime_dir), status=1)
+        said = host.command("watch", "a:b", "--wait", "--json", "--runtime-dir", str(daemon.runtime_dir), status=1)
         error = json.loads(said)["error"]
         assert error["code"] == "watch-needs-own-daemon"
         assert "serves all users" in error["message"] and "PRECOMPILED_RUNTIME_DIR" in error["action"]

@@ -261,7 +261,7 @@ def test_daemon_without_inotify_watches_polls_files(host: Host) -> None:
     subprocess.run(
         in_own_user_namespace(
             ["sh", "-c", "echo 0 > /proc/sys/user/max_inotify_watches && exec \"$@\"", "-", sys.executable, "-m",
-             "precompiled", "start"]
+             "precompiled", "daemon", "start"]
         ),
         env=host.environment(), check=True, timeout=TIMEOUT_S, capture_output=True,
     )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Keys as users give them, by one rule in all commands: the first digits, four or more, of exactly one key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from precompiled.cli.output import SHOWN_DIGITS
+from precompiled.core.errors import PrecompiledError, StoreError
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Store
+
+MIN_DIGITS = 4
+MAX_COMPLETED = 200
+_DIGITS = re.compile("[0-9a-f]*")
+
+
+class KeyPrefix(click.ParamType):
+    """The first digits of a key, in lower case. ``other``: the command also takes arguments that are no digits."""
+
+    name = "key"
+
+    def __init__(self, *, other: bool = False) -> None:
+        self._other = other
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if self._other and not looks_like_key(value) else check(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(key) for key in completed(ctx, incomplete)]
+
+
+KEY = KeyPrefix()
+KEY_OR_OTHER = KeyPrefix(other=True)
+
+
+def looks_like_key(text: str) -> bool:
+    return _DIGITS.fullmatch(text.lower()) is not None
+
+
+def check(text: str) -> str:
+    """A prefix in lower case. Raises UsageError where it can be none."""
+    if not looks_like_key(text):
+        raise click.UsageError(f"{text!r} is not a key. A key has hexadecimal digits only")
+    if len(text) < MIN_DIGITS:
+        raise click.UsageError(f"{text!r} is too short. Give at least the first {MIN_DIGITS} digits of the key")
+    return text.lower()
+
+
+def match(prefix: str, keys: Iterable[str]) -> str:
+    """The one key that begins with ``prefix``; "" where none does. Raises StoreError where several do."""
+    found = sorted({key for key in keys if key.startswith(prefix)})
+    if len(found) > 1:
+        shown = ", ".join(key[: len(prefix) + 2] for key in found[:3])
+        raise StoreError(
+            f"{len(found)} keys begin with {prefix!r}: {shown}{', ...' if len(found) > 3 else ''}", "Give more digits",
+            code="ambiguous-key",
+        )  # fmt: skip
+    return found[0] if found else ""
+
+
+def resolve(store: Store, prefixes: Sequence[str], *, own: bool = False) -> list[str]:
+    """The whole keys of these prefixes in a store; ``own``: not in its bases. Raises StoreError for one that it lacks,
+    or that several keys begin with.
+    """
+    known = {key for key in (_own(store) if own else store.keys()) if fmt.is_key(key)}
+    found = [match(prefix, known) for prefix in prefixes]
+    for prefix, key in zip(prefixes, found, strict=True):
+        if not key:
+            message = f"the store {store.root} has no key that begins with {prefix!r}"
+            raise StoreError(message, "`precompiled cache ls` lists all keys", code="no-such-key")
+    return found
+
+
+def _own(store: Store) -> set[str]:
+    return {name.partition(".")[0] for name in store.names()}
+
+
+def completed(ctx: click.Context, incomplete: str) -> list[str]:
+    """For a shell that completes: keys of the store, as `cache ls` shows them."""
+    from precompiled.core import config
+
+    try:
+        settings = config.load({"cache_dir": ctx.params.get("cache_dir")})
+        keys = Store(settings.cache_dir, settings.base).keys()
+    except (PrecompiledError, OSError):
+        return []
+    found = sorted(key[:SHOWN_DIGITS] for key in keys if fmt.is_key(key) and key.startswith(incomplete.lower()))
+    return found[:MAX_COMPLETED]

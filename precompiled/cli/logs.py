@@ -1,0 +1,90 @@
+"""daemon logs: the end of the daemon's log, or the command that shows systemd's journal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from precompiled.cli.app import command
+from precompiled.cli.checks_daemon import UNIT
+from precompiled.cli.output import Output
+from precompiled.client.link import listener
+from precompiled.core import paths
+from precompiled.core.config import Settings
+from precompiled.core.errors import DaemonError
+
+LOOK_S = 0.2
+
+
+@command("logs", examples=["precompiled daemon logs -n 100", "precompiled daemon logs -f"])
+@click.option("--lines", "-n", type=click.IntRange(min=0), default=40, show_default=True, metavar="N",
+              help="Print the last N lines.")  # fmt: skip
+@click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until Ctrl-C.")
+def logs_command(out: Output, settings: Settings, lines: int, follow: bool) -> int:
+    """Print the end of the daemon's log.
+
+    Prints the path of the log file to standard error. If systemd runs the daemon, prints the `journalctl` command that
+    shows its log.
+    """
+    if shown := _journal(settings):
+        shown += f" -n {lines}" + (" -f" if follow else "")
+        text = f"systemd runs the daemon, and its journal has the log. Run:\n  {shown}"
+        out.result({"path": None, "command": shown, "lines": []}, text)
+        return 0
+    path = settings.log_path
+    try:
+        file = path.open(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DaemonError(
+            f"there is no log to read at {path} ({error.strerror})",
+            "`precompiled daemon start` starts a daemon, which writes one", code="no-log",
+        ) from error  # fmt: skip
+    found = [line.rstrip("\n") for line in deque(file, lines)]
+    out.note(f"precompiled: {path}")
+    out.result({"path": str(path), "command": None, "lines": found}, "\n".join(found))
+    if follow and not out.as_json:
+        with suppress(KeyboardInterrupt):
+            _follow(path, file)
+    file.close()
+    return 0
+
+
+def _journal(settings: Settings) -> str:
+    """The command that shows the log of a daemon that systemd runs; "" where systemd does not run it."""
+    if settings.runtime_dir == paths.SYSTEM_RUNTIME_DIR:
+        return f"journalctl -u {UNIT}"
+    group = _group_of_listener(settings)
+    if f"/{UNIT}" not in group:
+        return ""
+    return f"journalctl --user -u {UNIT}" if "/user.slice/" in group else f"journalctl -u {UNIT}"
+
+
+def _group_of_listener(settings: Settings) -> str:
+    """The control group of the process that listens on the daemon's socket; "" where none does."""
+    found = listener(settings)
+    try:
+        return "" if found is None else Path(f"/proc/{found.pid}/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _follow(path: Path, file: TextIO) -> None:
+    """Print what is added to a file, also when another one takes its place (the daemon keeps it below 1 MiB)."""
+    while True:
+        for line in file:
+            click.echo(line, nl=False)
+        sys.stdout.flush()
+        time.sleep(LOOK_S)
+        with suppress(OSError):
+            if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                for line in file:
+                    click.echo(line, nl=False)
+                file.close()
+                file = path.open(encoding="utf-8", errors="replace")

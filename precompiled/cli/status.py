@@ -1,0 +1,161 @@
+"""status and cache stats: the daemon, its workers and its counters, for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from precompiled.cli import farm, remote, runs, top
+from precompiled.cli.app import command
+from precompiled.cli.daemon import ANSWER_TIMEOUT_S, NOT_RUNNING, ask_daemon, fields, socket_of, timeout_option
+from precompiled.cli.output import Output, pairs, table
+from precompiled.core import paths
+from precompiled.core.config import Settings
+from precompiled.core.errors import DaemonError
+from precompiled.core.words import counted, human_bytes, human_seconds
+from precompiled.store.jobs import UnderWay, under_way
+
+
+@command("status", examples=["precompiled status", "precompiled status --watch"])
+@click.option("--watch", is_flag=True, help="Show a live view of programs, graphs, workers and the queue.")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS",
+              help="With --watch: update this often.")  # fmt: skip
+@click.option("--once", is_flag=True, help="With --watch: print one view as text and exit.")
+@timeout_option(ANSWER_TIMEOUT_S)
+def status_command(
+    out: Output, settings: Settings, watch: bool, interval: float, once: bool, timeout: float
+) -> int:
+    """Show the daemon, its workers, and the programs that run.
+
+    The exit status is 1 if no daemon runs (with --watch always 0).
+
+    Keys of the live view: q quits, s changes the order, f filters by state, / filters by program, c cancels the
+    compile of a graph, r retries a graph that failed. Without a terminal, --watch prints a line for each change; with
+    --json it prints one view.
+    """
+    if watch:
+        return top.watch(out, settings, interval, once)
+    return _status(out, settings, timeout)
+
+
+def _status(out: Output, settings: Settings, timeout: float) -> int:
+    from precompiled import wire
+
+    try:
+        reply = fields(ask_daemon(settings, wire.Status(), timeout))
+    except DaemonError as error:
+        if error.code not in NOT_RUNNING:
+            raise
+        document: dict[str, Any] = {
+            "running": False, "pid": None, "version": None, "socket": socket_of(settings),
+            "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
+            "watches": [], "runs": [], "jobs": [], "remote": remote.told(settings),
+            "farm": farm.told(settings),
+        }  # fmt: skip
+        further = f"None can start: {why}. {paths.NO_PLACE_ACTION}." if (why := settings.why_no_store) else (
+            "The first graph that the store lacks starts one; so does `precompiled daemon start`."
+        )
+        out.result(document, f"No daemon runs at {document['socket']}. {further}")
+        return 1
+    reply["runs"], reply["remote"], reply["farm"] = runs.live(settings), remote.told(settings), farm.told(settings)
+    reply["jobs"] = [dataclasses.asdict(job) for job in under_way(settings.cache_dir)]
+    out.result(reply, lambda: _show_status(reply))
+    return 0
+
+
+@command("stats", examples=["precompiled cache stats", "precompiled cache stats --run last"])
+@click.option("--run", metavar="NAME", help="Count for one run, rank by rank. `last` is your last run.")
+@timeout_option(ANSWER_TIMEOUT_S)
+def stats_command(out: Output, settings: Settings, run: str | None, timeout: float) -> int:
+    """Count hits, misses and compiles since the daemon started.
+
+    The counts are those of your programs. They end with the daemon.
+    """
+    if run is not None:
+        out.result(*runs.stats(settings, run))
+        return 0
+    from precompiled import wire
+
+    reply = fields(ask_daemon(settings, wire.Stats(), timeout))
+    reply["remote"], reply["farm"] = remote.told(settings), farm.told(settings)
+
+    def show() -> None:
+        rows = []
+        for name, value in reply.items():
+            if name == "remote":
+                rows.append((name, remote.line(value) if value else "-"))
+            elif name == "farm":
+                rows.append((name, farm.line(value) if value else "-"))
+            elif isinstance(value, dict):
+                rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
+            elif name.endswith("_s"):
+                rows.append((name.removesuffix("_s"), human_seconds(value) + _mean(name, reply)))
+            else:
+                rows.append((name, f"{value}{_share(name, reply)}"))
+        pairs(rows)
+
+    out.result(reply, show)
+    return 0
+
+
+def _share(name: str, reply: Mapping[str, Any]) -> str:
+    lookups = reply["hits"] + reply["misses"]
+    return f" ({reply['hits'] / lookups:.0%} of {counted(lookups, 'lookup')})" if name == "hits" and lookups else ""
+
+
+def _mean(name: str, reply: Mapping[str, Any]) -> str:
+    compiled = reply["compiled"]
+    return f" ({human_seconds(reply[name] / compiled)} a graph)" if name == "compile_s" and compiled else ""
+
+
+def _show_status(reply: dict[str, Any]) -> None:
+    pairs(
+        [
+            ("running", f"yes, pid {reply['pid']}, version {reply['version']}, up {human_seconds(reply['uptime_s'])}"),
+            ("socket", reply["socket"]),
+            ("cache", reply["cache_dir"]),
+            ("memory", human_bytes(reply["rss_bytes"])),
+            ("queued", str(reply["queue_depth"])),
+            *(("degraded", text) for text in reply["degraded"]),
+            *([("remote", remote.line(reply["remote"]))] if reply["remote"] else []),
+            *([("farm", farm.line(reply["farm"]))] if reply["farm"] else []),
+        ]
+    )
+    _show_workers(reply)
+    runs.show_live(reply["runs"])
+    if reply["watches"]:
+        from precompiled.cli.watch import show_watches
+
+        click.echo()
+        show_watches(reply["watches"])
+
+
+def _now(worker: dict[str, Any], jobs: list[dict[str, Any]]) -> str:
+    """What a worker is at."""
+    if not worker["job"]:
+        return ""
+    found = next((UnderWay(**job) for job in jobs if job["worker"] == worker["pid"]), None)
+    said = found.said() if found is not None and found.key == worker["job"] else ""
+    return f"{worker['job'][:12]} for {human_seconds(worker['job_s'])}{said}"
+
+
+def _show_workers(reply: dict[str, Any]) -> None:
+    if not reply["workers"]:
+        click.echo("no workers (the first graph to compile starts one)")
+        return
+    click.echo(f"\n{counted(len(reply['workers']), 'worker')}")
+    table(
+        ("PID", "DEVICE", "PYTHON", "TORCH", "STATE", "MEMORY", "JOBS", "NOW"),
+        [
+            (
+                str(worker["pid"]), worker["device"], worker["python"], worker["torch"], worker["state"],
+                human_bytes(worker["rss_bytes"]), str(worker["jobs_done"]),
+                _now(worker, reply["jobs"]),
+            )
+            for worker in reply["workers"]
+        ],
+        right=("PID", "MEMORY", "JOBS"),
+    )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Fixtures of the tests of the command line."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support_cli import KEYS, precompiled
+
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Store
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """This environment, with directories of the test's own and no other settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
+    return {
+        **kept, "PRECOMPILED_CACHE_DIR": str(tmp_path / "cache"), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "run"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"), "COLUMNS": "200",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def stopped(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """An environment whose daemon, should a test leave one, is stopped."""
+    yield environment
+    precompiled(environment, "daemon", "stop")
+
+
+@pytest.fixture
+def settled(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process's settings are those of the environment."""
+    for name in list(os.environ):
+        if name.startswith("PRECOMPILED"):
+            monkeypatch.delenv(name)
+    for name, value in environment.items():
+        if name.startswith(("PRECOMPILED", "XDG")):
+            monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def store(environment: dict[str, str], settled: None) -> Store:
+    """A store with two artifacts (one with two variants) and a failure; this process's settings point at it."""
+    found = Store(Path(environment["PRECOMPILED_CACHE_DIR"]))
+    for key, guards in ((KEYS[0], "s0 < 5"), (KEYS[0], "s0 > 4"), (KEYS[1], "")):
+        manifest = fmt.Manifest(
+            key=key, name="Model.forward [0/0]", components={"graph": "g1"}, environment={"torch": "2.13.0"},
+            device="cpu", guards=guards, files={}, compile_s=12.5, created=time.time() - 100, compiled_by={"pid": "7"},
+        )  # fmt: skip
+        found.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x" * 2048}))
+    found.publish_failure(fmt.Failure(KEYS[2], "Bad.forward", "compile-failed", "[red]it broke[/red]", time.time(), 60))
+    return found

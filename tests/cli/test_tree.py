@@ -1,0 +1,151 @@
+"""The names of commands, their help, and the answers to wrong names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from support_cli import answer, invoke
+
+from precompiled.cli import tree
+from precompiled.cli.app import Command, Group, cli
+
+GROUPS = ["", *tree.GROUPS]
+
+
+def found(name: str) -> tuple[click.Command, list[str]]:
+    """What click resolves a command line to, and the words that are left for it."""
+    command: click.Command = cli
+    words = tree.renamed(name.split())[1]
+    while isinstance(command, Group) and words:
+        _, inner, words = command.resolve_command(click.Context(command), words)
+        assert inner is not None
+        command = inner
+    return command, words
+
+
+def test_every_command_is_in_the_tree_once() -> None:
+    tops = tree.children("")
+    assert tops == list(dict.fromkeys(name.split()[0] for name in tree.COMMANDS)) and len(tops) == len(set(tops))
+    assert {group for name in tree.COMMANDS if (group := name.rpartition(" ")[0])} == set(tree.GROUPS)
+
+
+@pytest.mark.parametrize("old", tree.RENAMED)
+def test_an_old_name_is_the_command_of_its_new_name(old: str) -> None:
+    command, options = found(old)
+    new, new_options = found(tree.RENAMED[old])
+    assert options == new_options
+    assert command is new or (isinstance(command, Group) and isinstance(new, Group) and command.path == new.path)
+    assert old.split(maxsplit=1)[0] not in tree.children(""), "it is hidden"
+    shown = invoke(*old.split(), "--help")
+    assert shown.exit_code == 0 and shown.output == invoke(*tree.RENAMED[old].split(), "--help").output
+
+
+def test_an_old_name_keeps_its_options_and_its_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PRECOMPILED_CACHE_DIR", f"{tmp_path}/store")
+    monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", f"{tmp_path}/run")
+    assert answer("ls") == answer("cache", "ls")
+    assert set(answer("top", "--once")) == set(answer("status", "--watch", "--once")) > {"clients", "graphs"}
+    assert answer("gc", "--set", "cache_max_bytes=5")["max_bytes"] == 5
+    assert invoke("keys", "list").exit_code == 0
+
+
+# ---------------------------------------------------------------- help
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_a_group_fits_a_terminal_and_cuts_nothing_off(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = invoke(*group.split(), "--help").output
+    lines = shown.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80 and "..." not in shown
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line.split()[0] in tree.children(group)] == (
+        tree.children(group)
+    )
+    for name in tree.children(group):
+        (row,) = (line for line in lines if line.startswith(f"  {name} "))
+        assert row.endswith("."), "a whole sentence"
+
+
+def test_sections_are_in_order() -> None:
+    shown = invoke("--help").output
+    assert [line for line in shown.splitlines() if line in tree.SECTIONS] == list(tree.SECTIONS)
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group not in tree.DEFAULTS])
+def test_a_group_alone_shows_its_help(group: str) -> None:
+    bare = invoke(*group.split())
+    assert (bare.exit_code, bare.output) == (0, invoke(*group.split(), "--help").output)
+
+
+@pytest.mark.parametrize("name", tree.COMMANDS)
+def test_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples, then its own options, then those of every command."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = invoke(*name.split(), "--help").output
+    assert max(map(len, shown.splitlines())) <= 100 and "--json" in shown.partition("Options of every command")[2]
+    command, _ = found(name)
+    assert isinstance(command, Command) and 1 <= len(command.examples) <= 2
+    assert f"precompiled {name.replace('config show', 'config')}" in " ".join(command.examples)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help and parameter.help.endswith("."), parameter
+
+
+# ---------------------------------------------------------------- wrong names
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("stauts", "No such command 'stauts'. Did you mean 'status'?"),
+        ("cache lss", "No such command 'lss'. Did you mean 'ls'?"),
+        ("remote keys trsut", "No such command 'trsut'. Did you mean 'trust'?"),
+        ("logs", "No such command 'logs'. Did you mean 'daemon logs'?"),
+        ("restrat", "No such command 'restrat'. Did you mean 'daemon restart'?"),
+        ("off", "No such command 'off'. Did you mean 'disable'?"),
+        ("frobnicate", "No such command 'frobnicate'."),
+        ("config mdoe", "No such setting 'mdoe'. Did you mean 'mode'?"),
+        ("--json status", "Put --json after the command: `precompiled COMMAND --json`."),
+        ("cache ls --jsn", "No such option '--jsn'. Did you mean '--json'?"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(line: str, said: str) -> None:
+    result = invoke(*line.split())
+    assert result.exit_code == 2 and result.stderr.splitlines()[0] == f"precompiled: {said}"
+
+
+def test_a_notebooks_magic_answers_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    from precompiled.notebook import magic
+
+    magic("stauts")
+    assert "No such command 'stauts'. Did you mean 'status'?" in capsys.readouterr().out
+
+
+def test_an_old_name_is_noted_on_a_terminal_only() -> None:
+    assert invoke("completion", "bash").stderr == ""
+    code = "import sys; sys.stderr.isatty = lambda: True; from precompiled.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "completion", "bash"], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stderr == (
+        "precompiled: `precompiled completion` is now `precompiled tools completion`. The next version drops the old "
+        "name.\n"
+    )
+
+
+# ---------------------------------------------------------------- completion
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "expected"),
+    [([], "", tree.children("")), (["cache"], "s", ["show", "stats", "size"]), (["remote", "keys"], "t", ["trust"]),
+     (["keys"], "t", ["trust"]), (["config", "set"], "wai", ["wait_s"]), (["explain"], "no-dae", ["no-daemon"])],
+)  # fmt: skip
+def test_completion(words: list[str], begun: str, expected: list[str]) -> None:
+    items = ShellComplete(cli, {}, "precompiled", "_C").get_completions(words, begun)
+    assert [item.value for item in items] == expected
