@@ -125,7 +125,7 @@ torch-tests: $(STAMP) ## torch's own tests of torch.compile, beside plain (ARGS=
 .PHONY: test
 test: lint ## Lint, then all everyday tests (CPU; no root)
 # One run, so that its closing line counts everything; two processes, each with a daemon and a warm worker.
-	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m '$(NOT_EVERYDAY)' $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m '$(NOT_EVERYDAY)' --durations=20 $(PYTEST_ARGS)
 
 .PHONY: test-all
 test-all: $(STAMP) ## Every suite that this machine can run, with the time of each (ARGS=--without SUITE)
