@@ -47,7 +47,7 @@ def listed(path: Path) -> list[tuple[str, str]]:
     for item in _COMMA.split(names) if names else ():
         name = _NAME.fullmatch(item)
         if name is None:
-            raise ValueError(f"{path.name}: {item!r} is no name")
+            raise ValueError(f"{path.name}: {item!r} is not a name")
         versions = [one for one in checked if not name[2] or one.rpartition(".")[0] in name[2].split(", ")]
         found.append((name[1], ", ".join(versions)))
     return found

@@ -30,7 +30,7 @@ def table(kind: Kind) -> str:
     """The Markdown of one section's table."""
     rows = [(f"`{reason.code}`", reason.meaning, _advice(reason)) for reason in REASONS.values() if reason.kind is kind]
     last = "what happens then, and what you can do" if kind in _SAYS_WHAT_FOLLOWS else "what you can do"
-    columns = 2 if kind is Kind.WORKER else 3  # nobody can do anything about those
+    columns = 2 if kind is Kind.WORKER else 3  # a reader cannot act on these
     head, *lines = [f"| {' | '.join(row[:columns])} |\n" for row in [("code", "what it means", last), *rows]]
     return "".join([head, "|---" * columns + "|\n", *lines])
 

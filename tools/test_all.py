@@ -1,6 +1,6 @@
 """`make test-all`: every suite that this machine can run, one after the other, with the time that each took.
 
-What cannot run here is named, with the reason; that is no failure. Each suite has a command of its own (`make help`).
+A suite that cannot run here is named with the reason; that is not a failure. Each suite has a command (`make help`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def _with_a_gpu() -> str:
 def _with_nspawn() -> str:
     if os.geteuid() != 0:
         return "not root"
-    return "" if shutil.which("systemd-nspawn") else "there is no systemd-nspawn (Debian: systemd-container)"
+    return "" if shutil.which("systemd-nspawn") else "systemd-nspawn is missing (Debian: systemd-container)"
 
 
 def _with_podman() -> str:
     missing = [name for name in ("podman", "debootstrap") if shutil.which(name) is None]
     if missing:
-        return f"there is no {missing[0]} (Debian's package of that name)"
+        return f"{missing[0]} is missing (Debian's package of that name)"
     return "" if os.geteuid() == 0 else "not root"
 
 
@@ -87,7 +87,7 @@ def main() -> int:
             continue
         started = time.monotonic()
         print(f"\n== make {suite.target}", flush=True)
-        # Somebody relies on what runs: a container that does not boot is a failure then, and not skipped.
+        # A suite that runs is relied on: a container that does not boot is a failure, and is not skipped.
         environment = {"PRECOMPILED_SYSTEMD_TESTS": "require", **os.environ, "PRECOMPILED_TESTS_UNTIL": str(until)}
         status = subprocess.run(["make", suite.target], cwd=ROOT, env=environment, check=False).returncode
         rows.append((suite.target, "passed" if status == 0 else "FAILED", f"{time.monotonic() - started:.0f} s"))

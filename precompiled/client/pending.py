@@ -287,7 +287,7 @@ class Pending:
                 self._session.connection.ensure_running()
                 if self._session.connection.alone_s() > ALONE_S:
                     for item in awaited:
-                        said = f"no daemon has answered for {ALONE_S:g} s, and nobody else has compiled it"
+                        said = f"no daemon has answered for {ALONE_S:g} s, and no other process has compiled it"
                         self._give_up_if_awaited(item.id, "no-daemon", said)
                 with self._changed:
                     awaited = list(self._awaited.values())

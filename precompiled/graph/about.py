@@ -48,5 +48,5 @@ def text(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> str:
         shown = json.dumps(found, separators=(",", ":"))
         return shown if len(shown) <= MAX_CHARS else ""
     except Exception:  # an odd stack trace must not prevent the submit
-        log.debug("nothing is told of a graph", exc_info=True)
+        log.debug("a graph has no description", exc_info=True)
         return ""

@@ -199,5 +199,5 @@ def parse(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
     if not isinstance(program, dict) or set(program) - {ABOUT} != {*SECTIONS, "hints", "floats"}:
-        raise CompileFailed("the graph does not decode: it is no program", code="undecodable-graph")
+        raise CompileFailed("the graph does not decode: it is not a program", code="undecodable-graph")
     return program

@@ -49,7 +49,7 @@ def frozen(tensors: Sequence[torch.Tensor], described: Sequence[dict[str, Any]])
     """Capture these tensors, and add digests to their descriptions. Raises Bypass for a tensor that is not plain."""
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
-            raise Bypass("a weight to be frozen is no plain tensor", "Leave `freezing` off", code="freezing")
+            raise Bypass("a weight to be frozen is not a plain tensor", "Leave `freezing` off", code="freezing")
     digests = tuple(map(_digest, tensors))
     for item, digest in zip(described, digests, strict=True):
         item["content"] = digest
@@ -65,7 +65,7 @@ def tensors(described: Sequence[dict[str, Any]], data: bytes) -> list[torch.Tens
         part = data[at : at + tensor.nbytes]
         ctypes.memmove(tensor.data_ptr(), part, len(part))
         if _digest(tensor) != item["content"]:
-            raise CompileFailed("the graph does not decode: its weights are others", code="undecodable-graph")
+            raise CompileFailed("the graph does not decode: its weights differ", code="undecodable-graph")
         made.append(torch.nn.Parameter(tensor, item["requires_grad"]) if item["parameter"] else tensor)
         at += tensor.nbytes
     if at != len(data):

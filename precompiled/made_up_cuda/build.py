@@ -79,7 +79,7 @@ def installed() -> Torch:
         raise NoTorch(f"torch is not installed for {sys.executable}", "Install a CUDA build of it") from None
     if not (root / "lib" / "libtorch_cuda.so").exists():
         raise CannotBuild(
-            f"torch {metadata.version('torch')} of {sys.executable} is no CUDA build: it has no lib/libtorch_cuda.so",
+            f"torch {metadata.version('torch')} of {sys.executable} is not a CUDA build: no lib/libtorch_cuda.so",
             "Install one (its version ends in +cu...); it needs neither a GPU nor a driver",
         )
     return Torch(root)

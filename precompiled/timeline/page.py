@@ -90,7 +90,7 @@ def _said(item: Start) -> str:
     if item.uncounted:
         missing.append(counted(item.uncounted, "graph without an artifact", "graphs without an artifact"))
     if missing:
-        text += f" That is without {listed(missing)}, of which nobody knows what it would take."
+        text += f" This excludes {listed(missing)}, whose compile time is unknown."
     return text
 
 

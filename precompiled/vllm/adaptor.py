@@ -84,7 +84,7 @@ class Adaptor(InductorStandaloneAdaptor):
         """
         config = self._config
         if config is None:
-            raise Bypass("vLLM compiles before it has told its configuration", code="vllm-context")
+            raise Bypass("vLLM compiles before it has set its configuration", code="vllm-context")
         if config.compilation_config.use_inductor_graph_partition:
             raise Bypass("use_inductor_graph_partition has Inductor cut the graph", code="vllm-context")
         options = dict(compiler_config or {})

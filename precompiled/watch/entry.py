@@ -91,7 +91,7 @@ def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable
     if attribute:
         found = attribute_at(module, attribute)
         if not callable(found):
-            raise EntryPointError(f"{target} is no function", "Name a factory: pkg.module:function")
+            raise EntryPointError(f"{target} is not a function", "Name a factory: pkg.module:function")
         return [found]
     marked = [value for value in vars(module).values() if callable(value) and MARK in getattr(value, "__dict__", {})]
     marked = list({id(value): value for value in marked}.values())  # one factory may have several names
@@ -133,7 +133,8 @@ def _pairs(made: Any) -> Iterator[tuple[Any, Any]]:
     for pair in made:
         if not isinstance(pair, tuple) or len(pair) != 2 or not callable(pair[0]):
             raise EntryPointError(
-                "the factory gave something that is no pair", "Return (callable, example inputs), or several such pairs"
+                "the factory gave something that is not a pair",
+                "Return (callable, example inputs), or several such pairs",
             )
         yield pair
 

@@ -220,7 +220,7 @@ def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
         ("def factory():\n    return 1 / 0\n", "ZeroDivisionError", "watch/entry.py"),
         ("def factory():\n    return 3\n", "the factory returned a int", "Traceback"),
         ("import sys\nsys.exit(3)\n", "SystemExit: 3", "watch/entry.py"),
-        ("", "entry:factory is no function", "Traceback"),
+        ("", "entry:factory is not a function", "Traceback"),
     ],
 )
 def test_error_is_reported_as_the_user_would_see_it(capture: Capture, text: str, said: str, not_said: str) -> None:

@@ -285,10 +285,10 @@ def test_watcher_that_does_not_start_is_reported_and_retried(
 @pytest.mark.parametrize(
     ("wrong", "said", "advice"),
     [
-        (lambda: entry._factories(json, "not_there", "json:not_there"), "json:not_there is no function", "Name a"),
+        (lambda: entry._factories(json, "not_there", "json:not_there"), "json:not_there is not a function", "Name a"),
         (lambda: entry._factories(json, "", "json"), "nothing in json is marked", "@precompiled.entry_point"),
         (lambda: list(entry._pairs(3)), "the factory returned a int", "Return (callable, example inputs)"),
-        (lambda: list(entry._pairs([3])), "something that is no pair", "Return (callable, example inputs)"),
+        (lambda: list(entry._pairs([3])), "something that is not a pair", "Return (callable, example inputs)"),
     ],
 )  # fmt: skip
 def test_invalid_entry_point_is_an_error(wrong: Callable[[], Any], said: str, advice: str) -> None:
