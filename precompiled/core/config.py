@@ -295,7 +295,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Raises ValueError for what is no TOML."""
+    """Raises ValueError if the text is not valid TOML."""
     # Imported here: a machine without a configuration file (the usual one) never pays for the parser.
     try:
         import tomllib
