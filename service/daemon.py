@@ -138,7 +138,7 @@ class Daemon:
         self._notifier.send("STOPPING=1", f"STATUS=stopping: {self._stop_reason}")
         self._do(ShutDown())
         deadline = time.monotonic() + STOP_GRACE_S
-        while self._scheduler.workers and time.monotonic() < deadline:
+        while self._scheduler.has_processes and time.monotonic() < deadline:
             self._round(deadline - time.monotonic())
         return 1 if self._lost else 0
 

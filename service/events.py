@@ -109,6 +109,8 @@ Event = Submitted | Expected | WorkerReady | WorkerDone | WorkerGone | Cancelled
 
 # ---------------------------------------------------------------- instructions
 
+COURIER = "farm"  # the device of a StartWorker that starts a courier; `status` shows it
+
 
 @dataclass(frozen=True)
 class Reply:

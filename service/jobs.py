@@ -1,13 +1,12 @@
-"""What the scheduler keeps of a job and of a worker: their states, and which step leads from one to the next.
+"""What the scheduler keeps of a job: its state, and which step leads from one state to the next.
 
-The tables are drawn in `service/scheduler.py`. Each step goes into the story of its job or worker, for whoever looks
-for the cause of a step that should not have been.
+`service/scheduler.py` draws the table. The job's story has each step, so that an error can show how it came about.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from precompiled.service.events import Moved
 
@@ -29,14 +28,6 @@ JOB_MOVES = {
     ("running", "cancel"): "dropped",
     ("running", "shut-down"): "dropped",
 }
-WORKER_MOVES = {
-    ("starting", "ready"): "idle",
-    ("idle", "assign"): "busy",
-    ("busy", "done"): "idle",
-    ("starting", "stop"): "stopping",
-    ("idle", "stop"): "stopping",
-    ("busy", "stop"): "stopping",
-}
 
 
 class SchedulerError(PrecompiledError):
@@ -50,8 +41,6 @@ class SchedulerError(PrecompiledError):
 
 
 Flight = tuple[int, str, str]  # uid, store, key
-# The device of a courier: a worker that compiles nothing, and offers to the user's farm what no slot is free for.
-COURIER = "farm"
 
 
 @dataclass(frozen=True)
@@ -65,11 +54,6 @@ class Seat:
     @classmethod
     def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
         return cls(uid, device, hashlib.sha256(wire.interpreter_bytes(interpreter)).digest())
-
-    @property
-    def of_courier(self) -> Seat:
-        return replace(self, device=COURIER)
-
 
 @dataclass(eq=False)
 class Job:
@@ -114,32 +98,3 @@ class Job:
             )
         self.state = state
         return Moved(self.submit.id, self.submit.key, self.uid, state, why, tuple(self.interested))
-
-
-@dataclass(eq=False)
-class Worker:
-    """What the scheduler knows of a worker process."""
-
-    number: int
-    seat: Seat
-    interpreter: wire.Interpreter
-    state: str = "starting"
-    job: Job | None = None
-    since: float = 0.0  # when its state began
-    jobs_done: int = 0
-    was_ready: bool = False
-    stop_reason: str = ""
-    makes_room: bool = False  # it was told to leave so that another may start, for which it holds a slot
-    story: list[tuple[float, str]] = field(default_factory=list)
-
-    @property
-    def is_courier(self) -> bool:
-        return self.seat.device == COURIER
-
-    def move(self, trigger: str, now: float) -> None:
-        self.story = [*self.story[-20:], (now, trigger)]
-        state = WORKER_MOVES.get((self.state, trigger))
-        if state is None:
-            raise SchedulerError(f"worker {self.number} cannot {trigger} when it is {self.state}", self.story)
-        self.state = state
-        self.since = now

@@ -19,7 +19,7 @@ A worker::
 
 Slots and processes: a *slot* is the right to use the processors (a starting or busy worker holds one, and one that
 was told to leave so that another can start); a *process* is a worker that exists, mostly idle and warm. A *courier*
-counts as neither: it offers to the user's farm what no slot is free for, and has a job for milliseconds.
+(service/couriers.py) has the states of a worker, and counts as neither.
 
 One flight per (uid, store, key): a second submit joins the first. Order: waiting clients before background ones,
 between users by turns, first come first served within a user. A background job becomes a waiting one after
@@ -28,10 +28,14 @@ between users by turns, first come first served within a user. A background job 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter, deque
 from collections.abc import Iterator
 
 from precompiled.service import shares
+from precompiled.service.cooldowns import Cooldowns
+from precompiled.service.couriers import COURIER_S, Courier, Couriers
 from precompiled.service.events import (
     Asked,
     Cancelled,
@@ -39,14 +43,12 @@ from precompiled.service.events import (
     Event,
     Expected,
     Instruction,
-    KillWorker,
     Limits,
     Moved,
     Reply,
     RunJob,
     ShutDown,
     StartWorker,
-    StopWorker,
     Submitted,
     Tick,
     WorkerDone,
@@ -54,8 +56,9 @@ from precompiled.service.events import (
     WorkerReady,
 )
 from precompiled.service.job_queue import JobQueue
-from precompiled.service.jobs import Flight, Job, Seat, Worker
+from precompiled.service.jobs import Flight, Job, Seat
 from precompiled.service.refusals import CANCELLED, GIVEN_UP, STOPPING, WITHOUT_A_RECORD, rejected
+from precompiled.service.workers import Runner, Worker
 
 from precompiled import wire
 from precompiled.core.errors import DEVICE_LOST
@@ -63,11 +66,8 @@ from precompiled.core.errors import DEVICE_LOST
 MAX_INTERESTED = 4096  # clients told about one job's end; more are accepted, and read the store like everybody
 MAX_INTERESTED_OF_USER = 8192  # the same over all jobs of one user
 USUAL_MESSAGE_BYTES = 16 << 10  # of a submit without its graph: what is above counts as the graph does
-MAX_QUARANTINED = 4096  # keys and seats; the oldest is forgotten first
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # workers that one key may kill
-MAX_COURIERS = 4  # of one user: each is a process beside the limits of workers, of a seat of its own
-COURIER_S = 60.0  # that a courier may take, and before the next one is tried where one was lost
 MAX_HOST_FULL, HOST_FULL_S = 30, 1.0  # starts that the host has no room for, in a row, and the pause after each
 MAX_START_FAILURES = 2  # in a row, before a seat is refused for a while
 EXPECTED_IN_VAIN_S = 24 * 3600.0  # for this long a seat gets no worker ahead of a graph, after one that got none
@@ -80,18 +80,19 @@ class Scheduler:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.workers: dict[int, Worker] = {}
+        self.couriers = Couriers(limits)
         self.jobs: dict[Flight, Job] = {}  # queued and running
         self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
         self.stopping = False
         self._queue = JobQueue()
-        self._quarantined: dict[Flight, tuple[float, str]] = {}  # -> until when, and why
-        self._refused: dict[Seat, tuple[float, str]] = {}
+        self._quarantined: Cooldowns[Flight] = Cooldowns()
+        self._refused: Cooldowns[Seat] = Cooldowns()
         # Seats of workers that were started ahead of a graph, and failed or got none.
-        self._expected_in_vain: dict[Seat, tuple[float, str]] = {}
+        self._expected_in_vain: Cooldowns[Seat] = Cooldowns()
         self._start_failures: Counter[Seat] = Counter()
         self._host_full = 0  # starts in a row that the host had no room for
         self._starts_at = 0.0  # no worker is started before
-        self._sequence = 0
+        self._numbers = itertools.count(1)  # of jobs, workers and couriers
         self._mean_job_s = 5.0  # a guess, until jobs have ended
 
     # ------------------------------------------------ queries
@@ -108,19 +109,20 @@ class Scheduler:
         """Whether there is any job."""
         return bool(self.jobs)
 
+    @property
+    def has_processes(self) -> bool:
+        return bool(self._runners())
+
     def next_wake(self, now: float) -> float | None:
         """Seconds until a Tick can change anything; None: never, without another event."""
         limits = self.limits
         times: list[float] = []
         for worker in self.workers.values():
-            if worker.state == "starting":
-                times.append(worker.since + limits.start_timeout_s)
-            elif worker.state == "busy":
-                times.append(worker.since + self._time_limit(worker))
-            elif worker.state == "idle":
+            if worker.state == "idle":
                 times.append(worker.since + min(limits.worker_idle_s, limits.extra_idle_s))
                 times.append(worker.since + limits.worker_idle_s)
-        times = [at for at in times if at > now]
+        times += [runner.kill_at(limits) for runner in self._runners()] + self.couriers.next_wakes()
+        times = [at for at in times if now < at < math.inf]
         times += shares.next_wakes(self._queue, self.workers, limits, now)
         times += [job.since + limits.age_s for job in self._queue if not job.waiting]
         times += [self._starts_at] if self._starts_at > now else []
@@ -137,6 +139,8 @@ class Scheduler:
                 self._submitted(event, now, out)
             case Expected():
                 self._expected(event, now, out)
+            case WorkerReady() | WorkerDone() | WorkerGone() if courier := self.couriers.get(event.worker):
+                self._of_courier(courier, event, now, out)
             case WorkerReady(number):
                 self._ready(number, now, out)
             case WorkerDone(number, finished):
@@ -166,12 +170,12 @@ class Scheduler:
             self._assign_jobs(now, out)
             return
         seat = Seat.of(uid, message.device, message.environment)
-        for until, why, code, action in (
-            (*self._quarantined.get(flight, (0.0, "")), "key-quarantined", "It is tried again later"),
-            (*self._refused.get(seat, (0.0, "")), "worker-cannot-start", "See `precompiled doctor`"),
+        for found, code, action in (
+            (self._quarantined.find(flight, now), "key-quarantined", "It is tried again later"),
+            (self._refused.find(seat, now), "worker-cannot-start", "See `precompiled doctor`"),
         ):
-            if until > now:
-                out.append(rejected(event, code, f"{why} ({until - now:.0f} s to go)", action))
+            if found is not None:
+                out.append(rejected(event, code, f"{found.why} ({found.until - now:.0f} s to go)", action))
                 out.append(Count(uid, "rejected", reason=code))
                 return
         size = len(event.blob) + max(0, len(wire.encode(message)) - USUAL_MESSAGE_BYTES)
@@ -182,8 +186,7 @@ class Scheduler:
             return
         for other in displaced:
             self._displace(other, now, out)
-        self._sequence += 1
-        job = Job(self._sequence, uid, event.gid, message, event.blob, seat, message.waiting, since=now, size=size)
+        job = Job(next(self._numbers), uid, event.gid, message, event.blob, seat, message.waiting, since=now, size=size)
         job.story.append((now, "submit"))
         self._interest(job, event)
         self.jobs[flight] = job
@@ -206,7 +209,7 @@ class Scheduler:
         """Start a worker for an expected graph, where that takes no slot from a job, and evicts no warm worker."""
         seat = Seat.of(event.uid, event.device, event.interpreter)
         known = any(worker.seat == seat for worker in self.workers.values())
-        in_vain = any(table.get(seat, (0.0, ""))[0] > now for table in (self._refused, self._expected_in_vain))
+        in_vain = self._refused.find(seat, now) or self._expected_in_vain.find(seat, now)
         if self.stopping or self.jobs or known or in_vain:
             return
         if self._slots_used() < self.limits.slots and self._room() > 0:
@@ -229,43 +232,75 @@ class Scheduler:
         state = "deduplicated" if not again else job.state
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
 
+    def _of_courier(
+        self, courier: Courier, event: WorkerReady | WorkerDone | WorkerGone, now: float, out: list[Instruction]
+    ) -> None:
+        job = courier.job
+        match event:
+            case WorkerGone():
+                why = _why(courier, event)
+                self.couriers.remove(courier, why, now)
+                if job is not None:
+                    self._keep(job, now, COURIER_S, why, out)
+            case _ if courier.state == "stopping":
+                return
+            case WorkerReady():
+                courier.move("ready", now)
+            case WorkerDone(_, finished):
+                job = self._take_back(courier, finished, now, out)
+                if job is None:
+                    return
+                if finished.outcome == "kept":
+                    self._keep(job, now, finished.again_s, finished.message, out)
+                else:
+                    self._settle(job, finished, now, out)
+        self._assign_jobs(now, out)
+
     def _ready(self, number: int, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
             return  # it was told to leave before it became ready
         worker.move("ready", now)
-        worker.was_ready = True
         self._host_full = 0
         del self._start_failures[worker.seat]
-        self._refused.pop(worker.seat, None)
+        self._refused.end(worker.seat)
         self._assign_jobs(now, out)
 
     def _done(self, number: int, finished: wire.Finished, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
             return  # too late: it is being ended, and its job with it
-        job = worker.job
-        known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
-        if job is None or not known or (finished.outcome == "kept" and not worker.is_courier):
-            # A worker runs its user's code: this is bad input, and no error of ours.
-            self._kill(worker, "protocol", now, out)
+        job = self._take_back(worker, finished, now, out)
+        if job is None:
             return
-        worker.move("done", now)
-        worker.job = None
-        if finished.outcome == "parked":
-            out.append(job.move("park", now))
-            job.worker, job.attempt = None, job.attempt - 1
-            job.parked_until = now + min(max(finished.again_s, MIN_PARKED_S), MAX_PARKED_S)
-            self._queue.add(job)
-            self._assign_jobs(now, out)
-            return
-        if finished.outcome == "kept":
-            self._keep(job, now, finished.again_s, finished.message, out)
-            self._assign_jobs(now, out)
-            return
-        worker.jobs_done += 1
-        if not worker.is_courier:
+        if self._settle(job, finished, now, out):
+            worker.jobs_done += 1
             self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
+            lost = finished.reason == DEVICE_LOST  # for good: its next job would fail as well
+            if lost or worker.jobs_done >= self.limits.jobs_per_worker:
+                out.append(worker.stop(DEVICE_LOST if lost else "recycled", now))
+                # Where no other place is free the next worker takes this one's, and evicts no warm worker.
+                worker.makes_room = self.queue_depth > 0 and self._room() <= 0
+        self._assign_jobs(now, out)
+
+    def _take_back(self, runner: Runner, finished: wire.Finished, now: float, out: list[Instruction]) -> Job | None:
+        """The job that a process says is done; None if it had no such job, and is killed for that."""
+        job = runner.job
+        known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
+        if job is None or not known or finished.outcome not in runner.outcomes:
+            # A process runs its user's code: this is bad input, and no error of ours.
+            out.append(runner.kill("protocol", now))
+            return None
+        runner.move("done", now)
+        runner.job = None
+        return job
+
+    def _settle(self, job: Job, finished: wire.Finished, now: float, out: list[Instruction]) -> bool:
+        """End a job, or park it; whether it has ended."""
+        if finished.outcome == "parked":
+            self._queue_again(job, now, "", out)
+            job.parked_until = now + min(max(finished.again_s, MIN_PARKED_S), MAX_PARKED_S)
+            return False
         if finished.outcome == "failed":
             out.append(job.move("fail", now, finished.reason))
             out.append(Count(job.uid, "failed"))
@@ -274,32 +309,35 @@ class Scheduler:
             # Else the client goes by the record, where there is one.
             code = finished.reason if finished.reason in WITHOUT_A_RECORD else "compile-failed"
             self._end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
-        else:
-            out.append(job.move("publish", now, finished.outcome))
-            if finished.outcome == "published":
-                out.append(Count(job.uid, "compiled"))
-                out.append(Count(job.uid, "compile_s", max(0.0, finished.compile_s)))
-            else:  # it was published between the lookup and the submit
-                out.append(Count(job.uid, "deduplicated"))
-            self._end(job, out, wire.Accepted("", job.submit.key, "published"))
-        lost = finished.reason == DEVICE_LOST  # for good: its next job would fail as well
-        if lost or worker.jobs_done >= self.limits.jobs_per_worker:
-            self._leave(worker, DEVICE_LOST if lost else "recycled", now, out)
-            # Where no other place is free the next worker takes this one's, and evicts no warm worker.
-            worker.makes_room = self.queue_depth > 0 and self._room() <= 0 and not worker.is_courier
-        self._assign_jobs(now, out)
+            return True
+        out.append(job.move("publish", now, finished.outcome))
+        if finished.outcome == "published":
+            out.append(Count(job.uid, "compiled"))
+            out.append(Count(job.uid, "compile_s", max(0.0, finished.compile_s)))
+        else:  # it was published between the lookup and the submit
+            out.append(Count(job.uid, "deduplicated"))
+        self._end(job, out, wire.Accepted("", job.submit.key, "published"))
+        return True
+
+    def _keep(self, job: Job, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
+        """Queue a job again that the farm does not take; a worker may have it at once."""
+        self._queue_again(job, now, why, out)
+        job.kept_until = now + max(again_s, MIN_PARKED_S)
+
+    def _queue_again(self, job: Job, now: float, why: str, out: list[Instruction]) -> None:
+        """Queue a job that was not begun: this try does not count."""
+        out.append(job.move("park", now, why))
+        job.worker, job.attempt = None, job.attempt - 1
+        self._queue.add(job)
 
     def _gone(self, event: WorkerGone, now: float, out: list[Instruction]) -> None:
         worker = self.workers.pop(event.worker, None)
         if worker is None:
             return
         reason = worker.stop_reason or event.reason
-        why = f"{reason}: {event.detail}" if event.detail else reason
-        job = worker.job
-        if job is not None and worker.is_courier and not self.stopping:  # it has run nothing of the job's
-            self._keep(job, now, COURIER_S, why, out)
-        elif job is not None:
-            self._lost(job, reason, why, now, out)
+        why = _why(worker, event)
+        if worker.job is not None:
+            self._lost(worker.job, reason, why, now, out)
         elif reason == "host-full" and self._host_full < MAX_HOST_FULL:
             self._host_full += 1
             self._starts_at = now + HOST_FULL_S
@@ -307,21 +345,10 @@ class Scheduler:
             self._start_failed(worker, why, now, out)
         self._assign_jobs(now, out)
 
-    def _keep(self, job: Job, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
-        """Queue a job again that the farm does not take; a worker may have it at once."""
-        out.append(job.move("park", now, why))
-        job.worker, job.attempt = None, job.attempt - 1
-        job.kept_until = now + max(again_s, MIN_PARKED_S)
-        self._queue.add(job)
-
     def _lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
         """Queue a job again whose worker has died, or give it up."""
         job.deaths += 1
         job.worker = None
-        if self.stopping:
-            out.append(job.move("shut-down", now))
-            self._end(job, out, STOPPING)
-            return
         if job.deaths < MAX_DEATHS and reason != "timeout":  # a second try would take as long
             out.append(job.move("lose-worker", now, why))
             out.append(Count(job.uid, "retried"))
@@ -334,21 +361,21 @@ class Scheduler:
         )
         out.append(job.move("quarantine", now, why))
         out.append(Count(job.uid, "failed"))
-        _remember(self._quarantined, job.flight, (now + self.limits.quarantine_s, text))
+        self._quarantined.start(job.flight, now + self.limits.quarantine_s, text)
         self._end(job, out, wire.Rejected("key-quarantined", text, "It is tried again later", key=job.submit.key))
 
     def _start_failed(self, worker: Worker, why: str, now: float, out: list[Instruction]) -> None:
         seat = worker.seat
         if not any(job.seat == seat for job in self._queue.of(seat.uid)):
             # It was started for an expected graph: no graph is refused for that, but none is expected so for a while.
-            _remember(self._expected_in_vain, seat, (now + self.limits.start_refused_s, why))
+            self._expected_in_vain.start(seat, now + self.limits.start_refused_s, why)
             return
         self._start_failures[seat] += 1
-        if self._start_failures[seat] < MAX_START_FAILURES or self.stopping:
+        if self._start_failures[seat] < MAX_START_FAILURES:
             return
         del self._start_failures[seat]
         text = f"No worker starts with {worker.interpreter.executable}: {why}"
-        _remember(self._refused, seat, (now + self.limits.start_refused_s, text))
+        self._refused.start(seat, now + self.limits.start_refused_s, text)
         for job in [job for job in self._queue.of(seat.uid) if job.seat == seat]:
             self._queue.remove(job)
             out.append(job.move("refuse", now, why))
@@ -374,11 +401,10 @@ class Scheduler:
         if job.state == "queued":
             self._queue.remove(job)
         else:
-            assert job.worker is not None
-            worker = self.workers[job.worker]
-            worker.job = None
-            if worker.state == "busy":  # else it is being ended already, for its time or its memory
-                self._kill(worker, "cancelled", now, out)
+            runner = self._runner_of(job)
+            runner.job = None
+            if runner.state == "busy":  # else it is being ended already, for its time or its memory
+                out.append(runner.kill("cancelled", now))
         out.append(job.move("cancel", now))
         self._end(job, out, told)
 
@@ -395,9 +421,9 @@ class Scheduler:
                 self._give_up(self.jobs[flight], GIVEN_UP, now, out)
             self._assign_jobs(now, out)
         else:
-            found = [flight for flight in self._quarantined if meant(flight)]
+            found = [flight for flight in self._quarantined.names() if meant(flight)]
             for flight in found:
-                del self._quarantined[flight]
+                self._quarantined.end(flight)
         out.append(Reply(event.client, wire.Changed(sorted({key for _, _, key in found}))))
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
@@ -405,26 +431,24 @@ class Scheduler:
         for job in [job for job in self._queue if not job.waiting and now - job.since >= limits.age_s]:
             self._queue.wait_for(job)
             job.story.append((now, "age"))
-        idle: Counter[Seat] = Counter(w.seat for w in self.workers.values() if w.state == "idle")
-        for worker in sorted(self.workers.values(), key=lambda w: w.since):
-            age = now - worker.since
-            if worker.state == "starting" and age >= limits.start_timeout_s:
-                self._kill(worker, "start-timeout", now, out)
-            elif worker.state == "busy" and age >= self._time_limit(worker):
-                self._kill(worker, "timeout", now, out)
-            elif worker.state == "idle":
-                bound = limits.worker_idle_s
-                if idle[worker.seat] > 1 or worker.is_courier:
-                    bound = min(bound, limits.extra_idle_s)
-                if age >= bound:
-                    # The expected graph never came: none is expected so for a while.
-                    if worker.jobs_done == 0 and not worker.is_courier:
-                        _remember(self._expected_in_vain, worker.seat, (now + EXPECTED_IN_VAIN_S, "idle"))
-                    idle[worker.seat] -= 1
-                    self._leave(worker, "idle", now, out)
+        for runner in self._runners():
+            if now >= runner.kill_at(limits):
+                out.append(runner.kill("start-timeout" if runner.state == "starting" else "timeout", now))
+        idle = [worker for worker in self.workers.values() if worker.state == "idle"]
+        of_seats = Counter(worker.seat for worker in idle)
+        for worker in sorted(idle, key=lambda w: w.since):
+            bound = limits.worker_idle_s
+            if of_seats[worker.seat] > 1:
+                bound = min(bound, limits.extra_idle_s)
+            if now - worker.since >= bound:
+                # The expected graph never came: none is expected so for a while.
+                if worker.jobs_done == 0:
+                    self._expected_in_vain.start(worker.seat, now + EXPECTED_IN_VAIN_S, "idle")
+                of_seats[worker.seat] -= 1
+                out.append(worker.stop("idle", now))
+        self.couriers.tick(now, out)
         for table in (self._quarantined, self._refused, self._expected_in_vain):
-            for name in [name for name, (until, _) in table.items() if until <= now]:
-                del table[name]  # type: ignore[arg-type]
+            table.tick(now)
         self._assign_jobs(now, out)
 
     def _shut_down(self, now: float, out: list[Instruction]) -> None:
@@ -435,15 +459,14 @@ class Scheduler:
             if job.state == "queued":
                 self._queue.remove(job)
             else:
-                assert job.worker is not None
-                self.workers[job.worker].job = None
+                self._runner_of(job).job = None
             out.append(job.move("shut-down", now))
             self._end(job, out, STOPPING)
-        for worker in self.workers.values():
-            if worker.state == "idle":
-                self._leave(worker, "shut-down", now, out)
-            elif worker.state != "stopping":
-                self._kill(worker, "shut-down", now, out)
+        for runner in self._runners():
+            if runner.state == "idle":
+                out.append(runner.stop("shut-down", now))
+            elif runner.state != "stopping":
+                out.append(runner.kill("shut-down", now))
 
     # ------------------------------------------------ jobs to workers
 
@@ -472,7 +495,7 @@ class Scheduler:
             if worker is None:
                 return
             other, worker.job = worker.job, None
-            self._kill(worker, "displaced", now, out)
+            out.append(worker.kill("displaced", now))
             worker.makes_room = True
             if other is not None:
                 out.append(other.move("displace", now, f"for uid {job.uid}"))
@@ -481,38 +504,18 @@ class Scheduler:
             self._queue.end_turn(worker.seat.uid)
 
     def _offer_jobs(self, now: float, out: list[Instruction]) -> None:
-        """Give couriers what no slot is free for, where its user has a farm. What a starting worker is for is not."""
-        couriers = {worker.seat: worker for worker in self.workers.values() if worker.is_courier}
-        of_users = Counter(seat.uid for seat in couriers)
-        promised = Counter(worker.seat for worker in self.workers.values() if worker.state == "starting")
-        for job in list(self._queue.ready(now)):
-            if promised[job.seat] > 0:
-                promised[job.seat] -= 1
-                continue
-            if not job.submit.farm or job.kept_until > now:
-                continue
-            seat = job.seat.of_courier
-            courier = couriers.get(seat)
-            if courier is not None and courier.state == "idle":
-                self._run(job, courier, now, out)
-            elif (
-                courier is None
-                and of_users[seat.uid] < MAX_COURIERS
-                and self._expected_in_vain.get(seat, (0.0, ""))[0] <= now
-            ):
-                of_users[seat.uid] += 1
-                couriers[seat] = self._start(seat, job.gid, job.submit.environment, 0.0, now, out)
+        """Give couriers what no slot is free for, where its user has a farm."""
+        starting = Counter(worker.seat for worker in self.workers.values() if worker.state == "starting")
+        queued = list(self._queue.ready(now))
+        for job, courier in self.couriers.offers(queued, starting, self._numbers, now, out):
+            offer = wire.Offer(job.submit.environment, self.limits.job_timeout_s)
+            self._run(job, courier, now, out, offer)
 
     def _slots_used(self) -> int:
-        return sum(
-            not w.is_courier and (w.state in ("starting", "busy") or w.makes_room) for w in self.workers.values()
-        )
+        return sum(w.state in ("starting", "busy") or w.makes_room for w in self.workers.values())
 
     def _room(self) -> int:
-        return self.limits.processes - sum(not worker.is_courier for worker in self.workers.values())
-
-    def _time_limit(self, worker: Worker) -> float:
-        return COURIER_S if worker.is_courier else self.limits.job_timeout_s
+        return self.limits.processes - len(self.workers)
 
     def _place_one(self, jobs: Iterator[Job], now: float, out: list[Instruction]) -> bool:
         """Use one free slot for the first of these queued jobs that can have it; whether one could."""
@@ -539,7 +542,7 @@ class Scheduler:
             elif leaving > 0:
                 leaving -= 1
             elif (victim := self._victim()) is not None:
-                self._leave(victim, "evicted", now, out)
+                out.append(victim.stop("evicted", now))
                 victim.makes_room = True
                 return True
         return False
@@ -547,27 +550,28 @@ class Scheduler:
     def _victim(self) -> Worker | None:
         """The least recently used idle worker, those without a queued job first."""
         wanted = {job.seat for job in self._queue}
-        idle = [w for w in self.workers.values() if w.state == "idle" and not w.is_courier]
+        idle = [w for w in self.workers.values() if w.state == "idle"]
         return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
 
-    def _run(self, job: Job, worker: Worker, now: float, out: list[Instruction]) -> None:
+    def _run(
+        self, job: Job, runner: Runner, now: float, out: list[Instruction], offer: wire.Offer | None = None
+    ) -> None:
         self._queue.serve(job)
         job.attempt += 1
         job.started = now
-        job.worker = worker.number
-        worker.job = job
-        worker.move("assign", now)
-        out.append(job.move("assign", now, f"worker {worker.number}"))
+        job.worker = runner.number
+        runner.job = job
+        runner.move("assign", now)
+        out.append(job.move("assign", now, f"worker {runner.number}"))
         submit = job.submit
         order = wire.Job(
             id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
             compile_threads=self._threads(now), failure_ttl_s=self.limits.failure_ttl_s,
             name=submit.name, attempt=job.attempt, cache_max_bytes=self.limits.cache_max_bytes,
             cache_max_inodes=self.limits.cache_max_inodes, base=submit.base, queued_s=now - job.since, may_park=True,
-            tune=submit.tune,
-            offer=wire.Offer(submit.environment, self.limits.job_timeout_s) if worker.is_courier else None,
+            tune=submit.tune, offer=offer,
         )  # fmt: skip
-        out.append(RunJob(worker.number, order, self._yields_until(job)))
+        out.append(RunJob(runner.number, order, self._yields_until(job)))
 
     def _threads(self, now: float) -> int:
         """Threads of a compile that starts now: all cores where it is alone, its share where others run or are queued.
@@ -580,26 +584,22 @@ class Scheduler:
 
     def _start(
         self, seat: Seat, gid: int, interpreter: wire.Interpreter, yields: float, now: float, out: list[Instruction]
-    ) -> Worker:
-        self._sequence += 1
-        worker = Worker(self._sequence, seat, interpreter, since=now, story=[(now, "start")])
+    ) -> None:
+        worker = Worker(next(self._numbers), seat, interpreter, since=now, story=[(now, "start")])
         self.workers[worker.number] = worker
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
-        return worker
 
     def _yields_until(self, job: Job) -> float:
         """Until when a job gives way: its client's program is in its first step, but where the client waits."""
         return 0.0 if job.waiting else job.since + self.limits.yield_s
 
-    def _leave(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
-        worker.move("stop", now)
-        worker.stop_reason = reason
-        out.append(StopWorker(worker.number, reason))
+    def _runners(self) -> list[Runner]:
+        return [*self.workers.values(), *self.couriers]
 
-    def _kill(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
-        worker.move("stop", now)
-        worker.stop_reason = reason
-        out.append(KillWorker(worker.number, reason))
+    def _runner_of(self, job: Job) -> Runner:
+        """The process that has a running job."""
+        assert job.worker is not None
+        return self.couriers.get(job.worker) or self.workers[job.worker]
 
     # ------------------------------------------------ ends
 
@@ -631,8 +631,6 @@ class Scheduler:
         self.finished.append(job)
 
 
-def _remember(table: dict, name: object, value: tuple[float, str]) -> None:
-    table.pop(name, None)
-    while len(table) >= MAX_QUARANTINED:
-        del table[next(iter(table))]
-    table[name] = value
+def _why(runner: Runner, event: WorkerGone) -> str:
+    reason = runner.stop_reason or event.reason
+    return f"{reason}: {event.detail}" if event.detail else reason

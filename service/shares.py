@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from precompiled.service.events import Limits
 from precompiled.service.job_queue import JobQueue
-from precompiled.service.jobs import Job, Worker
+from precompiled.service.jobs import Job
+from precompiled.service.workers import Worker
 
 MAX_DOUBLINGS = 2  # of the time that a displaced job may run before it is displaced again
 
@@ -47,7 +48,7 @@ def room_for(queue: JobQueue, uid: int, size: int, limits: Limits) -> list[Job] 
 
 def under_way(workers: Iterable[Worker]) -> Counter[int]:
     """How many slots each user has."""
-    return Counter(w.seat.uid for w in workers if not w.is_courier and w.state in ("starting", "busy"))
+    return Counter(w.seat.uid for w in workers if w.state in ("starting", "busy"))
 
 
 def _first_jobs(queue: JobQueue, workers: Mapping[int, Worker], now: float) -> Iterator[Job]:
@@ -79,7 +80,7 @@ def longest_running(workers: Iterable[Worker], uid: int, limits: Limits, now: fl
     held = under_way(workers)
     found = [
         w for w in workers
-        if w.state in ("starting", "busy") and not w.is_courier and w.seat.uid != uid
+        if w.state in ("starting", "busy") and w.seat.uid != uid
         and now - w.since >= _may_run(w, limits)
     ]  # fmt: skip
     return max(found, key=lambda w: (held[w.seat.uid], now - w.since), default=None)

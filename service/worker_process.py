@@ -15,8 +15,7 @@ import psutil
 from precompiled.service import launcher, processes
 from precompiled.service.channel import Channel
 from precompiled.service.devices import Devices
-from precompiled.service.events import StartWorker
-from precompiled.service.jobs import COURIER
+from precompiled.service.events import COURIER, StartWorker
 
 from precompiled import wire
 from precompiled.core import worker_variables

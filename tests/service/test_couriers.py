@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from precompiled.service.events import KillWorker, RunJob, StartWorker, StopWorker, Tick, WorkerGone, WorkerReady
-from precompiled.service.jobs import COURIER
-from precompiled.service.scheduler import COURIER_S, MAX_COURIERS
+from precompiled.service.couriers import COURIER_S, MAX_COURIERS
+from precompiled.service.events import (
+    COURIER,
+    KillWorker,
+    RunJob,
+    StartWorker,
+    StopWorker,
+    Tick,
+    WorkerGone,
+    WorkerReady,
+)
 from test_scheduler import Host, interpreter
 
 
@@ -125,3 +133,15 @@ def test_a_courier_that_does_not_start_is_left_alone_for_a_while() -> None:
     number = courier(host, host.submit("b", farm=True))
     assert not [item for item in host.tell(WorkerGone(number, "died")) if isinstance(item, StartWorker)]
     assert host.only(RunJob, host.done(first)).job.key == "b"
+
+
+def test_a_courier_that_the_host_has_no_room_for_delays_no_worker() -> None:
+    host = Host(processes=3, slots=2, start_refused_s=60.0)
+    host.warm()
+    host.submit("a", farm=True)
+    host.submit("b", farm=True)
+    number = courier(host, host.submit("c", farm=True))
+    assert not host.tell(WorkerGone(number, "host-full")), "no other courier is started at once"
+    waiting = host.all(StartWorker)[0].worker
+    host.tell(WorkerGone(waiting, "died"))
+    assert host.all(StartWorker)[-1].device == "cpu", "a worker is"

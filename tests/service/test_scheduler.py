@@ -28,8 +28,9 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
-from precompiled.service.jobs import Job, SchedulerError, Worker
+from precompiled.service.jobs import Job, SchedulerError
 from precompiled.service.scheduler import Scheduler
+from precompiled.service.workers import Worker
 
 from precompiled import wire
 
@@ -515,6 +516,7 @@ def test_shut_down_tells_everybody() -> None:
     assert host.only(KillWorker, said).reason == "shut-down"
     assert host.reply(host.submit("late")).code == "stopping"
     assert not host.scheduler.jobs
+    assert host.tell(WorkerGone(host.only(KillWorker).worker, "shut-down")) == [] and not host.scheduler.has_processes
 
 
 @pytest.mark.reason("protocol")
@@ -756,15 +758,15 @@ class AnyHistory(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         scheduler, limits = self.scheduler, self.limits
-        couriers = [w for w in scheduler.workers.values() if w.is_courier]
-        assert len({w.seat for w in couriers}) == len(couriers)
+        couriers = list(scheduler.couriers)
+        assert len({courier.post for courier in couriers}) == len(couriers)
         # A job whose worker died, or that nobody took, comes back although the queue is full: one per slot or courier.
         assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6  # couriers: 3 users, 2 interpreters
         assert len(self.processes) - len(couriers) <= limits.processes
-        working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy") and not w.is_courier]
+        working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy")]
         users = {worker.seat.uid for worker in working}
         assert len(working) <= limits.slots + len(users) - 1 or len(working) <= limits.slots, "one more for each user"
-        assert set(scheduler.workers) == self.processes
+        assert {*scheduler.workers, *(courier.number for courier in couriers)} == self.processes
         interested = {id for job in scheduler.jobs.values() for id in job.interested}
         assert interested == self.open, "an accepted submit is a job's, until it has ended"
         queued = [job for job in scheduler.jobs.values() if job.state == "queued"]

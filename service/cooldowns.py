@@ -1,0 +1,42 @@
+"""What the scheduler does not try again for a while, and why: keys that killed their workers, seats that start none."""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+MAX_COOLDOWNS = 4096  # in one table; the oldest one is forgotten first
+
+T = TypeVar("T")
+
+
+class Cooldown(NamedTuple):
+    until: float
+    why: str
+
+
+class Cooldowns(Generic[T]):
+    """One table of names (a flight, a seat) that cool down."""
+
+    def __init__(self) -> None:
+        self._table: dict[T, Cooldown] = {}
+
+    def start(self, name: T, until: float, why: str) -> None:
+        self._table.pop(name, None)
+        while len(self._table) >= MAX_COOLDOWNS:
+            del self._table[next(iter(self._table))]
+        self._table[name] = Cooldown(until, why)
+
+    def find(self, name: T, now: float) -> Cooldown | None:
+        """The cooldown of ``name``; None if it has none, or if that is over."""
+        found = self._table.get(name)
+        return found if found is not None and found.until > now else None
+
+    def end(self, name: T) -> None:
+        self._table.pop(name, None)
+
+    def names(self) -> list[T]:
+        return list(self._table)
+
+    def tick(self, now: float) -> None:
+        """Forget those that are over."""
+        self._table = {name: found for name, found in self._table.items() if found.until > now}
