@@ -13,7 +13,7 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
-from test_scheduler import Host, interpreter
+from support_scheduler import Host, interpreter
 
 
 def courier(host: Host, said: list) -> int:

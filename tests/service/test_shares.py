@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from precompiled.service import scheduler as module
 from precompiled.service.events import (
     KillWorker,
     Moved,
@@ -15,7 +14,7 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
-from test_scheduler import Host
+from support_scheduler import Host
 
 from precompiled import wire
 
@@ -128,40 +127,3 @@ def test_a_worker_that_never_starts_does_not_keep_another_user_from_starting() -
     host.tell(WorkerGone(stuck, "displaced"))
     assert host.all(StartWorker)[-1].uid == 1
     assert "k" in [job.submit.key for job in host.scheduler.jobs.values()], "and no start of it has failed"
-
-
-@pytest.mark.reason("protocol")
-def test_a_worker_that_gives_a_job_back_as_a_courier_may_is_ended() -> None:
-    """It would be given the same job again at once, without end."""
-    host = Host()
-    worker = host.warm()
-    host.submit("k")
-    said = host.done(host.only(RunJob), "kept")
-    assert host.only(KillWorker, said) == KillWorker(worker, "protocol")
-
-
-@pytest.mark.reason("host-full")
-def test_a_host_without_room_is_tried_again_and_not_held_against_the_interpreter() -> None:
-    """Another user may have taken all processes."""
-    host = Host()
-    host.submit("k")
-    for _ in range(module.MAX_HOST_FULL - 1):
-        worker = host.all(StartWorker)[-1].worker
-        assert not [item for item in host.tell(WorkerGone(worker, "host-full")) if isinstance(item, StartWorker)]
-        assert host.scheduler.next_wake(host.now) == pytest.approx(module.HOST_FULL_S)
-        host.now += module.HOST_FULL_S
-        host.only(StartWorker, host.tell(Tick()))
-    host.done(host.only(RunJob, host.tell(WorkerReady(host.all(StartWorker)[-1].worker))))
-    assert not host.scheduler.jobs
-
-
-@pytest.mark.reason("worker-cannot-start")
-def test_a_host_that_never_has_room_refuses_in_the_end() -> None:
-    host = Host()
-    host.submit("k", id="mine")
-    for _ in range(module.MAX_HOST_FULL + 2):
-        host.tell(WorkerGone(host.all(StartWorker)[-1].worker, "host-full", "no process is left"))
-        host.now += module.HOST_FULL_S
-        host.tell(Tick())
-    reply = host.all(Reply)[-1].message
-    assert (reply.code, reply.id) == ("worker-cannot-start", "mine") and "no process is left" in reply.message

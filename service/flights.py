@@ -1,0 +1,57 @@
+"""The jobs under way, one per flight (user, store and key), and the clients that each job's end is sent to."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from precompiled.service.events import Instruction, Reply, Submitted
+from precompiled.service.jobs import Flight, Job
+
+from precompiled import wire
+
+MAX_INTERESTED = 4096  # clients of one job that get its end; further ones are accepted, and look into the store
+MAX_INTERESTED_OF_USER = 8192  # the same over all jobs of one user
+FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
+
+
+class Flights:
+    def __init__(self) -> None:
+        self.jobs: dict[Flight, Job] = {}  # queued and running
+        self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
+
+    def add(self, job: Job, event: Submitted) -> None:
+        """Begin a flight with its first submit."""
+        self.jobs[job.flight] = job
+        self.join(job, event)
+
+    def join(self, job: Job, event: Submitted) -> None:
+        """Add a client to a job, unless it or its user has too many."""
+        name = event.message.id
+        if job.interested and name not in job.interested:
+            of_user = sum(len(other.interested) for other in self.jobs.values() if other.uid == job.uid)
+            if len(job.interested) >= MAX_INTERESTED or of_user >= MAX_INTERESTED_OF_USER:
+                return
+        job.interested[name] = event.client
+
+    def withdraw(self, uid: int, ids: set[str]) -> list[Job]:
+        """Take a user's submits back; the jobs that no other submit has asked for."""
+        asked = [job for job in self.jobs.values() if job.uid == uid and ids & job.interested.keys()]
+        for job in asked:
+            for name in ids & job.interested.keys():
+                del job.interested[name]
+        return [job for job in asked if not job.interested]
+
+    def end(self, job: Job, out: list[Instruction], message: wire.Accepted | wire.Busy | wire.Rejected) -> None:
+        """Forget a job that has ended, and send ``message`` to its clients."""
+        del self.jobs[job.flight]
+        for name, client in job.interested.items():
+            if isinstance(message, wire.Accepted):
+                reply: wire.DaemonMessage = wire.Accepted(name, message.key, message.state)
+            elif isinstance(message, wire.Busy):
+                reply = wire.Busy(name, message.key, message.retry_after_s)
+            else:
+                reply = wire.Rejected(message.code, message.message, message.action, name, job.submit.key)
+            out.append(Reply(client, reply))
+        job.blob = b""
+        job.interested = {}
+        self.finished.append(job)

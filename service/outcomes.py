@@ -1,0 +1,84 @@
+"""What becomes of a job whose process has ended with it, or has died. Pure, as the scheduler.
+
+- It was **published**, or it **failed**: the job ends.
+- **Parked**: another host or the farm compiles it. It is queued again, and no worker has it for a while.
+- **Kept**: the farm does not take it. It is queued again, and no courier has it for a while.
+- **Lost**: its worker has died. It is queued again once; then, or if it took too long, its key is in quarantine.
+"""
+
+from __future__ import annotations
+
+from precompiled.service.cooldowns import Cooldowns
+from precompiled.service.events import Count, Instruction, Limits
+from precompiled.service.flights import Flights
+from precompiled.service.job_queue import JobQueue
+from precompiled.service.jobs import Flight, Job
+from precompiled.service.refusals import WITHOUT_A_RECORD
+
+from precompiled import wire
+
+MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
+MAX_DEATHS = 2  # workers that one key may kill
+
+
+class Outcomes:
+    def __init__(self, limits: Limits, queue: JobQueue, flights: Flights) -> None:
+        self._limits = limits
+        self._queue = queue
+        self._flights = flights
+        self.quarantined: Cooldowns[Flight] = Cooldowns()
+
+    def settle(self, job: Job, finished: wire.Finished, now: float, out: list[Instruction]) -> bool:
+        """End a job, or park it; whether it has ended."""
+        if finished.outcome == "parked":
+            self._queue_again(job, now, "", out)
+            job.parked_until = now + min(max(finished.again_s, MIN_PARKED_S), MAX_PARKED_S)
+            return False
+        if finished.outcome == "failed":
+            out.append(job.move("fail", now, finished.reason))
+            out.append(Count(job.uid, "failed"))
+            why = finished.message or finished.reason
+            action = WITHOUT_A_RECORD.get(finished.reason, "")
+            # Else the client goes by the record, where there is one.
+            code = finished.reason if finished.reason in WITHOUT_A_RECORD else "compile-failed"
+            self._flights.end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
+            return True
+        out.append(job.move("publish", now, finished.outcome))
+        if finished.outcome == "published":
+            out.append(Count(job.uid, "compiled"))
+            out.append(Count(job.uid, "compile_s", max(0.0, finished.compile_s)))
+        else:  # it was published between the lookup and the submit
+            out.append(Count(job.uid, "deduplicated"))
+        self._flights.end(job, out, wire.Accepted("", job.submit.key, "published"))
+        return True
+
+    def keep(self, job: Job, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
+        """Queue a job again that the farm does not take; a worker may have it at once."""
+        self._queue_again(job, now, why, out)
+        job.kept_until = now + max(again_s, MIN_PARKED_S)
+
+    def _queue_again(self, job: Job, now: float, why: str, out: list[Instruction]) -> None:
+        """Queue a job that was not begun: this try does not count."""
+        out.append(job.move("park", now, why))
+        job.worker, job.attempt = None, job.attempt - 1
+        self._queue.add(job)
+
+    def lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
+        """Queue a job again whose worker has died, or give it up."""
+        job.deaths += 1
+        job.worker = None
+        if job.deaths < MAX_DEATHS and reason != "timeout":  # a second try would take as long
+            out.append(job.move("lose-worker", now, why))
+            out.append(Count(job.uid, "retried"))
+            self._queue.add(job)
+            return
+        text = (
+            f"The compile took longer than {self._limits.job_timeout_s:g} s"
+            if reason == "timeout"
+            else f"The graph killed {job.deaths} workers; the last: {why}"
+        )
+        out.append(job.move("quarantine", now, why))
+        out.append(Count(job.uid, "failed"))
+        self.quarantined.start(job.flight, now + self._limits.quarantine_s, text)
+        refusal = wire.Rejected("key-quarantined", text, "It is tried again later", key=job.submit.key)
+        self._flights.end(job, out, refusal)

@@ -1,0 +1,189 @@
+"""Which worker gets which queued job: an idle one, a new one, or one that starts in another's place. Pure.
+
+A *slot* is the right to use the processors. A starting or busy worker holds one, and so does a worker that leaves so
+that another can start. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
+``Limits.processes`` bound both; service/shares.py says which user may have a slot above the limit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from precompiled.service import shares
+from precompiled.service.events import Expected, Instruction, Limits, RunJob, StartWorker
+from precompiled.service.job_queue import JobQueue
+from precompiled.service.jobs import Job, Seat
+from precompiled.service.start_failures import StartFailures
+from precompiled.service.workers import Runner, Worker
+
+from precompiled import wire
+
+
+class Placement:
+    """The workers, and the jobs that they get."""
+
+    def __init__(self, limits: Limits, queue: JobQueue, failures: StartFailures, numbers: Iterator[int]) -> None:
+        self._limits = limits
+        self._queue = queue
+        self._failures = failures
+        self._numbers = numbers
+        self.workers: dict[int, Worker] = {}
+
+    # ------------------------------------------------ slots and processes
+
+    @property
+    def _slots_used(self) -> int:
+        return sum(w.state in ("starting", "busy") or w.makes_room for w in self.workers.values())
+
+    @property
+    def _room(self) -> int:
+        """How many more workers may exist."""
+        return self._limits.processes - len(self.workers)
+
+    def starting(self) -> Counter[Seat]:
+        """The seats of the workers that start, each for one job."""
+        return Counter(worker.seat for worker in self.workers.values() if worker.state == "starting")
+
+    def next_wakes(self) -> list[float]:
+        """When ``tick`` or ``assign_jobs`` may have something to do, without another event."""
+        limits = self._limits
+        idle = [worker.since for worker in self.workers.values() if worker.state == "idle"]
+        times = [since + bound for since in idle for bound in (limits.extra_idle_s, limits.worker_idle_s)]
+        return [*times, self._failures.pause_until]
+
+    def tick(self, now: float, out: list[Instruction]) -> None:
+        """Let idle workers leave: the last one of a seat later than the others."""
+        limits = self._limits
+        idle = [worker for worker in self.workers.values() if worker.state == "idle"]
+        of_seats = Counter(worker.seat for worker in idle)
+        for worker in sorted(idle, key=lambda w: w.since):
+            extra = of_seats[worker.seat] > 1
+            bound = min(limits.worker_idle_s, limits.extra_idle_s) if extra else limits.worker_idle_s
+            if now - worker.since >= bound:
+                if worker.jobs_done == 0:
+                    self._failures.got_no_job(worker.seat, now)
+                of_seats[worker.seat] -= 1
+                out.append(worker.stop("idle", now))
+
+    def retire(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
+        """Let a worker leave between two jobs.
+
+        If no other place is free, the next worker takes its place, and evicts no warm worker.
+        """
+        out.append(worker.stop(reason, now))
+        worker.makes_room = len(self._queue) > 0 and self._room <= 0
+
+    def start_ahead(self, event: Expected, now: float, out: list[Instruction]) -> None:
+        """Start a worker for an expected graph, if that evicts no warm worker."""
+        seat = Seat.of(event.uid, event.device, event.interpreter)
+        if any(worker.seat == seat for worker in self.workers.values()):
+            return
+        if self._slots_used < self._limits.slots and self._room > 0 and self._failures.may_start_ahead(seat, now):
+            self._start(seat, event.gid, event.interpreter, now + self._limits.yield_s, now, out)
+
+    # ------------------------------------------------ jobs to workers
+
+    def assign_jobs(self, now: float, out: list[Instruction]) -> None:
+        while self._slots_used < self._limits.slots and self._place_one(self._in_order(now), now, out):
+            pass
+        self._share_slots(now, out)
+
+    def _in_order(self, now: float) -> Iterator[Job]:
+        """The queued jobs as they get slots: first those of users who have waited and have nothing under way."""
+        first = shares.claims(self._queue, self.workers, self._limits, now)
+        yield from first
+        yield from (job for job in self._queue.ready(now) if job not in first)
+
+    def _share_slots(self, now: float, out: list[Instruction]) -> None:
+        """Give users with nothing under way a slot above the limit, and where no process is left, another's place."""
+        while claims := shares.claims(self._queue, self.workers, self._limits, now):
+            if self._slots_used >= self._limits.processes or not self._place_one(iter(claims), now, out):
+                break
+        leaving = sum(worker.makes_room for worker in self.workers.values())
+        for job in claims[leaving:]:
+            worker = shares.longest_running(self.workers.values(), job.uid, self._limits, now)
+            if worker is None:
+                return
+            other, worker.job = worker.job, None
+            out.append(worker.kill("displaced", now))
+            worker.makes_room = True
+            if other is not None:
+                out.append(other.move("displace", now, f"for uid {job.uid}"))
+                other.worker, other.attempt, other.displaced = None, other.attempt - 1, other.displaced + 1
+                self._queue.add(other)
+            self._queue.end_turn(worker.seat.uid)
+
+    def _place_one(self, jobs: Iterator[Job], now: float, out: list[Instruction]) -> bool:
+        """Use one free slot for the first of these queued jobs that can have it; whether one could."""
+        idle: dict[Seat, Worker] = {}
+        promised = self.starting()
+        for worker in self.workers.values():
+            if worker.state == "idle" and (worker.seat not in idle or worker.since > idle[worker.seat].since):
+                idle[worker.seat] = worker  # the most recently used, so that the others may time out
+        room = self._room
+        leaving = sum(w.makes_room for w in self.workers.values())
+        for job in jobs:
+            if (ready := idle.get(job.seat)) is not None:
+                self.run(job, ready, now, out)
+                return True
+            if promised[job.seat] > 0:
+                promised[job.seat] -= 1
+            elif room > 0 and now < self._failures.pause_until:
+                continue
+            elif room > 0:
+                self._start(job.seat, job.gid, job.submit.environment, self._yields_until(job), now, out)
+                return True
+            elif leaving > 0:
+                leaving -= 1
+            elif (victim := self._victim()) is not None:
+                out.append(victim.stop("evicted", now))
+                victim.makes_room = True
+                return True
+        return False
+
+    def _victim(self) -> Worker | None:
+        """The least recently used idle worker, those without a queued job first."""
+        wanted = {job.seat for job in self._queue}
+        idle = [w for w in self.workers.values() if w.state == "idle"]
+        return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
+
+    def run(
+        self, job: Job, runner: Runner, now: float, out: list[Instruction], offer: wire.Offer | None = None
+    ) -> None:
+        self._queue.serve(job)
+        job.attempt += 1
+        job.started = now
+        job.worker = runner.number
+        runner.job = job
+        runner.move("assign", now)
+        out.append(job.move("assign", now, f"worker {runner.number}"))
+        submit = job.submit
+        order = wire.Job(
+            id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
+            compile_threads=self._threads(now), failure_ttl_s=self._limits.failure_ttl_s,
+            name=submit.name, attempt=job.attempt, cache_max_bytes=self._limits.cache_max_bytes,
+            cache_max_inodes=self._limits.cache_max_inodes, base=submit.base, queued_s=now - job.since, may_park=True,
+            tune=submit.tune, offer=offer,
+        )  # fmt: skip
+        out.append(RunJob(runner.number, order, self._yields_until(job)))
+
+    def _threads(self, now: float) -> int:
+        """Threads of a compile that starts now: all cores where it is alone, its share where others run or are queued.
+
+        A compile that has all cores keeps them while others start, until its end.
+        """
+        limits = self._limits
+        compiles = min(limits.slots, self._slots_used + sum(1 for _ in self._queue.ready(now)))
+        return limits.compile_threads or max(1, limits.cores // max(1, compiles))
+
+    def _start(
+        self, seat: Seat, gid: int, interpreter: wire.Interpreter, yields: float, now: float, out: list[Instruction]
+    ) -> None:
+        worker = Worker(next(self._numbers), seat, interpreter, since=now, story=[(now, "start")])
+        self.workers[worker.number] = worker
+        out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
+
+    def _yields_until(self, job: Job) -> float:
+        """Until when a job gives way: its client's program is in its first step, but where the client waits."""
+        return 0.0 if job.waiting else job.since + self._limits.yield_s

@@ -1,0 +1,142 @@
+"""What becomes of a job whose worker has ended with it, or has died. The scheduler alone, without processes."""
+
+from __future__ import annotations
+
+import pytest
+from precompiled.service.events import (
+    KillWorker,
+    RunJob,
+    StartWorker,
+    StopWorker,
+    Tick,
+    WorkerDone,
+    WorkerGone,
+    WorkerReady,
+)
+from support_scheduler import Host
+
+from precompiled import wire
+
+
+@pytest.mark.reason("died")
+def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
+    host = Host()
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    start = host.only(StartWorker, host.tell(WorkerGone(run.worker, "died", "SIGKILL")))
+    run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    assert run.job.attempt == 2
+    assert host.reply(host.tell(WorkerGone(run.worker, "died", "SIGKILL"))).code == "key-quarantined"
+    assert host.reply(host.submit("k")).code == "key-quarantined"
+    assert isinstance(host.reply(host.submit("k", uid=2)), wire.Accepted), "another user's key is another key"
+    host.now += 3600
+    host.tell(Tick())
+    assert isinstance(host.reply(host.submit("k")), wire.Accepted)
+    assert (host.counted("retried"), host.counted("failed")) == (1, 1)
+
+
+@pytest.mark.reason("timeout")
+def test_a_job_that_takes_too_long_is_killed_and_not_tried_again() -> None:
+    host = Host(job_timeout_s=100)
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    host.now += 101
+    assert host.only(KillWorker, host.tell(Tick())).reason == "timeout"
+    host.tell(WorkerDone(run.worker, wire.Finished(run.job.id, "k", "published", 1.0)))  # too late: ignored
+    reply = host.reply(host.tell(WorkerGone(run.worker, "died")))
+    assert reply.code == "key-quarantined" and "longer than 100 s" in reply.message
+
+
+def test_a_failed_compile_leaves_the_worker_alive() -> None:
+    host = Host()
+    number = host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    reply = host.reply(host.done(run, "failed", reason="boom", message="it is broken"))
+    assert (reply.code, reply.message) == ("compile-failed", "it is broken")
+    assert host.only(RunJob, host.submit("other")).worker == number
+
+
+@pytest.mark.reason("store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants")
+@pytest.mark.parametrize("code", ["store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants"])
+def test_what_the_store_does_not_take_is_said_to_be_that(code: str) -> None:
+    """A worker cannot leave a record of it there."""
+    host = Host()
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    reply = host.reply(host.done(run, "failed", reason=code, message="/x cannot be used. Make it usable"))
+    assert (reply.code, reply.message) == (code, "/x cannot be used. Make it usable")
+
+
+@pytest.mark.reason("device-lost")
+def test_a_worker_that_has_lost_its_gpu_leaves_and_the_graph_is_not_blamed() -> None:
+    host = Host()
+    number = host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    host.submit("next")
+    said = host.done(run, "failed", reason="device-lost", message="unspecified launch failure")
+    assert host.reply(said).code == "device-lost"
+    stopped = host.only(StopWorker, said)
+    assert (stopped.worker, stopped.reason) == (number, "device-lost")
+    assert not [order for order in said if isinstance(order, RunJob)], "it gets no other job"
+    other = host.only(StartWorker, said).worker
+    host.tell(WorkerGone(number, "device-lost"))
+    run = host.only(RunJob, host.tell(WorkerReady(other)))
+    assert run.job.key == "next"
+    host.done(run)
+    assert host.only(RunJob, host.submit("k")).job.key == "k", "the key is not quarantined"
+
+
+@pytest.mark.reason("gpu-unavailable")
+def test_a_worker_that_found_no_room_on_its_gpu_stays_and_the_graph_is_not_blamed() -> None:
+    host = Host()
+    host.warm()
+    said = host.done(host.only(RunJob, host.submit("k")), "failed", reason="gpu-unavailable", message="out of memory")
+    assert host.reply(said).code == "gpu-unavailable"
+    assert not [order for order in said if isinstance(order, StopWorker)]
+    assert host.only(RunJob, host.submit("k")).job.key == "k", "the key is not quarantined"
+
+
+def test_a_job_that_another_host_compiles_is_parked_and_holds_no_slot() -> None:
+    host = Host()
+    worker = host.warm()
+    first = host.only(RunJob, host.submit("a"))
+    assert first.job.may_park
+    host.submit("b")
+    # The next one has the slot at once; the parked one is asked for again later, at its old place.
+    assert host.only(RunJob, host.done(first, "parked", again_s=5.0)).job.key == "b"
+    assert host.scheduler.next_wake(host.now) is not None and host.scheduler.queue_depth == 1
+    host.done(host.all(RunJob)[-1])
+    assert not [item for item in host.tell(Tick()) if isinstance(item, RunJob)]
+    assert (host.scheduler.next_wake(host.now) or 99.0) <= 5.0
+    host.now += 5.1
+    again = host.only(RunJob, host.tell(Tick()))
+    assert (again.job.key, again.job.attempt, again.worker) == ("a", 1, worker)
+    said = host.done(again, "exists")
+    assert host.reply(said).state == "published"
+
+
+def test_a_parked_job_takes_no_threads_from_the_others() -> None:
+    host = Host(cores=4, slots=2, processes=2)
+    host.warm()
+    host.done(host.only(RunJob, host.submit("a")), "parked", again_s=30.0)
+    assert host.only(RunJob, host.submit("b")).job.compile_threads == 4
+
+
+@pytest.mark.reason("protocol")
+def test_a_worker_that_answers_for_another_job_is_killed() -> None:
+    host = Host()
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    said = host.tell(WorkerDone(run.worker, wire.Finished("other", "other", "published", 1.0)))
+    assert host.only(KillWorker, said).reason == "protocol"
+    host.only(StartWorker, host.tell(WorkerGone(run.worker, "protocol")))
+
+
+@pytest.mark.reason("protocol")
+def test_a_worker_that_gives_a_job_back_as_a_courier_may_is_ended() -> None:
+    """It would be given the same job again at once, without end."""
+    host = Host()
+    worker = host.warm()
+    host.submit("k")
+    said = host.done(host.only(RunJob), "kept")
+    assert host.only(KillWorker, said) == KillWorker(worker, "protocol")

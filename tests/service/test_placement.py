@@ -1,0 +1,157 @@
+"""Which worker gets which job, and when workers start and leave. The scheduler alone, without processes."""
+
+from __future__ import annotations
+
+import pytest
+from precompiled.service.events import (
+    KillWorker,
+    RunJob,
+    ShutDown,
+    StartWorker,
+    StopWorker,
+    Tick,
+    WorkerGone,
+    WorkerReady,
+)
+from support_scheduler import Host, interpreter
+
+
+def test_a_background_job_gives_way_at_first_and_a_waiting_one_never() -> None:
+    host = Host(yield_s=4.0, slots=2, processes=4)
+    background = host.only(StartWorker, host.submit("a"))
+    assert background.yields_until == host.now + 4
+    host.now += 3
+    waiting = host.only(StartWorker, host.submit("b", env="b", waiting=True))
+    assert waiting.yields_until == 0
+    runs = [host.only(RunJob, host.tell(WorkerReady(start.worker))) for start in (background, waiting)]
+    assert [run.yields_until for run in runs] == [host.now + 1, 0], "counted from the submit"
+
+
+def test_a_graph_that_is_expected_finds_its_worker_on_its_way() -> None:
+    host = Host(yield_s=4.0)
+    start = host.only(StartWorker, host.expect())
+    assert (start.uid, start.device, start.yields_until) == (1, "cpu", host.now + 4)
+    assert not host.expect(), "one is enough for as many as say so"
+    host.now += 3
+    assert host.reply(host.submit("k")).state == "queued"
+    assert host.all(StartWorker) == [start]
+    run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    assert (run.job.key, run.yields_until) == ("k", host.now + 4)
+
+
+def test_what_is_expected_takes_nothing_from_what_is_there() -> None:
+    host = Host(slots=2, processes=2)
+    host.submit("k")
+    assert not host.expect(env="b"), "a job has the slot that is left for its further ones"
+    full = Host(processes=1)
+    full.warm("a")
+    assert not full.expect(env="b"), "nobody's warm worker leaves for it"
+    assert not full.expect(env="a"), "which waits for it already"
+    stopping = Host()
+    stopping.tell(ShutDown())
+    assert not stopping.expect()
+
+
+def test_the_cores_are_shared_by_the_compiles_that_run_or_could() -> None:
+    host = Host(slots=4, processes=4, cores=16)
+
+    def threads(start: StartWorker) -> int:
+        found: int = host.only(RunJob, host.tell(WorkerReady(start.worker))).job.compile_threads
+        return found
+
+    assert threads(host.only(StartWorker, host.submit("alone"))) == 16
+    starts = [host.only(StartWorker, host.submit(key)) for key in ("b", "c", "d")]
+    host.submit("queued")
+    assert [threads(start) for start in starts] == [4, 4, 4], "no slot's share is less"
+    fixed = Host(slots=4, cores=16, compile_threads=3)
+    start = fixed.only(StartWorker, fixed.submit("a"))
+    assert fixed.only(RunJob, fixed.tell(WorkerReady(start.worker))).job.compile_threads == 3
+
+
+@pytest.mark.reason("start-timeout")
+def test_a_start_that_hangs_is_ended() -> None:
+    host = Host(start_timeout_s=10)
+    host.submit("k")
+    host.now += 11
+    assert host.only(KillWorker, host.tell(Tick())).reason == "start-timeout"
+
+
+def test_workers_are_per_user_environment_and_device() -> None:
+    host = Host(slots=9, processes=9)
+    for values in ({"env": "a"}, {"env": "b"}, {"env": "a", "device": "cuda:X"}, {"env": "a", "uid": 2}):
+        host.submit(f"k{values}", **values)
+    assert len(host.all(StartWorker)) == 4
+
+
+def test_a_device_gets_its_worker_when_its_first_graph_comes() -> None:
+    host = Host(slots=4, processes=4)
+    host.submit("k")
+    assert {start.device for start in host.all(StartWorker)} == {"cpu"}
+
+
+@pytest.mark.reason("evicted")
+def test_the_least_recently_used_idle_worker_makes_room() -> None:
+    host = Host(processes=2)
+    old, new = host.warm("a"), (setattr(host, "now", host.now + 1), host.warm("b"))[1]
+    said = host.submit("k", env="c")
+    assert host.only(StopWorker, said).worker == old
+    assert not [item for item in said if isinstance(item, StartWorker)]
+    # Its slot is kept for the newcomer: a job that could run at once does not slip in.
+    assert not [item for item in host.submit("k2", env="b") if isinstance(item, RunJob)]
+    start = host.only(StartWorker, host.tell(WorkerGone(old, "evicted")))
+    assert start.interpreter == interpreter("c")
+    assert new in host.scheduler.workers
+
+
+def test_idle_workers_are_released() -> None:
+    host = Host(slots=2, processes=3, worker_idle_s=900, extra_idle_s=30)
+    runs = []
+    for key in ("k1", "k2"):
+        start = host.only(StartWorker, host.submit(key))
+        runs.append(host.only(RunJob, host.tell(WorkerReady(start.worker))))
+        host.said.clear()
+    for run in runs:
+        host.done(run)
+    host.now += 31
+    host.only(StopWorker, host.tell(Tick()))
+    host.now += 900
+    host.only(StopWorker, host.tell(Tick()))
+
+
+@pytest.mark.reason("recycled")
+def test_a_worker_is_recycled_after_its_last_job_and_replaced_when_there_is_work() -> None:
+    host = Host(jobs_per_worker=3)
+    number = host.warm()
+    second = host.only(RunJob, host.submit("second"))
+    host.submit("third")
+    said = host.done(second)
+    third = host.only(RunJob, said)
+    assert third.worker == number and not host.all(StopWorker), "two jobs are not three"
+    host.now += 10_000_000
+    host.done(third)
+    assert (host.only(StopWorker).worker, host.only(StopWorker).reason) == (number, "recycled")
+    assert not host.tell(WorkerGone(number, "recycled")) and not host.scheduler.workers, "without work, no successor"
+    assert host.only(StartWorker, host.submit("fourth")).worker != number
+
+
+@pytest.mark.parametrize(("processes", "at_once"), [(3, True), (2, False)])
+def test_a_recycled_worker_costs_no_other_environment_its_own(processes: int, at_once: bool) -> None:
+    host = Host(processes=processes, jobs_per_worker=2)
+    other, number = host.warm("b"), host.warm("a")
+    run = host.only(RunJob, host.submit("k"))
+    host.submit("next")
+    said = host.done(run)
+    assert host.only(StopWorker, said).worker == number
+    if not at_once:
+        assert not [item for item in said if isinstance(item, StartWorker)], "there is no place for it yet"
+        said = host.tell(WorkerGone(number, "recycled"))
+    start = host.only(StartWorker, said)
+    assert start.interpreter == interpreter("a") and other in host.scheduler.workers
+    assert host.only(RunJob, host.tell(WorkerReady(start.worker))).job.key == "next"
+
+
+def test_never_more_slots_than_allowed() -> None:
+    host = Host(slots=2, processes=8)
+    for number in range(6):
+        host.submit(f"k{number}", env=str(number))
+    assert len(host.all(StartWorker)) == 2

@@ -1,0 +1,90 @@
+"""What follows from workers that do not start. The scheduler alone, without processes."""
+
+from __future__ import annotations
+
+import pytest
+from precompiled.service.events import (
+    Reply,
+    RunJob,
+    StartWorker,
+    StopWorker,
+    Tick,
+    WorkerGone,
+    WorkerReady,
+)
+from precompiled.service.start_failures import HOST_FULL_S, MAX_HOST_FULL
+from support_scheduler import Host
+
+from precompiled import wire
+
+
+def test_an_environment_that_starts_no_worker_is_not_tried_for_what_is_expected() -> None:
+    host = Host(start_refused_s=60.0)
+    start = host.only(StartWorker, host.expect())
+    host.tell(WorkerGone(start.worker, "exit", "no such interpreter"))
+    assert not host.expect()
+    host.now += 61
+    host.tell(Tick())
+    assert host.expect()
+
+
+def test_a_graph_has_all_its_tries_after_a_start_that_nobody_had_asked_for() -> None:
+    host = Host()
+    for _ in range(3):
+        start = host.only(StartWorker, host.expect())
+        host.tell(WorkerGone(start.worker, "exit"))
+        host.now += 3600
+        host.tell(Tick())
+    start = host.only(StartWorker, host.submit("k"))
+    retried = host.only(StartWorker, host.tell(WorkerGone(start.worker, "exit")))
+    assert host.only(Reply, host.tell(WorkerGone(retried.worker, "exit"))).message.code == "worker-cannot-start"
+
+
+def test_a_worker_that_was_expected_in_vain_leaves_like_any_other() -> None:
+    host = Host(worker_idle_s=900.0)
+    start = host.only(StartWorker, host.expect())
+    host.tell(WorkerReady(start.worker))
+    host.now += 901
+    assert host.only(StopWorker, host.tell(Tick())).worker == start.worker
+    host.tell(WorkerGone(start.worker, "idle"))
+    assert not host.expect(), "graphs come to nothing here: not each time anew"
+    assert host.only(StartWorker, host.submit("k"))
+
+
+def test_an_environment_that_cannot_start_fails_its_jobs_and_is_refused_for_a_while() -> None:
+    host = Host()
+    first = host.only(StartWorker, host.submit("k"))
+    second = host.only(StartWorker, host.tell(WorkerGone(first.worker, "died", "no torch")))
+    reply = host.reply(host.tell(WorkerGone(second.worker, "died", "no torch")))
+    assert reply.code == "worker-cannot-start" and "no torch" in reply.message
+    assert host.reply(host.submit("k2")).code == "worker-cannot-start"
+    assert isinstance(host.reply(host.submit("k3", env="b")), wire.Accepted)
+    host.now += 61
+    assert isinstance(host.reply(host.submit("k4")), wire.Accepted)
+
+
+@pytest.mark.reason("host-full")
+def test_a_host_without_room_is_tried_again_and_not_held_against_the_interpreter() -> None:
+    """Another user may have taken all processes."""
+    host = Host()
+    host.submit("k")
+    for _ in range(MAX_HOST_FULL - 1):
+        worker = host.all(StartWorker)[-1].worker
+        assert not [item for item in host.tell(WorkerGone(worker, "host-full")) if isinstance(item, StartWorker)]
+        assert host.scheduler.next_wake(host.now) == pytest.approx(HOST_FULL_S)
+        host.now += HOST_FULL_S
+        host.only(StartWorker, host.tell(Tick()))
+    host.done(host.only(RunJob, host.tell(WorkerReady(host.all(StartWorker)[-1].worker))))
+    assert not host.scheduler.jobs
+
+
+@pytest.mark.reason("worker-cannot-start")
+def test_a_host_that_never_has_room_refuses_in_the_end() -> None:
+    host = Host()
+    host.submit("k", id="mine")
+    for _ in range(MAX_HOST_FULL + 2):
+        host.tell(WorkerGone(host.all(StartWorker)[-1].worker, "host-full", "no process is left"))
+        host.now += HOST_FULL_S
+        host.tell(Tick())
+    reply = host.all(Reply)[-1].message
+    assert (reply.code, reply.id) == ("worker-cannot-start", "mine") and "no process is left" in reply.message
