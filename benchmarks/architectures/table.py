@@ -1,32 +1,39 @@
-"""Each architecture in training and in inference: by two processes, one with nothing cached and the next one."""
+"""A table of architectures: is each compiled by the daemon, hit in the next process, and equal to eager?
+
+`make architectures` (`python -m benchmarks.architectures`). Exit status 1 when one row is not as it should be.
+`--made-up KIND`, with a CUDA build of torch: on a made-up GPU (docs/explanation/made-up-cuda.md), whose kernels do not
+run. No value is compared there. A row is right if each kernel that the second process loads is a cubin for that GPU,
+and that process has started no other. If a kernel computes a graph's size, the graph differs there: the row says so.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from benchmarks.architectures.rows import Name
-from benchmarks.harness.answers import answers_of
+from benchmarks.architectures.rows import ArchitectureRow, Name, chosen_rows, report_of_architectures, rows_parser
+from benchmarks.harness.answers import answers_in_turn
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import Host, fresh_host
-from benchmarks.models.zoo import ARCHITECTURES
+from benchmarks.harness.hosts import Command, Host, fresh_host, with_precompiled
+from benchmarks.harness.made_up import run_on_made_up_gpu
+from benchmarks.harness.result import list_counts
+from benchmarks.harness.state import WAIT_S
+from benchmarks.harness.table_command import Report, run_table
+from precompiled.made_up_cuda import activate
+from precompiled.made_up_cuda.kinds import KINDS
 
 # Far above what a row takes on a loaded 2-core machine: nothing hangs for ever.
-WAIT_S, ROW_LIMIT_S = 600.0, 900.0
+ROW_LIMIT_S = 900.0
 SHOWN = 4  # differences of a row
 
 
 @dataclass
-class Row:
-    """One architecture in training or inference, in a process with nothing cached and in the next one."""
+class Row(ArchitectureRow):
+    """It runs in a process with nothing cached, and in the next one."""
 
-    architecture: str
-    kind: str
-    task: str
     graphs: int = 0
     by_daemon: int = 0  # of them
     rest: dict[str, int] = field(default_factory=dict)  # reason -> graphs that were not
@@ -57,11 +64,10 @@ class Row:
 
     def cells(self) -> list[str]:
         share = f"{self.by_daemon} ({self.by_daemon / self.graphs:.0%})" if self.graphs else "none"
-        reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(self.rest.items()))
         compared = "error" if self.errors else "no" if self.different else "not compared" if self.target else "yes"
         made = ", ".join(f"{number} {name}" for name, number in sorted(self.cubins.items()))
         return [
-            self.architecture, self.kind, self.task, str(self.graphs), share, reasons,
+            self.architecture, self.kind, self.task, str(self.graphs), share, list_counts(self.rest),
             f"{self.hits} of {self.second_graphs}", compared, str(self.compiles),
             *([made or "none new", str(len(self.started))] if self.target else []), f"{self.seconds:.0f} s",
         ]  # fmt: skip
@@ -94,37 +100,24 @@ def examine(names: Sequence[Name], say: Say, device: str = "cpu", target: str = 
 
 
 def _run(host: Host, names: Sequence[Name], device: str, caches: str, say: Say) -> dict[Name, dict[str, Any]]:
-    """What the program found for each, all in one process; in another one from where a process died.
-
-    ``caches``: a folder of Inductor's and Triton's, for GPUs: what the second process has is out of the artifacts.
+    """What the program found for each. ``caches``: a folder of Inductor's and Triton's, for GPUs: what the second
+    process has is out of the artifacts.
     """
     found: dict[Name, dict[str, Any]] = {}
-    errors = host.root / "program.log"
-    while waiting := [name for name in names if name not in found]:
-        begun = waiting[0]
-        for answer in _answers(host, waiting, device, caches, errors):
-            if "begun" in answer:
-                begun = (answer["begun"][0], answer["begun"][1])
-                continue
-            found[begun] = answer
-            say(_progress(begun, answer, len(found), len(names)))
-        if begun not in found:
-            found[begun] = {"error": f"the process ended:\n{errors.read_text()[-2000:]}"}
-            say(_progress(begun, found[begun], len(found), len(names)))
-    return found
-
-
-def _answers(
-    host: Host, names: Sequence[Name], device: str, caches: str, errors: Path
-) -> Iterator[dict[str, Any]]:  # fmt: skip
     own = {}
     if device != "cpu":
         folder = host.root / caches
         own = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-    spec = {"rows": names, "wait_s": WAIT_S, "device": device}
-    command = host.command(spec, hook=True, program="architectures.program", extra=own)
-    argv = [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]]
-    return answers_of({**command, "argv": argv}, errors, ROW_LIMIT_S)
+
+    def command(waiting: Sequence[Name]) -> Command:
+        spec = {"rows": waiting, "wait_s": WAIT_S, "device": device}
+        return with_precompiled(host.command(spec, hook=True, program="architectures.program", extra=own))
+
+    errors = host.root / "program.log"
+    for name, answer in answers_in_turn(names, command, errors, ROW_LIMIT_S):
+        found[name] = answer or {"error": f"the process ended:\n{errors.read_text()[-2000:]}"}
+        say(_progress(name, found[name], len(found), len(names)))
+    return found
 
 
 def _progress(name: Name, answer: dict[str, Any], done: int, of: int) -> str:
@@ -137,7 +130,7 @@ def _progress(name: Name, answer: dict[str, Any], done: int, of: int) -> str:
 
 def _row(name: Name, first: dict[str, Any], second: dict[str, Any], target: str) -> Row:
     architecture, task = name
-    row = Row(architecture, ARCHITECTURES[architecture].kind, task, target=target)
+    row = Row(architecture, task, target=target)
     for title, answer in (("nothing cached", first), ("next process", second)):
         if answer["error"]:
             row.errors.append(f"{title}: {answer['error']}")
@@ -161,3 +154,23 @@ def _row(name: Name, first: dict[str, Any], second: dict[str, Any], target: str)
     row.cubins, row.started = second.get("cubins", {}), second.get("started", [])
     row.hits = sum(report["source"] == "hit" for report in second.get("reports", []))
     return row
+
+
+def main() -> int:
+    parser = rows_parser("architectures", __doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the models are")
+    parser.add_argument("--made-up", choices=KINDS, metavar="KIND", help=f"on a made-up GPU ({', '.join(KINDS)})")
+    arguments = parser.parse_args()
+    names = chosen_rows(parser, arguments)
+    if arguments.made_up and not activate.is_active():
+        return run_on_made_up_gpu("architectures", sys.executable, arguments.made_up)
+
+    def measure(say: Say) -> Report:
+        device, target = arguments.device, ""
+        if arguments.made_up:
+            kind = KINDS[arguments.made_up]
+            device, target = "cuda", f"sm_{kind.major}{kind.minor}"
+            say(f"A made-up {kind.name}: no kernel runs, and no value is compared.")
+        return report_of_architectures(headers(target), examine(names, say, device, target))
+
+    return run_table(arguments, measure)

@@ -14,13 +14,11 @@ import torch
 
 from benchmarks.edits.edits import NANOGPT, Edit
 from benchmarks.harness.hosts import LIMIT_S, PACKAGES, ROOT, BenchmarkError, Command, Host, run_command
-from benchmarks.models.compare import differences
+from benchmarks.harness.state import WAIT_S
+from benchmarks.models.compare import differences_of_steps
 
-# As benchmarks/programs compares: a step's weights have the rounding of all steps before it.
-OF_LARGEST_GRADIENT = 1e-5
 # Of losses that a script prints with four digits, eager or compiled.
 LOSS_RTOL = 2e-3
-WAIT_S = 600.0
 SMALL = ("--n_layer=1", "--n_embd=32", "--n_head=2", "--block_size=16", "--eval_iters=1")
 
 
@@ -89,16 +87,15 @@ class Project:
 
 def unequal(got: Any, expected: Any) -> list[str]:
     """In what the steps of two runs of one program differ."""
+    if not all(isinstance(value, float) for value in [*got, *expected]):
+        return differences_of_steps(got, expected)
     if len(got) != len(expected):
         return [f"{len(got)} steps, not {len(expected)}"]
-    found = []
-    for number, (left, right) in enumerate(zip(got, expected, strict=True)):
-        if isinstance(left, float):
-            if not abs(left - right) <= LOSS_RTOL * abs(right):
-                found.append(f"step {number}: the loss is {left}, not {right}")
-        else:
-            found += [f"step {number}: {text}" for text in differences(left, right, of_largest=OF_LARGEST_GRADIENT)]
-    return found
+    return [
+        f"step {number}: the loss is {left}, not {right}"
+        for number, (left, right) in enumerate(zip(got, expected, strict=True))
+        if not abs(left - right) <= LOSS_RTOL * abs(right)
+    ]
 
 
 def _copy(source: Path, target: Path) -> None:

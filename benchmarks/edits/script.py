@@ -13,7 +13,6 @@ import json
 import re
 import runpy
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 _ITERATION = re.compile(r"^iter \d+: loss ([\d.]+), time ([\d.]+)ms", re.MULTILINE)
@@ -27,22 +26,14 @@ def main() -> None:
     with contextlib.redirect_stdout(said):
         runpy.run_path(str(script), run_name="__main__")
 
-    from torch._dynamo.utils import counters
-
-    import precompiled
-    from precompiled.client.process import PROCESS
+    from benchmarks.harness import state
 
     iterations = _ITERATION.findall(said.getvalue())
-    waited = precompiled.wait(600.0)
-    if PROCESS.packages is not None:
-        PROCESS.packages.flush()
     found = {
         "first_s": float(iterations[0][1]) / 1000,
         "losses": [float(loss) for loss, _time in iterations],
-        "waited": waited,
-        "traced": counters["frames"].get("total", 0),
-        "reports": [vars(graph) for graph in precompiled.report()],
-        "functions": [asdict(report) for report in precompiled.package_report()],
+        "waited": state.waited(),
+        **state.counted(),
     }
     print(json.dumps(found), flush=True)
 

@@ -1,24 +1,35 @@
-"""Each program once to fill both caches; then each edit of it, and ours and plain torch.compile in turns."""
+"""Starts after an edit: is traced what has to be, and what takes the first step beside torch.compile's warm start?
+
+`make edits` (`python -m benchmarks.edits`). Each program fills the store and Inductor's cache once. After each edit it
+is run again with precompiled (mode eager, packages on, as by default), and as plain torch.compile. A first step is all
+from before the first compiled call to the end of the first training step: evaluations too, imports not. The exit status
+is 1 when something else was traced than what has to be, a step's values are not plain's, or the goal is missed by the
+median of an edit after which nothing has to be traced.
+"""
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from benchmarks.edits.edits import ALL, Edit
+from benchmarks.edits.edits import ALL, EDITS, Edit
 from benchmarks.edits.projects import Project, Run, unequal
+from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import BenchmarkError, fresh_host
-from benchmarks.harness.result import spread
+from benchmarks.harness.result import save, spread
+from benchmarks.harness.table_command import MeasuredRow, Report, add_markdown, add_only, report_of, run_table
 
 GOAL = 0.5  # of the first step after an edit: ours over torch.compile's warm start
 
 
 @dataclass
-class Row:
+class Row(MeasuredRow):
     """One edit, in as many forms as there are samples."""
 
     edit: Edit
@@ -27,8 +38,10 @@ class Row:
     frames: list[int] = field(default_factory=list)  # that Dynamo traced
     ours_s: list[float] = field(default_factory=list)
     plain_s: list[float] = field(default_factory=list)
-    different: list[str] = field(default_factory=list)  # from what plain torch.compile gives after the edit
-    error: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.edit.program}, {self.edit.what}"
 
     @property
     def ratios(self) -> list[float]:
@@ -62,10 +75,8 @@ class Row:
         return {"program": self.edit.program, "edit": self.edit.what, "traced": sorted(self.traced), **kept}
 
     def remarks(self) -> list[str]:
-        if self.error or self.different:
-            return [self.error, *self.different[:4]]
-        if self.as_expected:
-            return []
+        if self.error or self.different or self.as_expected:
+            return super().remarks()
         return [f"traced {', '.join(sorted(self.traced)) or 'nothing'} ({', '.join(map(str, self.frames))} frames); "
                 f"to be traced: {', '.join(sorted(self.expected)) or 'nothing'}"]  # fmt: skip
 
@@ -121,3 +132,36 @@ def _sample(row: Row, sides: dict[str, Project], number: int) -> None:
 
 def _traced(run: Run) -> frozenset[str]:
     return frozenset(name for name, state in run.functions.items() if state == "traced")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.edits", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small models, one sample: no figures to be quoted")
+    add_only(parser, "these programs")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="samples of each edit, by default 3")
+    add_markdown(parser)
+    arguments = parser.parse_args()
+    wanted = chosen(parser, arguments.only, dict.fromkeys(edit.program for edit in EDITS))
+    edits = [edit for edit in EDITS if edit.program in wanted]
+
+    def measure(say: Say) -> Report:
+        rows = examine(edits, 1 if arguments.quick else arguments.repeats, arguments.quick, say)
+        return report(rows, save({"rows": [row.raw() for row in rows]}, arguments.quick, "edits"))
+
+    return run_table(arguments, measure)
+
+
+def report(rows: Sequence[Row], path: Path) -> Report:
+    """``path``: where the raw samples are."""
+    right = sum(row.right for row in rows)
+    untraced = [row for row in rows if not row.error and not row.expected]
+    ratios = [ratio for row in untraced for ratio in row.ratios]
+    missed = [row for row in untraced if not row.met]
+    totals = f"{right} of {len(rows)} edits: traced was what had to be, and the steps are plain's."
+    if ratios:
+        totals += (
+            f" Where nothing had to be traced: ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to "
+            f"{max(ratios):.2f}), goal {GOAL}, missed by {len(missed)} of {len(untraced)}."
+        )
+    totals += f"\nRaw samples: {path}\n"
+    return report_of(HEADERS, rows, totals, passed=right == len(rows) and not missed)

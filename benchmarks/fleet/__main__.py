@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.fleet import bucket
 from benchmarks.fleet.simulate import HEADERS, TITLE, Outcome, Plan, row, run
 from benchmarks.harness.console import begin, chosen
-from benchmarks.harness.result import Table, machine, write_part
+from benchmarks.harness.result import Table, measured_on, write_part
 from precompiled.remote import keys, trusting
 
 MAX_DUPLICATES = 0.001
@@ -74,9 +74,7 @@ def main() -> int:
     table = Table(TITLE, HEADERS, [row(place, outcome) for place, outcome in outcomes])
     print("\n" + table.text() + "\n")
     if arguments.docs:
-        facts = machine()
-        about = f"On {facts['cores']} cores ({facts['cpu']}), load {facts['load']:.1f} at the end, {facts['commit']}:"
-        write_part("`make bench-fleet ARGS=--docs`", [about, table.text()], "guides/fleet.md")
+        write_part("`make bench-fleet ARGS=--docs`", [measured_on(), table.text()], "guides/fleet.md")
     bad = [
         place for place, outcome in outcomes
         if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted

@@ -1,16 +1,17 @@
-"""What a program of a benchmark prints, line by line, while it runs."""
+"""What a program of a benchmark prints, line by line, while it runs; and what it answers for each of its rows."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.harness.hosts import Command
 
+Name = TypeVar("Name")
 
 def answers_of(command: Command, errors: Path, limit_s: float) -> Iterator[dict[str, Any]]:
     """Each line of JSON, until the program ends; it is killed where a line takes longer than ``limit_s``, and where
@@ -35,3 +36,20 @@ def answers_of(command: Command, errors: Path, limit_s: float) -> Iterator[dict[
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def answers_in_turn(
+    names: Sequence[Name], command: Callable[[Sequence[Name]], Command], errors: Path, limit_s: float
+) -> Iterator[tuple[Name, dict[str, Any] | None]]:
+    """Each row with its answer. One process runs all rows in turn; if it dies in a row, that row's answer is None, and
+    another process runs the rest.
+
+    ``command``: the process for rows. Before a row it prints ``{"begun": ...}``, so that each row has the whole limit.
+    """
+    waiting = list(names)
+    while waiting:
+        for answer in answers_of(command(tuple(waiting)), errors, limit_s):
+            if "begun" not in answer:
+                yield waiting.pop(0), answer
+        if waiting:
+            yield waiting.pop(0), None

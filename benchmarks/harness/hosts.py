@@ -70,6 +70,12 @@ class Host:
         }
         return python_path.with_hook(found) if hook else found
 
+    def temporary(self) -> dict[str, str]:
+        """The variable of a directory for temporary files: what libraries leave there is removed with the host."""
+        path = self.root / "temporary"
+        path.mkdir(exist_ok=True)
+        return {"TMPDIR": str(path)}
+
     def command(
         self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None,
         program: str = "models.program",
@@ -174,6 +180,11 @@ class Child:
         found = self.answer()
         self._process.wait(LIMIT_S)
         return found
+
+
+def with_precompiled(command: Command) -> Command:
+    """The same command, by `precompiled run`."""
+    return {**command, "argv": [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]]}
 
 
 def _program(name: str, spec: Mapping[str, Any]) -> list[str]:

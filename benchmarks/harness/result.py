@@ -8,7 +8,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,17 @@ def machine() -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "commit": commit.stdout.strip(),
     }
+
+
+def measured_on() -> str:
+    """The machine, in the words that precede a table in docs/."""
+    facts = machine()
+    return f"On {facts['cores']} cores ({facts['cpu']}), load {facts['load']:.1f} at the end, {facts['commit']}:"
+
+
+def list_counts(counts: Mapping[str, int]) -> str:
+    """The names in order, each with its number."""
+    return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
 
 
 def spread(values: Sequence[float]) -> str:

@@ -1,15 +1,29 @@
-"""Each row's artifacts made by a daemon's worker, then interpreted in another process; what comes of each kernel."""
+"""What artifacts for CUDA compute, without a GPU: their Triton kernels by Triton's interpreter, against eager.
+
+`make interpreter` (`python -m benchmarks.interpreter`), on the made-up device
+(docs/explanation/made-up-cuda.md), with a CUDA build of torch in an environment of its own (5 GB); an hour on 2 cores.
+The exit status is 1 when a row or a kernel is not equal to eager, except rows that cannot be had here (WITHOUT).
+"""
 
 from __future__ import annotations
 
+import argparse
+import functools
+import json
+import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import Any
 
-from benchmarks.harness.answers import answers_of
+from benchmarks.harness.answers import answers_in_turn
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import Command, Host, fresh_host
+from benchmarks.harness.hosts import ROOT, Command, Host, fresh_host, with_precompiled
+from benchmarks.harness.made_up import run_on_made_up_gpu
+from benchmarks.harness.result import markdown
+from benchmarks.harness.table_command import Report, add_files, add_only, read_records, report_of, run_table
 
 ROW_LIMIT_S = 900.0
 LOT = 20
@@ -18,6 +32,16 @@ ADDRESSES = "OutsideOfArguments"
 # Of a kernel. "stopped": it ran, and its row came to no result, because of another. "unreached": an artifact has it,
 # and no call of the row came to it.
 KERNEL_STATES = ("equal", "wrong", "not runnable", "stopped", "unreached")
+
+# Which eager cannot run on the made-up device, or no artifact has; docs/reference/benchmarks.md says why of each.
+WITHOUT = frozenset({
+    "operator_of_a_library", "numpy_functions", "numpy_methods_and_operators", "all_dynamic_with_floats_of_modules",
+    "attention_flash_attention", "frozen_linear", "frozen_convolution", "freezing_by_option",
+    "cpp_wrapper", "cpp_wrapper_of_any_size", "compiled_autograd_module_hooks",
+})  # fmt: skip
+TOTALS = [
+    "", "rows", "equal", "wrong", "not to the end", "Triton kernels", "with a launcher", "tried", *KERNEL_STATES,
+]  # fmt: skip
 
 
 @dataclass
@@ -42,6 +66,13 @@ class Row:
     @property
     def tried(self) -> int:
         return len(self.kernels) - self.count("unreached")
+
+    @property
+    def right(self) -> bool:
+        return self.state == "equal"
+
+    def remarks(self) -> list[str]:
+        return [] if self.right else [f"{self.state}: {self.why}"]
 
     def cells(self) -> list[str]:
         counts = [self.tried, *(self.count(state) for state in KERNEL_STATES)]
@@ -117,20 +148,15 @@ def examine(names: Sequence[str], say: Say) -> Iterator[Row]:
 
 
 def _run(host: Host, names: Sequence[str], say: Say, *, interpret: bool) -> dict[str, dict[str, Any]]:
-    """What the program told of each row, all in one process; in another one from where a process died."""
+    """What the program told of each row."""
     found: dict[str, dict[str, Any]] = {}
-    while waiting := [name for name in names if name not in found]:
-        begun = waiting[0]
-        for answer in answers_of(command(host, waiting, interpret=interpret), host.root / "program.log", ROW_LIMIT_S):
-            if "begun" in answer:
-                begun = answer["begun"]
-                continue
-            found[begun] = answer
-            say(f"{len(found)}/{len(names)} {_progress(begun, answer, interpret)}")
-        if begun not in found:
-            log = (host.root / "program.log").read_text()
-            found[begun] = {"error": f"the process ended: {' '.join(log[-400:].split())}"}
-            say(f"{len(found)}/{len(names)} {begun}: the process ended")
+    log = host.root / "program.log"
+    commands = functools.partial(command, host, interpret=interpret)
+    for name, answer in answers_in_turn(names, commands, log, ROW_LIMIT_S):
+        ended = f"the process ended: {' '.join(log.read_text()[-400:].split())}"
+        found[name] = answer or {"error": ended}
+        told = _progress(name, answer, interpret) if answer else f"{name}: {ended}"
+        say(f"{len(found)}/{len(names)} {told}")
     return found
 
 
@@ -150,5 +176,124 @@ def command(host: Host, names: Sequence[str], *, interpret: bool) -> Command:
     interpreted = {"TRITON_INTERPRET": "1", "PRECOMPILED_MODE": "lookup", "TORCHINDUCTOR_CACHE_DIR": cache}
     extra = interpreted if interpret else {}
     spec = {"rows": list(names), "interpret": interpret}
-    found = host.command(spec, hook=True, extra=extra, program="interpreter.program")
-    return {**found, "argv": [sys.executable, "-m", "precompiled", "run", "--", *found["argv"]]}
+    return with_precompiled(host.command(spec, hook=True, extra=extra, program="interpreter.program"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.interpreter", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--torch", default="2.15.0", metavar="VERSION", help="whose CUDA build (2.15.0)")
+    parser.add_argument("--device", default="h100", metavar="KIND", help="the made-up GPU (h100)")
+    add_only(parser, "rows with this word")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth row: a look, no figure")
+    add_files(
+        parser, json="write each row there; those that it has are not run again",
+        read="run nothing: such a file has what was found", docs="tables of docs/reference/benchmarks.md",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    if not arguments.read and not os.environ.get("CUDA_MADE_UP"):
+        return _on_made_up(arguments.torch, arguments.device)
+
+    def measure(say: Say) -> Report:
+        rows = [row_of(told) for record in read_records(arguments) for told in record]
+        for row in [] if arguments.read else examine(_names(parser, arguments, rows), say):
+            rows.append(row)
+            if arguments.json:
+                arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        return report(rows)
+
+    return run_table(arguments, measure, width=170, mark="make interpreter ARGS=--docs")
+
+
+def report(rows: Sequence[Row]) -> Report:
+    found = report_of(HEADERS, rows, passed=is_right(rows))
+    totals, reasons = _totals(rows), _reasons(rows)
+    found.tables += [(TOTALS, totals), (["why", "kernels or rows"], reasons)]
+    found.parts = [markdown(TOTALS, totals), *([markdown(["why", "of"], reasons)] if reasons else [])]
+    return found
+
+
+def is_right(rows: Sequence[Row]) -> bool:
+    states = {state for _name, state, _why in _kernels(rows).values()}
+    return (
+        "equal" in states
+        and states.isdisjoint(("wrong", "not runnable"))
+        and all(
+            row.state == "equal"
+            or (row.state in ("no row", "no artifact") and row.name.removeprefix("corpus ") in WITHOUT)
+            for row in rows
+        )
+    )
+
+
+def _on_made_up(version: str, device: str) -> int:
+    """The same command in the environment that has the CUDA build, on a host with the device."""
+    sys.path.insert(0, str(ROOT / "tests" / "versions"))
+    environments = import_module("environments")
+
+    print("NOT ON A GPU: the device is made up, its kernels are run by Triton's interpreter.", flush=True)
+    try:
+        python = environments.python_of(version)
+    except environments.Unavailable as error:
+        print(f"torch {version}: {error}")
+        return 1
+    return run_on_made_up_gpu("interpreter", str(python), device)
+
+
+def _names(parser: argparse.ArgumentParser, arguments: argparse.Namespace, known_rows: Sequence[Row]) -> list[str]:
+    """What is asked for, without what is known."""
+    from benchmarks.interpreter.rows import rows
+
+    known = rows()
+    wanted = [word for item in arguments.only or [] for word in item.split(",")]
+    if unknown := [word for word in wanted if not any(word in row.split() for row in known)]:
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(known)}")
+    chosen = [row for row in known if not wanted or set(wanted) & set(row.split())][:: arguments.every]
+    return [name for name in chosen if name not in {row.name for row in known_rows}]
+
+
+def _kernels(rows: Sequence[Row]) -> dict[str, tuple[str, str, str]]:
+    """Distinct kernels; what is worst of one that several rows have, but equal rather than stopped."""
+    worst = ("wrong", "not runnable", "equal", "stopped", "unreached")
+    found: dict[str, tuple[str, str, str]] = {}
+    for row in rows:
+        for digest, kernel in row.kernels.items():
+            if digest not in found or worst.index(kernel[1]) < worst.index(found[digest][1]):
+                found[digest] = kernel
+    return found
+
+
+def _states(rows: Sequence[Row], *states: str) -> int:
+    return sum(row.state in states for row in rows)
+
+
+def _totals(rows: Sequence[Row]) -> list[list[str]]:
+    groups = dict.fromkeys(row.name if row.name.startswith("model ") else row.name.split()[0] for row in rows)
+    table = []
+    for group in [*groups, "all"]:
+        part = [row for row in rows if group == "all" or row.name.startswith(group)]
+        kernels = _kernels(part)
+        counts = {state: sum(found == state for _n, found, _w in kernels.values()) for state in KERNEL_STATES}
+        equal, wrong = _states(part, "equal"), _states(part, "wrong")
+        numbers = (
+            len(part), equal, wrong, len(part) - equal - wrong, len(kernels),
+            len({digest for row in part for digest in row.brought}), len(kernels) - counts["unreached"],
+            *counts.values(),
+        )  # fmt: skip
+        table.append([group, *map(str, numbers)])
+    assert all(len(row) == len(TOTALS) for row in table)
+    return table
+
+
+def _reasons(rows: Sequence[Row]) -> list[list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, state, why in _kernels(rows).values():
+        if state == "not runnable":
+            found.setdefault(f"kernel: {why}", []).append(name)
+    for row in rows:
+        if row.state not in ("equal", "wrong"):
+            why = re.split(r"\. | \(", row.why)[0][:120]  # the first sentence
+            found.setdefault(f"{row.state}: {why}", []).append(row.name.removeprefix("corpus "))
+    return [[f"`{why}`", f"{len(names)}: {', '.join(names)}"] for why, names in found.items()]

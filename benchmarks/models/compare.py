@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
 # Of models in their real size, whose gradients are sums of so many terms that single elements say nothing: a tensor as
 # a whole may be off by this part of its norm, or of a hundredth of the largest gradient's. What is wrong is off by all.
 OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
+
+# Of the steps of a training: a step's weights have the rounding of all steps before it.
+OF_LARGEST_AFTER_STEPS = 1e-5
 
 Tensors = Mapping[str, torch.Tensor | None]
 
@@ -75,6 +78,17 @@ def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGE
         return ""
 
     return _compared(got, expected, off)
+
+
+def differences_of_steps(
+    got: Sequence[Tensors], expected: Sequence[Tensors], *, half: bool = False
+) -> list[str]:  # fmt: skip
+    """The differences of each step. ``half``: in half precision, where whole tensors are compared, by their norms."""
+    found = [] if len(got) == len(expected) else [f"{len(got)} steps, not {len(expected)}"]
+    for number, (left, right) in enumerate(zip(got, expected, strict=False)):
+        off = unlike(left, right) if half else differences(left, right, of_largest=OF_LARGEST_AFTER_STEPS)
+        found += [f"step {number}: {text}" for text in off]
+    return found
 
 
 def of_other_kind(got: Tensors, expected: Tensors) -> list[str]:

@@ -1,8 +1,13 @@
-"""All rows by a daemon, and what is not equal to eager by plain ``torch.compile`` as well."""
+"""Every operator that torch has samples for: is it compiled by the daemon, and equal to eager?
+
+`make operators` (`python -m benchmarks.operators`); about an hour on 2 cores. The exit status is 1 when a row differs
+from eager and plain torch.compile's does not, or of more than 1 % of the rows a graph was compiled in the client.
+"""
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +18,12 @@ from typing import Any
 
 from benchmarks.harness.answers import answers_of
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import Host, fresh_host
+from benchmarks.harness.hosts import Host, fresh_host, with_precompiled
+from benchmarks.harness.table_command import Report, add_files, add_only, read_records, run_table
+from benchmarks.operators import samples
 from benchmarks.operators.samples import Row
 
+IN_PROCESS = 0.01  # of all rows, at most
 # Rows in one function, so in one graph where nothing breaks it; and what no group takes on a loaded machine.
 GROUP, GROUP_LIMIT_S = 24, 1800.0
 CLIENTS = 2
@@ -145,5 +153,80 @@ def _run(host: Host, groups: list[list[Row]], name: str, say: Say, *, hook: bool
 def _answers(host: Host, groups: list[list[Row]], errors: Path, *, hook: bool) -> Iterator[Answer]:
     extra = {"PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
     command = host.command({"groups": groups}, hook=hook, extra=extra, program="operators.program")
-    before = [sys.executable, "-m", "precompiled", "run", "--"] if hook else []
-    return answers_of({**command, "argv": [*before, *command["argv"]]}, errors, GROUP_LIMIT_S)
+    return answers_of(with_precompiled(command) if hook else command, errors, GROUP_LIMIT_S)
+
+
+HEADERS = ["dtype", "operators", "no sample", "equal", "not, as plain", "wrong", "in process", "graphs", "in process"]
+REASONS = ["reason", "rows"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.operators", description=__doc__)
+    add_only(parser, "these operators")
+    parser.add_argument("--dtype", action="append", choices=samples.DTYPES, help="these only (repeatable)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth row: a look, no figure")
+    add_files(
+        parser, json="write each row's answer there; what it has is not run again",
+        read="run nothing: such a file has the answers", docs="tables of docs/reference/benchmarks.md",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+
+    def measure(say: Say) -> Report:
+        found = Found()
+        for record in read_records(arguments):
+            found.read(record)
+        try:
+            if not arguments.read:
+                examine(_rows(parser, arguments), say, found)
+        finally:
+            if arguments.json:
+                arguments.json.write_text(json.dumps(found.as_json(), indent=1))
+        return report(found)
+
+    return run_table(arguments, measure, width=160, mark="make operators ARGS=--docs")
+
+
+def report(found: Found) -> Report:
+    remarks: list[tuple[str, str | None]] = []
+    for row in found.answers:
+        if (state := found.state(row)) in ("as plain", *WRONG):
+            why = found.answers[row]["why"] or found.answers[row].get("among", "")
+            remarks.append((f"{' '.join(row)}: {state}: {why[-300:]}", None if state == "as plain" else "red"))
+    rows = sum(len(rows) for rows in found.in_process().values())
+    return Report(
+        bool(found.answers) and not found.wrong() and rows <= IN_PROCESS * len(found.answers),
+        tables=[(HEADERS, _table(found)), (REASONS, _reasons(found))], remarks=remarks, record=found.as_json(),
+    )  # fmt: skip
+
+
+def _rows(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[samples.Row]:
+    names = {name for item in arguments.only or [] for name in item.split(",")}
+    if unknown := names - samples.operators().keys():
+        parser.error(f"torch has no samples for {', '.join(sorted(unknown))}")
+    rows = samples.rows(tuple(arguments.dtype or samples.DTYPES))
+    return [row for row in rows if not names or row[0] in names][:: arguments.every]
+
+
+def _table(found: Found) -> list[list[str]]:
+    table = []
+    for dtype in [*samples.DTYPES, "all"]:
+        part = found if dtype == "all" else found.of(dtype)
+        states, (graphs, reasons) = part.states(), part.graphs()
+        if part.answers:
+            numbers = (
+                len(part.answers), states.get("no sample", 0), states.get("equal", 0), states.get("as plain", 0),
+                len(part.wrong()), len({row for rows in part.in_process().values() for row in rows}), graphs,
+                sum(reasons.values()),
+            )  # fmt: skip
+            table.append([dtype, *map(str, numbers)])
+    return table
+
+
+def _reasons(found: Found) -> list[list[str]]:
+    told = []
+    for reason, rows in sorted(found.in_process().items(), key=lambda item: -len(item[1])):
+        dtypes: dict[str, list[str]] = {}
+        for name, dtype in rows:
+            dtypes.setdefault(name, []).append(dtype)
+        told.append([f"`{reason}`", ", ".join(f"{name} ({', '.join(types)})" for name, types in dtypes.items())])
+    return told

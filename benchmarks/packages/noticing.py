@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.harness.effort import Say
+from benchmarks.packages.first_call import in_turns
 
 LAYERS = {False: 6, True: 1}
 
@@ -23,16 +24,13 @@ def noticing(quick: bool, say: Say) -> list[float]:
 
     trace = _tracer(torch, LAYERS[quick])
     trace()  # imports, and what Dynamo keeps for a process
-    ratios = []
-    for number in range(2 if quick else 7):
-        seconds = {}
-        for watched in (True, False) if number % 2 else (False, True):
-            native_calls.FROM_THE_BEGINNING = watched
-            with native_calls.watching():
-                seconds[watched] = trace()
-        ratios.append(seconds[True] / seconds[False])
-        say(f"noticed {seconds[True]:.2f} s, without {seconds[False]:.2f} s")
-    return ratios
+
+    def sample(side: str) -> float:
+        native_calls.FROM_THE_BEGINNING = side == "noticed"
+        with native_calls.watching():
+            return trace()
+
+    return in_turns(sample, ("noticed", "without"), quick, say)
 
 
 def _tracer(torch: Any, layers: int) -> Callable[[], float]:

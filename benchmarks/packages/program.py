@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict
 from typing import Any
 
 import torch
 import transformers
 from torch._dynamo.utils import counters
 
-import precompiled
+from benchmarks.harness.state import counted
 from benchmarks.models.compare import differences, step
 from benchmarks.models.zoo import ARCHITECTURES
-from precompiled.client.process import PROCESS
 
 STEPS = 2  # the second call must be served as well, without a recompile
 
@@ -39,12 +37,7 @@ def main() -> None:
         got = step(compiled, example, training)
         seconds.append(time.perf_counter() - started)
         found["different"] += [f"step {number}: {text}" for text in differences(got, expected)]
-    if PROCESS.packages is not None:
-        PROCESS.packages.flush()
-    found["seconds"] = seconds
-    found["frames"] = dict(counters["frames"])
-    found["traced"] = counters["stats"]["unique_graphs"]
-    found["functions"] = [asdict(report) for report in precompiled.package_report()]
+    found |= {"seconds": seconds, "graphs": counters["stats"]["unique_graphs"], **counted()}
     print(json.dumps(found), flush=True)
 
 

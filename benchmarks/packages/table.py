@@ -1,26 +1,30 @@
-"""Each architecture by processes that record packages, use them, compare them, and have none."""
+"""Packages: a table of architectures, and the first call of the second process beside plain torch.compile's warm start.
+
+`python -m benchmarks.packages` (the table), `... --first-call`, `... --recording`, `... --noticing` (the measures).
+Exit status 1 when a row is not as it should be (a frame was traced in the second process, or something differs from
+eager), or the goal is missed.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.architectures.rows import Name
+from benchmarks.architectures.rows import ArchitectureRow, Name, chosen_rows, report_of_architectures, rows_parser
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import BenchmarkError, Host, fresh_host
-from benchmarks.models.zoo import ARCHITECTURES
-from benchmarks.packages.first_call import ON
+from benchmarks.harness.hosts import Host
+from benchmarks.harness.table_command import MeasuredRow, Report, measure_rows, run_table
+from benchmarks.packages.first_call import GOAL, ON, first_call, recording
+from benchmarks.packages.noticing import noticing
 
 
 @dataclass
-class Row:
-    """One architecture in training or inference: recorded by one process, used by the next, compared by a third."""
+class Row(ArchitectureRow, MeasuredRow):
+    """It is recorded by one process, used by the next, compared by a third."""
 
-    architecture: str
-    kind: str
-    task: str
     frames: int = 0  # those that Dynamo met in the first process
     compiled: int = 0
     traced: int = 0  # frames in the second process
@@ -29,8 +33,6 @@ class Row:
     first_s: float = 0.0  # the first call in the second process
     traced_s: float = 0.0  # the same with packages off: the artifacts are there, Dynamo traces
     reasons: dict[str, int] = field(default_factory=dict)
-    different: list[str] = field(default_factory=list)
-    error: str = ""
 
     @property
     def right(self) -> bool:
@@ -44,9 +46,6 @@ class Row:
             f"{self.first_s / self.traced_s:.2f}" if self.traced_s else "", ", ".join(self.reasons) or "",
         ]  # fmt: skip
 
-    def remarks(self) -> list[str]:
-        return [*([self.error] if self.error else []), *self.different[:4]]
-
 
 HEADERS = [
     "architecture", "kind", "task", "frames compiled", "guards", "frames traced in the 2nd process",
@@ -56,18 +55,7 @@ HEADERS = [
 
 
 def examine(names: Sequence[Name], say: Say) -> list[Row]:
-    rows = []
-    with fresh_host() as host:
-        host.start_daemon()
-        for number, (name, task) in enumerate(names, 1):
-            row = Row(name, ARCHITECTURES[name].kind, task)
-            try:
-                _examine(host, row)
-            except BenchmarkError as error:
-                row.error = str(error)
-            rows.append(row)
-            say(f"{number}/{len(names)} {' '.join(row.cells())}")
-    return rows
+    return measure_rows([Row(*name) for name in names], _examine, say)
 
 
 def _examine(host: Host, row: Row) -> None:
@@ -79,7 +67,7 @@ def _examine(host: Host, row: Row) -> None:
     row.compiled = sum(bool(function["guards"]) for function in first["functions"])
     row.guards = sum(function["guards"] for function in first["functions"])
     # Dynamo's own counters: of frames, and of graphs.
-    row.traced = second["frames"].get("total", 0) + second["traced"]
+    row.traced = second["traced"] + second["graphs"]
     row.audited = sum(function["state"] == "audited" for function in third["functions"])
     row.different = [*first["different"], *second["different"]]
     row.different += [function["message"] for function in third["functions"] if function["reason"] == "package-audit"]
@@ -90,3 +78,29 @@ def _examine(host: Host, row: Row) -> None:
 def _run(host: Host, row: Row, variables: dict[str, str]) -> dict[str, Any]:
     spec = {"architecture": row.architecture, "task": row.task}
     return host.run(spec, hook=True, extra=variables, program="packages.program")
+
+
+def main() -> int:
+    parser = rows_parser("packages", __doc__)
+    parser.add_argument("--first-call", action="store_true", help="the first call with a package, not the table")
+    parser.add_argument("--recording", action="store_true", help="what recording costs the first call, not the table")
+    parser.add_argument("--noticing", action="store_true", help="what it costs to notice calls during a trace")
+    parser.add_argument("--quick", action="store_true", help="a small model for a measure: no figure to be quoted")
+    arguments = parser.parse_args()
+    names = chosen_rows(parser, arguments)
+
+    def measure(say: Say) -> Report:
+        for wanted, ratios_of, what, goal in (
+            (arguments.noticing, noticing, "a trace in which calls are noticed, over one without", None),
+            (arguments.recording, recording, "first call that records, over one that does not", None),
+            (arguments.first_call, first_call, "first call beyond a step, package / torch.compile warm", GOAL),
+        ):
+            if wanted:
+                ratios = ratios_of(arguments.quick, say)
+                median = statistics.median(ratios)
+                said = f"{min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs"
+                said = said if goal is None else f"goal {goal}; {said}"
+                return Report(goal is None or median <= goal, f"{what}: {median:.3f} ({said}).")
+        return report_of_architectures(HEADERS, examine(names, say))
+
+    return run_table(arguments, measure)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 import torch._inductor.compile_fx  # as the first call of torch.compile does, in all ways: two thirds of a small step
 
-from benchmarks.programs import PROGRAMS, state
+from benchmarks.harness import state
+from benchmarks.programs import PROGRAMS
 from benchmarks.programs.registry import ELSEWHERE
 
 

@@ -1,51 +1,44 @@
-"""Each program by four processes: eager, with nothing cached, the next one, and the one after that."""
+"""Programs of others, three times each: is every graph served, what is traced again, is it equal to eager?
+
+`make programs` (`python -m benchmarks.programs`). The exit status is 1 when a program differs from eager (and from
+plain torch.compile), or ends with an error, or fewer than 99 % of all graphs were served.
+"""
 
 from __future__ import annotations
 
-import itertools
+import argparse
 import re
-from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
-from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host, fresh_host
-from benchmarks.models.compare import differences
+from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host
+from benchmarks.harness.result import list_counts, markdown
+from benchmarks.harness.served import ServedRow, count_sentence, count_untraced, is_served, reasons_table, sum_graphs
+from benchmarks.harness.table_command import Report, add_files, add_only, measure_rows, report_of, run_table
+from benchmarks.models.compare import differences_of_steps
 from benchmarks.programs import PROGRAMS
-from benchmarks.programs.state import WAIT_S
 
-CLIENTS = 2
-# A step's weights have the rounding of all steps before it: in ten times the noise of one step.
-OF_LARGEST_GRADIENT = 1e-5
+PAGE = "reference/coverage.md"
+SERVED = 0.99  # of all graphs, at least
 RUNS = ("first", "second", "third")
 _KILLED = re.compile(r"ended with -\d+")  # by a signal
-BY_DAEMON = ("swap", "hit", "package")
 
 
 @dataclass
-class Row:
-    """One program. Counts are of the runs in order: nothing cached, the next process, the one after that."""
+class Row(ServedRow):
+    """One program. Its runs: nothing cached, the next process, the one after that."""
 
     name: str
     library: str
     about: str
     absent: tuple[str, ...] = ()  # modules without which it was not run
-    graphs: list[int] = field(default_factory=list)
-    served: list[int] = field(default_factory=list)  # of them, compiled by the daemon
-    packages: list[int] = field(default_factory=list)  # of them, not even traced
-    traced: list[int] = field(default_factory=list)  # frames that Dynamo traced
-    first_s: list[float] = field(default_factory=list)  # the first step
-    reasons: dict[str, int] = field(default_factory=dict)  # of graphs that were not served, in all runs
-    kept_from_packages: dict[str, int] = field(default_factory=dict)  # of functions, in the first run
-    different: list[str] = field(default_factory=list)  # from eager, and from plain torch.compile
-    as_plain: bool = False  # different from eager as plain torch.compile is
-    error: str = ""
+    packages: list[int] = field(default_factory=list)  # of the graphs, not even traced
 
     @property
     def equal(self) -> bool:
@@ -64,16 +57,11 @@ class Row:
         equal = "no" if self.different else alike
         if self.error:
             equal = "dies, as plain" if self.as_plain else "error"
-        shares = " ".join(f"{served}/{graphs}" for served, graphs in zip(self.served, self.graphs, strict=True))
-        reasons = [f"{reason} {number}" for reason, number in sorted(self.reasons.items())]
-        reasons += [f"{reason} {number}" for reason, number in sorted(self.kept_from_packages.items())]
+        reasons = ", ".join(filter(None, [list_counts(self.reasons), list_counts(self.kept_from_packages)]))
         return [
-            self.name, self.library, shares, " ".join(map(str, self.packages)), " ".join(map(str, self.traced)), equal,
-            " ".join(f"{seconds:.1f}" for seconds in self.first_s), ", ".join(reasons),
+            self.name, self.library, self.shares, " ".join(map(str, self.packages)), " ".join(map(str, self.traced)),
+            equal, self.first_steps, reasons,
         ]  # fmt: skip
-
-    def remarks(self) -> list[str]:
-        return [*([self.error] if self.error else []), *self.different[:4]]
 
 
 HEADERS = [
@@ -84,57 +72,42 @@ HEADERS = [
 
 def examine(names: Sequence[str], say: Say) -> list[Row]:
     """All programs by one daemon, two at a time: most of their seconds are imports."""
-    done = itertools.count(1)
-
-    def one(name: str) -> Row:
-        row = Row(name, PROGRAMS[name].library, PROGRAMS[name].about)
-        row.absent = tuple(module for module in PROGRAMS[name].needs if find_spec(module) is None)
-        if not row.absent:
-            try:
-                _examine(host, row)
-            except BenchmarkError as error:
-                row.error = str(error)
-                row.as_plain = bool(_KILLED.search(row.error)) and _dies(host, row)
-        say(f"{next(done)}/{len(names)} {'  '.join(row.cells())}")
-        return row
-
-    with fresh_host() as host:
-        host.start_daemon()
-        with ThreadPoolExecutor(CLIENTS) as clients:
-            return list(clients.map(one, names))
+    rows = []
+    for name in names:
+        program = PROGRAMS[name]
+        absent = tuple(module for module in program.needs if find_spec(module) is None)
+        rows.append(Row(name, program.library, program.about, absent))
+    return measure_rows(rows, _examine, say, clients=2)
 
 
 def _examine(host: Host, row: Row) -> None:
-    expected = _values(host, row, "eager", hook=False, extra={"TORCH_COMPILE_DISABLE": "1"})
-    for number, run in enumerate(RUNS):
-        found = _run(host, row, run, hook=True, extra=PACKAGES)
-        if not found["waited"]:
-            raise BenchmarkError(f"graphs were still pending after {WAIT_S:.0f} s")
-        sources = Counter(report["source"] for report in found["reports"] if report["state"] == "compiled")
-        row.graphs.append(len(found["reports"]))
-        row.served.append(sum(sources[source] for source in BY_DAEMON))
-        row.packages.append(sources["package"])
-        row.traced.append(found["traced"])
-        row.first_s.append(found["seconds"][0])
-        for report in found["reports"]:
-            if report["state"] != "compiled" or report["source"] not in BY_DAEMON:
-                reason = report["reason"] or report["state"]
-                row.reasons[reason] = row.reasons.get(reason, 0) + 1
-        if number == 0:
-            row.kept_from_packages = dict(Counter(item["reason"] for item in found["functions"] if item["reason"]))
-        got = torch.load(_file(host, row, run))
-        row.different += [f"{run} run, {text}" for text in _differences(got, expected)]
+    if row.absent:
+        return
+    try:
+        _compare(host, row)
+    except BenchmarkError as error:
+        row.as_plain = bool(_KILLED.search(str(error))) and _dies(host, row)
+        raise
+
+
+def _compare(host: Host, row: Row) -> None:
+    _, expected = _run(host, row, "eager", {"TORCH_COMPILE_DISABLE": "1"})
+    results = {}
+    for run in RUNS:
+        found, results[run] = _run(host, row, run, PACKAGES, hook=True)
+        row.add_run([found])
+        row.packages.append(sum(is_served(report) and report["source"] == "package" for report in found["reports"]))
+        row.different += [f"{run} run, {text}" for text in differences_of_steps(results[run], expected)]
     if row.different:
         # Compiled code may differ from eager by more than rounding where eager itself is no measure (chaos, ties).
-        plain = _values(host, row, "plain", hook=False, extra={})
-        if _differences(plain, expected):
-            swapped = _values(host, row, "swapped", hook=False, extra={}, eager_steps=1)
-            runs = [torch.load(_file(host, row, run)) for run in RUNS]
+        _, plain = _run(host, row, "plain")
+        if differences_of_steps(plain, expected):
+            _, swapped = _run(host, row, "swapped", eager_steps=1)
             row.different = [
                 text
-                for values in runs
-                if _differences(values, swapped)  # as the first run: eager, then compiled
-                for text in _differences(values, plain)
+                for values in results.values()
+                if differences_of_steps(values, swapped)  # as the first run: eager, then compiled
+                for text in differences_of_steps(values, plain)
             ]
             row.as_plain = not row.different
 
@@ -142,39 +115,47 @@ def _examine(host: Host, row: Row) -> None:
 def _dies(host: Host, row: Row) -> bool:
     """Whether the program is ended by a signal with plain torch.compile, too: Inductor's code may be what ends it."""
     try:
-        _run(host, row, "plain", hook=False, extra={})
+        _run(host, row, "plain")
     except BenchmarkError as error:
         return bool(_KILLED.search(str(error)))
     return False
 
 
-def _differences(got: Sequence[Any], expected: Sequence[Any]) -> list[str]:
-    found = [] if len(got) == len(expected) else [f"{len(got)} steps, not {len(expected)}"]
-    for number, (left, right) in enumerate(zip(got, expected, strict=False)):
-        found += [f"step {number}: {text}" for text in differences(left, right, of_largest=OF_LARGEST_GRADIENT)]
-    return found
-
-
-def _values(
-    host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str], eager_steps: int = 0
-) -> list[Any]:
-    _run(host, row, run, hook=hook, extra=extra, eager_steps=eager_steps)
-    values: list[Any] = torch.load(_file(host, row, run))
-    return values
-
-
 def _run(
-    host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str], eager_steps: int = 0
-) -> dict[str, Any]:
-    spec = {
-        "name": row.name, "values": str(_file(host, row, run)), "wait": hook,
-        "eager_steps": eager_steps,
-    }  # fmt: skip
-    # What libraries leave behind goes with the host.
-    temporary = host.root / "temporary"
-    temporary.mkdir(exist_ok=True)
-    return host.run(spec, hook=hook, extra={**extra, "TMPDIR": str(temporary)}, program="programs.program")
+    host: Host, row: Row, run: str, variables: Mapping[str, str] | None = None, *, hook: bool = False,
+    eager_steps: int = 0,
+) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
+    """What the process says, and what its steps gave."""
+    file = host.root / f"{row.name}-{run}.pt"
+    spec = {"name": row.name, "values": str(file), "wait": hook, "eager_steps": eager_steps}
+    found = host.run(spec, hook=hook, extra={**(variables or {}), **host.temporary()}, program="programs.program")
+    return found, torch.load(file)
 
 
-def _file(host: Host, row: Row, run: str) -> Path:
-    return host.root / f"{row.name}-{run}.pt"
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs", description=__doc__)
+    add_only(parser, "these programs")
+    add_files(parser, json="write the rows there", docs=f"tables of docs/{PAGE}")
+    arguments = parser.parse_args()
+    names = chosen(parser, arguments.only, PROGRAMS)
+    return run_table(
+        arguments, lambda say: report(examine(names, say)), mark="make programs ARGS=--docs", page=PAGE
+    )  # fmt: skip
+
+
+def report(rows: Sequence[Row]) -> Report:
+    run = [row for row in rows if not row.absent]
+    graphs, served = sum_graphs(rows)
+    equal = sum(row.equal for row in run)
+    totals = [
+        f"{len(run)} programs of {len({row.library for row in run})} libraries were run, {equal} are equal to eager"
+        " or to plain torch.compile.",
+        count_sentence(rows, "the three runs"),
+        f"{count_untraced(rows, 1)} programs trace nothing in their second run, {count_untraced(rows, 2)} in their"
+        " third.",
+    ]
+    described = [[row.about, *row.cells()[1:]] for row in rows]
+    return report_of(
+        HEADERS, rows, " ".join(totals), passed=equal == len(run) and served >= SERVED * graphs > 0,
+        parts=["\n".join(totals), markdown(HEADERS, described), reasons_table(rows)],
+    )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.harness.console import begin
 from benchmarks.harness.hosts import BenchmarkError, fresh_host
-from benchmarks.ranks.table import BY_DAEMON
+from benchmarks.harness.served import expect_served
 
 WORLD, GOAL = 64, 1.1
 
@@ -56,9 +56,7 @@ def _compiling(number: int) -> tuple[float, int, int]:
     if client["result"] is None:
         raise BenchmarkError(f"the ranks ended with {client['status']}:\n{client['errors']}")
     reports = [report for rank in client["result"] for report in rank]
-    for report in reports:
-        if report["state"] != "compiled" or report["source"] not in BY_DAEMON:
-            raise BenchmarkError(f"a graph was not served: {report}")
+    expect_served(reports)
     return found["cpu_s"] - client["cpu_s"], len(reports), len({report["key"] for report in reports})
 
 

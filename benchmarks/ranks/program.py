@@ -1,8 +1,8 @@
 """One rank of a case: its steps, and what precompiled says of them.
 
-Usage, by torchrun: python -m benchmarks.ranks.program SPEC, a JSON object: ``name``; ``values`` and ``answer``, the
-beginnings of the names of the files for what each step gave and for the rest; ``wait_s``, how long to wait after a step
-for graphs that are pending. precompiled is switched on from outside, if at all.
+Usage, by torchrun: python -m benchmarks.ranks.program SPEC, a JSON object: ``name``; ``file``, the beginning of the
+names of two files, for what each step gave (``.pt``) and for the rest (``.json``); ``wait``, whether to wait after a
+step for graphs that are pending. precompiled is switched on from outside, if at all.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._dynamo.utils import counters
 
-import precompiled
+from benchmarks.harness import state
 from benchmarks.ranks import CASES
-from precompiled.client.process import PROCESS
 
 
 def main() -> None:
@@ -37,19 +34,11 @@ def main() -> None:
     for step in CASES[spec["name"]].steps():
         seconds.append(time.perf_counter() - started)
         values.append(dict(step))
-        waited = precompiled.wait(spec["wait_s"]) and waited
+        waited = waited and (not spec["wait"] or state.waited())
         started = time.perf_counter()
-    torch.save(values, f"{spec['values']}-{rank}.pt")
-    if PROCESS.packages is not None:
-        PROCESS.packages.flush()
-    found = {
-        "seconds": seconds,
-        "waited": waited,
-        "traced": counters["frames"].get("total", 0),
-        "reports": [vars(graph) for graph in precompiled.report()],
-        "functions": [asdict(report) for report in precompiled.package_report()],
-    }
-    Path(f"{spec['answer']}-{rank}.json").write_text(json.dumps(found))
+    torch.save(values, f"{spec['file']}-{rank}.pt")
+    found = {"seconds": seconds, "waited": waited, **state.counted()}
+    Path(f"{spec['file']}-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     # Not by the end of Python, where the destructor of DDP's group waits, with the GIL held, for a thread that waits
     # for the GIL: plain torch 2.13 hangs so once in a while.

@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from benchmarks.harness.console import begin, show
+from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host, fresh_host
+from benchmarks.harness.served import expect_served
+from benchmarks.harness.table_command import Report, run_table
 from benchmarks.ranks import CASES
-from benchmarks.ranks.table import BY_DAEMON, Row, compiled, start
+from benchmarks.ranks.table import Row, compiled, start
 
 CASE, GOAL = "llama", 0.3
 
@@ -24,7 +26,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranks.starts", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="pairs of warm starts")
     arguments = parser.parse_args()
-    console, say = begin(120)
+    return run_table(arguments, lambda say: measure(arguments.repeats, say), width=120)
+
+
+def measure(repeats: int, say: Say) -> Report:
     case = CASES[CASE]
     row = Row(case.name, case.kind, case.about, case.ranks)
     seconds: dict[str, list[float]] = {"ours": [], "plain": []}
@@ -32,24 +37,23 @@ def main() -> int:
         host.start_daemon()
         cold = {name: _first_step(host, row, name) for name in seconds}
         made = compiled(host)
-        for turn in range(arguments.repeats):
+        for turn in range(repeats):
             for name in sorted(seconds, reverse=bool(turn % 2)):
                 seconds[name].append(_first_step(host, row, name, again=True))
                 say(f"{name}: {seconds[name][-1]:.2f} s")
         again = compiled(host) - made
     ratios = [ours / plain for ours, plain in zip(seconds["ours"], seconds["plain"], strict=True)]
+    median = statistics.median(ratios)
     rows = [
         [name, f"{cold[name]:.1f}", f"{statistics.median(found):.2f} ({min(found):.2f} .. {max(found):.2f})"]
         for name, found in seconds.items()
     ]
-    show(console, ["four ranks", "first step of the first start, s", "of a later one, s"], rows)
-    median = statistics.median(ratios)
-    console.print(
-        f"\nA later first step, ours / plain: {median:.2f} ({min(ratios):.2f} .. {max(ratios):.2f}), goal {GOAL}. "
+    return Report(
+        median <= GOAL and made == row.of_one_rank and not again,
+        f"A later first step, ours / plain: {median:.2f} ({min(ratios):.2f} .. {max(ratios):.2f}), goal {GOAL}. "
         f"Compiled for four ranks: {made} graphs, of which one rank has {row.of_one_rank}; in later starts: {again}.",
-        highlight=False,
+        [(["four ranks", "first step of the first start, s", "of a later one, s"], rows)],
     )
-    return 0 if median <= GOAL and made == row.of_one_rank and not again else 1
 
 
 def _first_step(host: Host, row: Row, name: str, *, again: bool = False) -> float:
@@ -58,9 +62,7 @@ def _first_step(host: Host, row: Row, name: str, *, again: bool = False) -> floa
     ranks = start(host, row, name, hook=hook, extra=PACKAGES if hook else {})
     if hook:
         for found in ranks:
-            for report in found["reports"]:
-                if report["state"] != "compiled" or report["source"] not in BY_DAEMON:
-                    raise BenchmarkError(f"a graph was not served: {report}")
+            expect_served(found["reports"])
             if again and found["traced"]:
                 raise BenchmarkError(f"Dynamo traced {found['traced']} frames: {found['functions']}")
         row.of_one_rank = max(row.of_one_rank, *(len(found["reports"]) for found in ranks))

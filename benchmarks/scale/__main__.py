@@ -17,14 +17,13 @@ import psutil
 
 from benchmarks.harness.console import begin
 from benchmarks.harness.effort import QUICK, Say
-from benchmarks.harness.hosts import ROOT, BenchmarkError, fresh_host
-from benchmarks.harness.result import Table, machine, save
+from benchmarks.harness.hosts import BenchmarkError, fresh_host
+from benchmarks.harness.result import Table, machine, save, write_part
 from benchmarks.scale.daemon import client_spec, measure_clients, measure_queue, submit
 from benchmarks.scale.store import copies, measure_store
 from precompiled.store.artifacts import Store
 
-PAGE = ROOT / "docs" / "reference" / "scale.md"
-BEGIN, END = "<!-- begin: make bench-scale ARGS=--docs -->", "<!-- end -->"
+PAGE = "reference/scale.md"
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,11 @@ def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
 def write_page(tables: Sequence[Table]) -> None:
     """Replace the figures in docs/reference/scale.md."""
     facts = machine()
-    figures = "\n\n".join(
-        [
-            f"On {facts['cores']} cores ({facts['cpu']}) with a load of {facts['load']:.1f} at the end, "
-            f"Python {facts['python']}, torch {facts['torch']}, at {facts['commit']}:",
-            *[table.text() for table in tables],
-        ]
+    about = (
+        f"On {facts['cores']} cores ({facts['cpu']}) with a load of {facts['load']:.1f} at the end, "
+        f"Python {facts['python']}, torch {facts['torch']}, at {facts['commit']}:"
     )
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}")
+    write_part("make bench-scale ARGS=--docs", [about, *(table.text() for table in tables)], PAGE)
 
 
 def main() -> int:
@@ -92,7 +86,7 @@ def main() -> int:
     print("\n" + "\n\n".join(table.text() for table in tables) + "\n")
     if arguments.docs:
         write_page(tables)
-        console.print(f"Written to {PAGE}", highlight=False)
+        console.print(f"Written to docs/{PAGE}", highlight=False)
     path = save({"tables": [dataclasses.asdict(table) for table in tables]}, arguments.quick, "scale")
     console.print(f"Raw figures: {path}; {time.monotonic() - started:.0f} s", highlight=False)
     if lost:

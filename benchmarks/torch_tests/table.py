@@ -1,7 +1,14 @@
-"""The same tests four times: plain, with an empty store, with what that left there, and with a swap in between."""
+"""torch's own tests of torch.compile, beside plain: passed with an empty store, a full one, and with swaps?
+
+`make torch-tests ARGS=FOLDER` (`python -m benchmarks.torch_tests FOLDER`). Neither torch's wheel nor this repository
+has the tests: a checkout of pytorch does (test/inductor, test/dynamo, test/functorch), best of the same version. The
+exit status is 1 when a test that passes plain does not pass in one of the other ways, but for those that look at what
+Inductor left in the process, where the graph ran eager (table.KINDS).
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -15,7 +22,8 @@ from typing import Any
 
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import PACKAGES, ROOT, BenchmarkError, Host, fresh_host
-from benchmarks.torch_tests.plugin import EVERY, VARIABLE, told
+from benchmarks.harness.table_command import Report, add_files, run_table
+from benchmarks.torch_tests import plugin
 
 # Modes by way, in the order of the columns; plain has none.
 WAYS = {"plain": None, "cold": "wait", "warm": "wait", "swap": "eager"}
@@ -102,8 +110,11 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
     """All tests in one process; by another one from where a process died."""
     answers, log, mode = host.root / f"{way}.jsonl", host.root / f"{way}.log", WAYS[way]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    extra = {VARIABLE: str(answers), EVERY: str(limits.every), "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **PACKAGES}
-    variables = host.variables(hook=mode is not None, extra={**extra, "PRECOMPILED_MODE": mode or "wait"})
+    extra = {
+        plugin.VARIABLE: str(answers), plugin.EVERY: str(limits.every), "OMP_NUM_THREADS": "1", "PYTHONPATH": path,
+        "PRECOMPILED_MODE": mode or "wait", **PACKAGES,
+    }  # fmt: skip
+    variables = host.variables(hook=mode is not None, extra=extra)
     command = [
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.torch_tests.plugin",
         "--timeout", str(limits.test_s), *arguments,
@@ -119,7 +130,7 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
             finally:  # when this process is ended as well
                 process.kill()
                 process.wait()
-        lines = told(answers)
+        lines = plugin.told(answers)
         if len(lines) == known:
             raise BenchmarkError(f"pytest ended with {process.returncode} before a test:\n{log.read_text()[-3000:]}")
         if "graphs" in lines[-1]:
@@ -139,3 +150,89 @@ def _found(lines: Sequence[Told]) -> Found:
         if "test" in line:
             found.tests[line["test"]] = line
     return found
+
+
+HEADERS = ["file", "tests", *(f"passed, {way}" for way in WAYS)]
+OTHERS = [way for way in WAYS if way != "plain"]
+DIFFERENCES = ["passed plain, and not so", *OTHERS]
+GRAPHS = ["graphs", *OTHERS]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.torch_tests", description=__doc__)
+    parser.add_argument("path", nargs="*", type=Path, help="files with tests, or folders with files test_*.py")
+    parser.add_argument("--test-limit", type=float, default=300.0, metavar="S", help="seconds of a test")
+    parser.add_argument("--process-limit", type=float, default=7200.0, metavar="S", help="seconds of a process")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth test: a look")
+    parser.add_argument("--select", metavar="EXPRESSION", help="as pytest's -k")
+    add_files(
+        parser, json="write what was told of each test there", read="such a file has what was told: add it",
+        docs="tables of docs/reference/benchmarks.md",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    files: list[Path] = []
+    for path in arguments.path:
+        files += sorted(path.glob("test_*.py")) if path.is_dir() else [path]
+    if missing := [str(file) for file in files if not file.is_file()]:
+        parser.error(f"no file: {', '.join(missing)}")
+    if not files and not arguments.read:
+        parser.error("no file with tests is named")
+    limits = Limits(arguments.test_limit, arguments.process_limit, arguments.every)
+    chosen = ["-k", arguments.select] if arguments.select else []
+
+    def measure(say: Say) -> Report:
+        found: dict[str, dict[str, Found]] = {}
+        for record in map(json.loads, map(Path.read_text, arguments.read)):
+            found |= {file: {way: Found.of(told) for way, told in ways.items()} for file, ways in record.items()}
+        problems = []
+        for test_file in files:
+            try:
+                found[test_file.name] = examine(test_file.resolve(), chosen, limits, say)
+            except BenchmarkError as error:  # a file that needs what is not installed
+                problems.append(f"{test_file}: {error}")
+        return report(found, problems)
+
+    return run_table(arguments, measure, width=160, mark="make torch-tests ARGS=--docs")
+
+
+def report(found: Mapping[str, Mapping[str, Found]], problems: list[str]) -> Report:
+    """``problems``: of files that were not run."""
+    remarks: list[tuple[str, str | None]] = []
+    for file, ways in found.items():
+        for way, tests in different(ways).items():
+            for name, told in tests.items():
+                said = f"{way}: {file}::{name.split('::', 1)[-1]}: {kind(told)}: {told['outcome']} {told.get('at', '')}"
+                ours = kind(told) == OURS
+                remarks.append((f"{said}\n{told['why'][-300:]}" if ours else said, "red" if ours else None))
+    differences = _differences(found)
+    return Report(
+        bool(found) and not any(number != "0" for name, *numbers in differences for number in numbers if name == OURS),
+        tables=[(HEADERS, _rows(found)), (DIFFERENCES, differences), (GRAPHS, _graphs(found))],
+        remarks=remarks + [(problem, "yellow") for problem in problems],
+        record={file: {way: one.told() for way, one in ways.items()} for file, ways in found.items()},
+    )  # fmt: skip
+
+
+def _rows(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
+    rows = []
+    for file, ways in found.items():
+        rows.append([file, str(len(ways["plain"].tests)), *(str(len(ways[way].passed())) for way in WAYS)])
+    sums = [sum(int(row[column]) for row in rows) for column in range(1, len(HEADERS))]
+    return [*rows, ["all", *map(str, sums)]]
+
+
+def _differences(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
+    """Why tests that pass plain did not pass, and how many in each way."""
+    counted = {name: Counter[str]() for name in (*KINDS, OURS)}
+    for ways in found.values():
+        for way, tests in different(ways).items():
+            for told in tests.values():
+                counted[kind(told)][way] += 1
+    return [[name, *(str(numbers[way]) for way in OTHERS)] for name, numbers in counted.items()]
+
+
+def _graphs(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
+    """What graphs came to, and how many of them in each way."""
+    sums = {way: sum((ways[way].graphs for ways in found.values()), Counter()) for way in OTHERS}
+    names = dict.fromkeys(name for way in OTHERS for name, _number in sums[way].most_common())
+    return [[f"`{name}`", *(str(sums[way][name]) for way in OTHERS)] for name in names]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import result
-from benchmarks.programs import PROGRAMS, __main__, table
+from benchmarks.programs import PROGRAMS, table
 from benchmarks.programs.registry import Program
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def test_programs_are_served_in_each_run_and_equal(tmp_path: Path, monkeypatch: 
     page.parent.mkdir()
     page.write_text("before\n<!-- made by make programs ARGS=--docs -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(result, "ROOT", tmp_path)
-    __main__._write_page(rows, __main__._sums(rows))
+    result.write_part("make programs ARGS=--docs", table.report(rows).parts, table.PAGE)
     text = page.read_text()
     assert "old" not in text and text.startswith("before") and text.endswith("after\n")
     assert PROGRAMS["accelerate_loop"].about in text

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from benchmarks.harness import result
-from benchmarks.ranks import CASES, __main__, table
+from benchmarks.harness.hosts import BenchmarkError
+from benchmarks.ranks import CASES, table
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,7 +31,7 @@ def test_ranks_are_right_served_compiled_once_and_trace_once(tmp_path: Path, mon
     page.parent.mkdir()
     page.write_text("before\n<!-- made by make ranks ARGS=--docs -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(result, "ROOT", tmp_path)
-    __main__.write_page(rows)
+    result.write_part("make ranks ARGS=--docs", table.report(rows).parts, table.PAGE)
     text = page.read_text()
     assert "old" not in text and text.startswith("before") and text.endswith("after\n")
     assert CASES["ddp_buckets"].about in text and "3 cases were run, 3 are equal" in text
@@ -38,7 +39,7 @@ def test_ranks_are_right_served_compiled_once_and_trace_once(tmp_path: Path, mon
 
 def test_a_case_whose_ranks_fail_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses() -> None:
-        raise table.BenchmarkError("rank 1 ended with 1")
+        raise BenchmarkError("rank 1 ended with 1")
 
     monkeypatch.setattr(table, "output_of", lambda *_: refuses())
     (row,) = table.examine(["ddp"], print)

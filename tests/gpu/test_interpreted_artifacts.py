@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.hosts import ROOT, Host, fresh_host
-from benchmarks.interpreter.table import Row, command, examine, judge
+from benchmarks.interpreter.table import Row, command, examine, is_right, judge
 
 pytestmark = [
     pytest.mark.gpu,
@@ -147,8 +147,6 @@ def test_random_numbers_equal_the_published_philox_answers(tmp_path: Path) -> No
 
 
 def test_rows_without_a_result_count_as_wrong() -> None:
-    from benchmarks.interpreter.__main__ import is_right
-
     kernels = {"a": ("kernel", "equal", "")}
     equal = Row("model mlp training", "equal", "", kernels=kernels)
     known = Row("corpus frozen_linear", "no artifact", "freezing")

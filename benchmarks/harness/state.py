@@ -1,4 +1,4 @@
-"""What precompiled says of the process that calls this: program.py's own, or one in which a program runs its code."""
+"""What precompiled says of the process that calls this, or of another one that runs the same program."""
 
 from __future__ import annotations
 

@@ -1,0 +1,20 @@
+"""A command of the benchmarks on a GPU that is made up (docs/explanation/made-up-cuda.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.harness.hosts import ROOT
+from precompiled.made_up_cuda import host
+
+
+def run_on_made_up_gpu(room: str, python: str, kind: str) -> int:
+    """Run the room's command again, in a process that has the made-up GPU from before it loads torch."""
+    with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
+        environment = {**os.environ, **host.variables(python, kind, Path(state))}
+        command = [python, "-m", f"benchmarks.{room}", *sys.argv[1:]]
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

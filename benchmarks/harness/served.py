@@ -1,0 +1,86 @@
+"""Rows that count a program's graphs over several runs: how many precompiled served, and whether results are equal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.harness.hosts import BenchmarkError
+from benchmarks.harness.result import markdown
+from benchmarks.harness.state import WAIT_S
+from benchmarks.harness.table_command import MeasuredRow
+
+BY_DAEMON = ("swap", "hit", "package")
+
+
+def is_served(graph: Mapping[str, Any]) -> bool:
+    return graph["state"] == "compiled" and graph["source"] in BY_DAEMON
+
+
+def expect_served(graphs: Sequence[Mapping[str, Any]]) -> None:
+    for graph in graphs:
+        if not is_served(graph):
+            raise BenchmarkError(f"a graph was not served: {graph}")
+
+
+@dataclass(kw_only=True)
+class ServedRow(MeasuredRow):
+    """Counts are of the runs in order. Those of a run are the sums over its processes."""
+
+    graphs: list[int] = field(default_factory=list)
+    served: list[int] = field(default_factory=list)  # of them, compiled by the daemon
+    traced: list[int] = field(default_factory=list)  # frames that Dynamo traced
+    first_s: list[float] = field(default_factory=list)  # the slowest process's first step
+    reasons: dict[str, int] = field(default_factory=dict)  # of graphs that were not served, in all runs
+    kept_from_packages: dict[str, int] = field(default_factory=dict)  # of functions, in the first run
+    as_plain: bool = False  # different from eager as plain torch.compile is
+
+    @property
+    def shares(self) -> str:
+        return " ".join(f"{served}/{graphs}" for served, graphs in zip(self.served, self.graphs, strict=True))
+
+    @property
+    def first_steps(self) -> str:
+        return " ".join(f"{seconds:.1f}" for seconds in self.first_s)
+
+    def add_run(self, processes: Sequence[Mapping[str, Any]]) -> None:
+        """Count a run. A process tells ``state.counted``, its steps' ``seconds``, and whether it ``waited``."""
+        if not all(process["waited"] for process in processes):
+            raise BenchmarkError(f"graphs were still pending after {WAIT_S:.0f} s")
+        reports = [report for process in processes for report in process["reports"]]
+        others = [report for report in reports if not is_served(report)]
+        if not self.graphs:
+            functions = [function for process in processes for function in process["functions"]]
+            self.kept_from_packages = dict(Counter(item["reason"] for item in functions if item["reason"]))
+        self.graphs.append(len(reports))
+        self.served.append(len(reports) - len(others))
+        self.traced.append(sum(process["traced"] for process in processes))
+        self.first_s.append(max(process["seconds"][0] for process in processes))
+        self.reasons = dict(Counter(self.reasons) + Counter(report["reason"] or report["state"] for report in others))
+
+
+def sum_graphs(rows: Sequence[ServedRow]) -> tuple[int, int]:
+    """All graphs, and those that were served."""
+    return sum(sum(row.graphs) for row in rows), sum(sum(row.served) for row in rows)
+
+
+def count_sentence(rows: Sequence[ServedRow], added_up: str) -> str:
+    graphs, served = sum_graphs(rows)
+    return f"Of {graphs} graphs, {added_up} added up, {served} ({served / max(graphs, 1):.1%}) were served."
+
+
+def count_untraced(rows: Sequence[ServedRow], run: int) -> int:
+    """How many rows trace nothing in this run; the first is 0."""
+    return sum(len(row.traced) > run and row.traced[run] == 0 for row in rows)
+
+
+def reasons_table(rows: Sequence[ServedRow]) -> str:
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        reasons.update(row.reasons)
+        reasons.update(row.kept_from_packages)
+    return markdown(
+        ["reason", "graphs or functions"], [[f"`{reason}`", str(number)] for reason, number in reasons.most_common()]
+    )
