@@ -26,7 +26,7 @@ import torch
 
 from benchmarks.harness.console import begin
 from benchmarks.harness.cores import Share
-from benchmarks.harness.result import Table, measured_on, write_part
+from benchmarks.harness.result import Table, describe_machine, write_part
 from precompiled import wire
 from precompiled.farm.farm import Farm
 from precompiled.graph import capture, environment, key
@@ -159,7 +159,7 @@ def main() -> int:
     table = Table(TITLE.format(f"{arguments.share:g} of a core" if arguments.share else "one core"), HEADERS, rows)
     print("\n" + table.text() + "\n")
     if arguments.docs:
-        write_part("`make bench-farm ARGS=--docs`", [measured_on(), table.text()], "guides/farm.md")
+        write_part("`make bench-farm ARGS=--docs`", [describe_machine(), table.text()], "guides/farm.md")
     return int(any(item.told["compiled"] < item.graphs for item in outcomes))
 
 

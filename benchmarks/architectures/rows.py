@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.harness.console import chosen
-from benchmarks.harness.table_command import Report, add_markdown, add_only, report_of
+from benchmarks.harness.table_command import Report, add_markdown, add_only, report_rows
 from benchmarks.models.suite import TASKS
 from benchmarks.models.zoo import ARCHITECTURES
 
@@ -31,7 +31,7 @@ class ArchitectureRow:
         return f"{self.architecture} {self.task}"
 
 
-def rows_parser(room: str, description: str | None) -> argparse.ArgumentParser:
+def build_parser(room: str, description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{room}", description=description)
     add_only(parser, "these architectures")
     parser.add_argument("--task", choices=TASKS, help="this task only")
@@ -40,15 +40,15 @@ def rows_parser(room: str, description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def chosen_rows(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Name]:
+def choose_rows(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Name]:
     """The rows of --only and --task; ends the program for an unknown architecture."""
     wanted = chosen(parser, arguments.only, ARCHITECTURES)
     return [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
 
 
-def report_of_architectures(headers: list[str], rows: Sequence[Any]) -> Report:
+def report_architectures(headers: list[str], rows: Sequence[Any]) -> Report:
     right = sum(row.right for row in rows)
-    return report_of(
+    return report_rows(
         headers, rows, f"{right} of {len(rows)} rows are as they should be.", passed=right == len(rows),
         record=[{**asdict(row), "right": row.right} for row in rows],
     )  # fmt: skip

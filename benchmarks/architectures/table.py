@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.architectures.rows import ArchitectureRow, Name, chosen_rows, report_of_architectures, rows_parser
-from benchmarks.harness.answers import answers_in_turn
+from benchmarks.architectures.rows import ArchitectureRow, Name, build_parser, choose_rows, report_architectures
+from benchmarks.harness.answers import run_rows
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import Command, Host, fresh_host, with_precompiled
 from benchmarks.harness.made_up import run_on_made_up_gpu
@@ -114,7 +114,7 @@ def _run(host: Host, names: Sequence[Name], device: str, caches: str, say: Say) 
         return with_precompiled(host.command(spec, hook=True, program="architectures.program", extra=own))
 
     errors = host.root / "program.log"
-    for name, answer in answers_in_turn(names, command, errors, ROW_LIMIT_S):
+    for name, answer in run_rows(names, command, errors, ROW_LIMIT_S):
         found[name] = answer or {"error": f"the process ended:\n{errors.read_text()[-2000:]}"}
         say(_progress(name, found[name], len(found), len(names)))
     return found
@@ -157,11 +157,11 @@ def _row(name: Name, first: dict[str, Any], second: dict[str, Any], target: str)
 
 
 def main() -> int:
-    parser = rows_parser("architectures", __doc__)
+    parser = build_parser("architectures", __doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the models are")
     parser.add_argument("--made-up", choices=KINDS, metavar="KIND", help=f"on a made-up GPU ({', '.join(KINDS)})")
     arguments = parser.parse_args()
-    names = chosen_rows(parser, arguments)
+    names = choose_rows(parser, arguments)
     if arguments.made_up and not activate.is_active():
         return run_on_made_up_gpu("architectures", sys.executable, arguments.made_up)
 
@@ -171,6 +171,6 @@ def main() -> int:
             kind = KINDS[arguments.made_up]
             device, target = "cuda", f"sm_{kind.major}{kind.minor}"
             say(f"A made-up {kind.name}: no kernel runs, and no value is compared.")
-        return report_of_architectures(headers(target), examine(names, say, device, target))
+        return report_architectures(headers(target), examine(names, say, device, target))
 
     return run_table(arguments, measure)

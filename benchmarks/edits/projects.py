@@ -15,7 +15,7 @@ import torch
 from benchmarks.edits.edits import NANOGPT, Edit
 from benchmarks.harness.hosts import LIMIT_S, PACKAGES, ROOT, BenchmarkError, Command, Host, run_command
 from benchmarks.harness.state import WAIT_S
-from benchmarks.models.compare import differences_of_steps
+from benchmarks.models.compare import compare_steps
 
 # Of losses that a script prints with four digits, eager or compiled.
 LOSS_RTOL = 2e-3
@@ -88,7 +88,7 @@ class Project:
 def unequal(got: Any, expected: Any) -> list[str]:
     """In what the steps of two runs of one program differ."""
     if not all(isinstance(value, float) for value in [*got, *expected]):
-        return differences_of_steps(got, expected)
+        return compare_steps(got, expected)
     if len(got) != len(expected):
         return [f"{len(got)} steps, not {len(expected)}"]
     return [

@@ -23,7 +23,7 @@ from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import BenchmarkError, fresh_host
 from benchmarks.harness.result import save, spread
-from benchmarks.harness.table_command import MeasuredRow, Report, add_markdown, add_only, report_of, run_table
+from benchmarks.harness.table_command import MeasuredRow, Report, add_markdown, add_only, report_rows, run_table
 
 GOAL = 0.5  # of the first step after an edit: ours over torch.compile's warm start
 
@@ -164,4 +164,4 @@ def report(rows: Sequence[Row], path: Path) -> Report:
             f"{max(ratios):.2f}), goal {GOAL}, missed by {len(missed)} of {len(untraced)}."
         )
     totals += f"\nRaw samples: {path}\n"
-    return report_of(HEADERS, rows, totals, passed=right == len(rows) and not missed)
+    return report_rows(HEADERS, rows, totals, passed=right == len(rows) and not missed)

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.fleet import bucket
 from benchmarks.fleet.simulate import HEADERS, TITLE, Outcome, Plan, row, run
 from benchmarks.harness.console import begin, chosen
-from benchmarks.harness.result import Table, measured_on, write_part
+from benchmarks.harness.result import Table, describe_machine, write_part
 from precompiled.remote import keys, trusting
 
 MAX_DUPLICATES = 0.001
@@ -74,7 +74,7 @@ def main() -> int:
     table = Table(TITLE, HEADERS, [row(place, outcome) for place, outcome in outcomes])
     print("\n" + table.text() + "\n")
     if arguments.docs:
-        write_part("`make bench-fleet ARGS=--docs`", [measured_on(), table.text()], "guides/fleet.md")
+        write_part("`make bench-fleet ARGS=--docs`", [describe_machine(), table.text()], "guides/fleet.md")
     bad = [
         place for place, outcome in outcomes
         if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted

@@ -1,4 +1,4 @@
-"""What a program of a benchmark prints, line by line, while it runs; and what it answers for each of its rows."""
+"""What a program of a benchmark prints, line by line, while it runs; and its answer for each row."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from benchmarks.harness.hosts import Command
 
 Name = TypeVar("Name")
+
 
 def answers_of(command: Command, errors: Path, limit_s: float) -> Iterator[dict[str, Any]]:
     """Each line of JSON, until the program ends; it is killed where a line takes longer than ``limit_s``, and where
@@ -38,13 +39,13 @@ def answers_of(command: Command, errors: Path, limit_s: float) -> Iterator[dict[
         process.stdout.close()
 
 
-def answers_in_turn(
+def run_rows(
     names: Sequence[Name], command: Callable[[Sequence[Name]], Command], errors: Path, limit_s: float
 ) -> Iterator[tuple[Name, dict[str, Any] | None]]:
-    """Each row with its answer. One process runs all rows in turn; if it dies in a row, that row's answer is None, and
-    another process runs the rest.
+    """Yield each row with its answer. One process runs the rows in order. If it dies in a row, that row's answer is
+    None, and another process runs the rest.
 
-    ``command``: the process for rows. Before a row it prints ``{"begun": ...}``, so that each row has the whole limit.
+    ``command``: makes the command for rows. It prints ``{"begun": ...}`` before each row, which restarts the limit.
     """
     waiting = list(names)
     while waiting:

@@ -71,7 +71,7 @@ class Host:
         return python_path.with_hook(found) if hook else found
 
     def temporary(self) -> dict[str, str]:
-        """The variable of a directory for temporary files: what libraries leave there is removed with the host."""
+        """The variable for temporary files. What libraries leave there is removed with the host."""
         path = self.root / "temporary"
         path.mkdir(exist_ok=True)
         return {"TMPDIR": str(path)}
@@ -183,7 +183,7 @@ class Child:
 
 
 def with_precompiled(command: Command) -> Command:
-    """The same command, by `precompiled run`."""
+    """The same command, started by `precompiled run`."""
     return {**command, "argv": [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]]}
 
 

@@ -115,14 +115,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def measured_on() -> str:
-    """The machine, in the words that precede a table in docs/."""
+def describe_machine() -> str:
+    """The sentence before a table in docs/."""
     facts = machine()
     return f"On {facts['cores']} cores ({facts['cpu']}), load {facts['load']:.1f} at the end, {facts['commit']}:"
 
 
 def list_counts(counts: Mapping[str, int]) -> str:
-    """The names in order, each with its number."""
+    """Each name with its count, sorted by name."""
     return ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
 
 

@@ -1,4 +1,4 @@
-"""Rows that count a program's graphs over several runs: how many precompiled served, and whether results are equal."""
+"""Rows about the graphs of a program in several runs: how many precompiled served, why it did not serve the others."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def expect_served(graphs: Sequence[Mapping[str, Any]]) -> None:
 
 @dataclass(kw_only=True)
 class ServedRow(MeasuredRow):
-    """Counts are of the runs in order. Those of a run are the sums over its processes."""
+    """A number for each run, in order. It is the sum over the processes of the run."""
 
     graphs: list[int] = field(default_factory=list)
     served: list[int] = field(default_factory=list)  # of them, compiled by the daemon
     traced: list[int] = field(default_factory=list)  # frames that Dynamo traced
-    first_s: list[float] = field(default_factory=list)  # the slowest process's first step
+    first_s: list[float] = field(default_factory=list)  # the first step of the slowest process
     reasons: dict[str, int] = field(default_factory=dict)  # of graphs that were not served, in all runs
     kept_from_packages: dict[str, int] = field(default_factory=dict)  # of functions, in the first run
     as_plain: bool = False  # different from eager as plain torch.compile is
@@ -46,7 +46,7 @@ class ServedRow(MeasuredRow):
         return " ".join(f"{seconds:.1f}" for seconds in self.first_s)
 
     def add_run(self, processes: Sequence[Mapping[str, Any]]) -> None:
-        """Count a run. A process tells ``state.counted``, its steps' ``seconds``, and whether it ``waited``."""
+        """Count a run. A process has ``state.counted``, the ``seconds`` of its steps, and ``waited`` for its graphs."""
         if not all(process["waited"] for process in processes):
             raise BenchmarkError(f"graphs were still pending after {WAIT_S:.0f} s")
         reports = [report for process in processes for report in process["reports"]]
@@ -66,17 +66,18 @@ def sum_graphs(rows: Sequence[ServedRow]) -> tuple[int, int]:
     return sum(sum(row.graphs) for row in rows), sum(sum(row.served) for row in rows)
 
 
-def count_sentence(rows: Sequence[ServedRow], added_up: str) -> str:
+def describe_counts(rows: Sequence[ServedRow], added_up: str) -> str:
+    """The sentence with the totals. ``added_up``: what they are the sum over."""
     graphs, served = sum_graphs(rows)
     return f"Of {graphs} graphs, {added_up} added up, {served} ({served / max(graphs, 1):.1%}) were served."
 
 
 def count_untraced(rows: Sequence[ServedRow], run: int) -> int:
-    """How many rows trace nothing in this run; the first is 0."""
+    """How many rows trace nothing in this run. The first run has number 0."""
     return sum(len(row.traced) > run and row.traced[run] == 0 for row in rows)
 
 
-def reasons_table(rows: Sequence[ServedRow]) -> str:
+def list_reasons(rows: Sequence[ServedRow]) -> str:
     reasons: Counter[str] = Counter()
     for row in rows:
         reasons.update(row.reasons)

@@ -1,4 +1,4 @@
-"""What precompiled says of the process that calls this, or of another one that runs the same program."""
+"""What precompiled reports in the process that calls this: one that runs a program of a table."""
 
 from __future__ import annotations
 

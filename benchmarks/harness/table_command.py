@@ -1,4 +1,4 @@
-"""The command of a table: its usual options, its report, and its exit status."""
+"""The command of a table: its options, its progress, the printed report, the files and pages, the exit status."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Report:
     parts: Sequence[str] = ()  # for --docs; by default the tables
 
 
-def report_of(
+def report_rows(
     headers: list[str], rows: Sequence[Any], totals: str = "", *, passed: bool, parts: Sequence[str] = (),
     record: Any = None,
 ) -> Report:  # fmt: skip
@@ -66,7 +66,7 @@ def measure_rows(
     """Measure the rows on one host with a daemon, ``clients`` of them at a time. A BenchmarkError ends only its row."""
     done = itertools.count(1)
 
-    def one(row: AnyRow) -> AnyRow:
+    def measure_one(row: AnyRow) -> AnyRow:
         try:
             measure(host, row)
         except BenchmarkError as error:
@@ -77,9 +77,9 @@ def measure_rows(
     with fresh_host() as host:
         host.start_daemon()
         if clients == 1:
-            return [one(row) for row in rows]
+            return [measure_one(row) for row in rows]
         with ThreadPoolExecutor(clients) as pool:
-            return list(pool.map(one, rows))
+            return list(pool.map(measure_one, rows))
 
 
 def run_table(

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
-from benchmarks.harness.answers import answers_in_turn
+from benchmarks.harness.answers import run_rows
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import ROOT, Command, Host, fresh_host, with_precompiled
 from benchmarks.harness.made_up import run_on_made_up_gpu
 from benchmarks.harness.result import markdown
-from benchmarks.harness.table_command import Report, add_files, add_only, read_records, report_of, run_table
+from benchmarks.harness.table_command import Report, add_files, add_only, read_records, report_rows, run_table
 
 ROW_LIMIT_S = 900.0
 LOT = 20
@@ -152,7 +152,7 @@ def _run(host: Host, names: Sequence[str], say: Say, *, interpret: bool) -> dict
     found: dict[str, dict[str, Any]] = {}
     log = host.root / "program.log"
     commands = functools.partial(command, host, interpret=interpret)
-    for name, answer in answers_in_turn(names, commands, log, ROW_LIMIT_S):
+    for name, answer in run_rows(names, commands, log, ROW_LIMIT_S):
         ended = f"the process ended: {' '.join(log.read_text()[-400:].split())}"
         found[name] = answer or {"error": ended}
         told = _progress(name, answer, interpret) if answer else f"{name}: {ended}"
@@ -208,7 +208,7 @@ def main() -> int:
 
 
 def report(rows: Sequence[Row]) -> Report:
-    found = report_of(HEADERS, rows, passed=is_right(rows))
+    found = report_rows(HEADERS, rows, passed=is_right(rows))
     totals, reasons = _totals(rows), _reasons(rows)
     found.tables += [(TOTALS, totals), (["why", "kernels or rows"], reasons)]
     found.parts = [markdown(TOTALS, totals), *([markdown(["why", "of"], reasons)] if reasons else [])]

@@ -80,10 +80,10 @@ def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGE
     return _compared(got, expected, off)
 
 
-def differences_of_steps(
+def compare_steps(
     got: Sequence[Tensors], expected: Sequence[Tensors], *, half: bool = False
 ) -> list[str]:  # fmt: skip
-    """The differences of each step. ``half``: in half precision, where whole tensors are compared, by their norms."""
+    """The differences of each step. ``half``: compare whole tensors by their norms, as half precision needs."""
     found = [] if len(got) == len(expected) else [f"{len(got)} steps, not {len(expected)}"]
     for number, (left, right) in enumerate(zip(got, expected, strict=False)):
         off = unlike(left, right) if half else differences(left, right, of_largest=OF_LARGEST_AFTER_STEPS)

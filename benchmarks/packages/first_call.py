@@ -31,7 +31,7 @@ def first_call(quick: bool, say: Say) -> list[float]:
                 found = plain_host.run(spec, hook=False)
             return float(found["steps"][0]["s"]) - float(found["step_s"])
 
-        return in_turns(sample, ("ours", "torch.compile"), quick, say)
+        return measure_in_turns(sample, ("ours", "torch.compile"), quick, say)
 
 
 def recording(quick: bool, say: Say) -> list[float]:
@@ -51,10 +51,10 @@ def recording(quick: bool, say: Say) -> list[float]:
             expect(found["reports"], "compiled", "hit")
             return float(found["steps"][0]["s"])
 
-        return in_turns(sample, ("recording", "without"), quick, say)
+        return measure_in_turns(sample, ("recording", "without"), quick, say)
 
 
-def in_turns(sample: Callable[[str], float], sides: tuple[str, str], quick: bool, say: Say) -> list[float]:
+def measure_in_turns(sample: Callable[[str], float], sides: tuple[str, str], quick: bool, say: Say) -> list[float]:
     """The first side's seconds over the second's, in pairs whose order changes each time."""
     ratios = []
     for number in range(2 if quick else 7):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.harness.effort import Say
-from benchmarks.packages.first_call import in_turns
+from benchmarks.packages.first_call import measure_in_turns
 
 LAYERS = {False: 6, True: 1}
 
@@ -30,7 +30,7 @@ def noticing(quick: bool, say: Say) -> list[float]:
         with native_calls.watching():
             return trace()
 
-    return in_turns(sample, ("noticed", "without"), quick, say)
+    return measure_in_turns(sample, ("noticed", "without"), quick, say)
 
 
 def _tracer(torch: Any, layers: int) -> Callable[[], float]:

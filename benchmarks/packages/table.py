@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.architectures.rows import ArchitectureRow, Name, chosen_rows, report_of_architectures, rows_parser
+from benchmarks.architectures.rows import ArchitectureRow, Name, build_parser, choose_rows, report_architectures
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import Host
 from benchmarks.harness.table_command import MeasuredRow, Report, measure_rows, run_table
@@ -81,13 +81,13 @@ def _run(host: Host, row: Row, variables: dict[str, str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = rows_parser("packages", __doc__)
+    parser = build_parser("packages", __doc__)
     parser.add_argument("--first-call", action="store_true", help="the first call with a package, not the table")
     parser.add_argument("--recording", action="store_true", help="what recording costs the first call, not the table")
     parser.add_argument("--noticing", action="store_true", help="what it costs to notice calls during a trace")
     parser.add_argument("--quick", action="store_true", help="a small model for a measure: no figure to be quoted")
     arguments = parser.parse_args()
-    names = chosen_rows(parser, arguments)
+    names = choose_rows(parser, arguments)
 
     def measure(say: Say) -> Report:
         for wanted, ratios_of, what, goal in (
@@ -101,6 +101,6 @@ def main() -> int:
                 said = f"{min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs"
                 said = said if goal is None else f"goal {goal}; {said}"
                 return Report(goal is None or median <= goal, f"{what}: {median:.3f} ({said}).")
-        return report_of_architectures(HEADERS, examine(names, say))
+        return report_architectures(HEADERS, examine(names, say))
 
     return run_table(arguments, measure)

@@ -19,9 +19,9 @@ from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host
 from benchmarks.harness.result import list_counts, markdown
-from benchmarks.harness.served import ServedRow, count_sentence, count_untraced, is_served, reasons_table, sum_graphs
-from benchmarks.harness.table_command import Report, add_files, add_only, measure_rows, report_of, run_table
-from benchmarks.models.compare import differences_of_steps
+from benchmarks.harness.served import ServedRow, count_untraced, describe_counts, is_served, list_reasons, sum_graphs
+from benchmarks.harness.table_command import Report, add_files, add_only, measure_rows, report_rows, run_table
+from benchmarks.models.compare import compare_steps
 from benchmarks.programs import PROGRAMS
 
 PAGE = "reference/coverage.md"
@@ -97,17 +97,17 @@ def _compare(host: Host, row: Row) -> None:
         found, results[run] = _run(host, row, run, PACKAGES, hook=True)
         row.add_run([found])
         row.packages.append(sum(is_served(report) and report["source"] == "package" for report in found["reports"]))
-        row.different += [f"{run} run, {text}" for text in differences_of_steps(results[run], expected)]
+        row.different += [f"{run} run, {text}" for text in compare_steps(results[run], expected)]
     if row.different:
         # Compiled code may differ from eager by more than rounding where eager itself is no measure (chaos, ties).
         _, plain = _run(host, row, "plain")
-        if differences_of_steps(plain, expected):
+        if compare_steps(plain, expected):
             _, swapped = _run(host, row, "swapped", eager_steps=1)
             row.different = [
                 text
                 for values in results.values()
-                if differences_of_steps(values, swapped)  # as the first run: eager, then compiled
-                for text in differences_of_steps(values, plain)
+                if compare_steps(values, swapped)  # as the first run: eager, then compiled
+                for text in compare_steps(values, plain)
             ]
             row.as_plain = not row.different
 
@@ -150,12 +150,12 @@ def report(rows: Sequence[Row]) -> Report:
     totals = [
         f"{len(run)} programs of {len({row.library for row in run})} libraries were run, {equal} are equal to eager"
         " or to plain torch.compile.",
-        count_sentence(rows, "the three runs"),
+        describe_counts(rows, "the three runs"),
         f"{count_untraced(rows, 1)} programs trace nothing in their second run, {count_untraced(rows, 2)} in their"
         " third.",
     ]
     described = [[row.about, *row.cells()[1:]] for row in rows]
-    return report_of(
+    return report_rows(
         HEADERS, rows, " ".join(totals), passed=equal == len(run) and served >= SERVED * graphs > 0,
-        parts=["\n".join(totals), markdown(HEADERS, described), reasons_table(rows)],
+        parts=["\n".join(totals), markdown(HEADERS, described), list_reasons(rows)],
     )  # fmt: skip

@@ -21,17 +21,17 @@ from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import LIMIT_S, PACKAGES, Host, output_of
 from benchmarks.harness.result import list_counts, markdown
-from benchmarks.harness.served import ServedRow, count_sentence, count_untraced, reasons_table
+from benchmarks.harness.served import ServedRow, count_untraced, describe_counts, list_reasons
 from benchmarks.harness.table_command import (
     Report,
     add_files,
     add_only,
     measure_rows,
     read_records,
-    report_of,
+    report_rows,
     run_table,
 )
-from benchmarks.models.compare import differences_of_steps
+from benchmarks.models.compare import compare_steps
 from benchmarks.ranks import CASES
 from precompiled import wire
 from precompiled.client import ask
@@ -103,7 +103,7 @@ def _differences(host: Host, row: Row, run: str, expected: str) -> list[str]:
     found = []
     for rank in range(row.ranks):
         got, wanted = (torch.load(f"{_file(host, row, name)}-{rank}.pt") for name in (run, expected))
-        found += [f"rank {rank}, {text}" for text in differences_of_steps(got, wanted, half=CASES[row.name].half)]
+        found += [f"rank {rank}, {text}" for text in compare_steps(got, wanted, half=CASES[row.name].half)]
     return found
 
 
@@ -146,12 +146,12 @@ def report(rows: Sequence[Row]) -> Report:
     compiled, needed = sum(row.compiled[0] for row in rows if row.compiled), sum(row.of_one_rank for row in rows)
     totals = [
         f"{len(rows)} cases were run, {right} are equal to eager or to plain torch.compile on each rank.",
-        count_sentence(rows, "all ranks and both starts"),
+        describe_counts(rows, "all ranks and both starts"),
         f"In the first start {compiled} were compiled, where one rank has {needed}.",
         f"{count_untraced(rows, 1)} cases trace nothing in their second start.",
     ]
     described = [[row.about, row.kind, *row.cells()[1:]] for row in rows]
-    return report_of(
+    return report_rows(
         HEADERS, rows, " ".join(totals), passed=right == len(rows) and all(row.graphs == row.served for row in rows),
-        parts=["\n".join(totals), markdown(["case", "kind", *HEADERS[1:]], described), reasons_table(rows)],
+        parts=["\n".join(totals), markdown(["case", "kind", *HEADERS[1:]], described), list_reasons(rows)],
     )  # fmt: skip

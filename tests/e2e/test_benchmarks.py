@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
-from collections.abc import Iterator
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks.edits.edits import EDITS, NANOGPT
 from benchmarks.edits.table import Row, examine
+from benchmarks.harness import result
+from benchmarks.harness.answers import run_rows
 from benchmarks.harness.effort import QUICK
-from benchmarks.harness.hosts import ROOT
+from benchmarks.harness.hosts import ROOT, BenchmarkError, Command
+from benchmarks.harness.served import ServedRow
+from benchmarks.harness.table_command import MeasuredRow, Report, report_rows, run_table
 from benchmarks.measures.load import load
 from benchmarks.scale.store import copies
 from benchmarks.starts import contenders, picture
@@ -142,3 +151,91 @@ def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:
     for key in keys:
         (found,) = store.lookup(key)
         assert store.read_files(found) == {"entry.bin": b"entry", f"native/{'1' * 64}.so": b"code"}
+
+
+@dataclasses.dataclass
+class Number(MeasuredRow):
+    """A row that is right if its number is even."""
+
+    name: str
+    number: int
+
+    @property
+    def right(self) -> bool:
+        return self.number % 2 == 0
+
+    def cells(self) -> list[str]:
+        return [self.name, str(self.number)]
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A page of docs/ with a part that `make numbers` writes. A command replaces the handler of SIGTERM as well."""
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(result, "ROOT", tmp_path)
+    page = tmp_path / "docs" / "numbers.md"
+    page.parent.mkdir()
+    page.write_text("before\n<!-- made by make numbers -->\nold\n<!-- end -->\nafter\n")
+    yield page
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_command_of_a_table_prints_it_writes_its_files_and_exits_by_its_rows(
+    page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*numbers: int, **options: object) -> int:
+        def measure(say: object) -> Report:
+            rows = [Number(f"n{number}", number, different=["" if number else "zero"]) for number in numbers]
+            return report_rows(["name", "number"], rows, "All.", passed=all(row.right for row in rows))
+
+        return run_table(argparse.Namespace(**options), measure, mark="make numbers", page="numbers.md")
+
+    assert run(0, 2, json=tmp_path / "rows.json", docs=True) == 0
+    assert [row["name"] for row in json.loads((tmp_path / "rows.json").read_text())] == ["n0", "n2"]
+    table = "| name | number |\n|---|---|\n| n0 | 0 |\n| n2 | 2 |"
+    assert page.read_text() == f"before\n<!-- made by make numbers -->\n\n{table}\n\n<!-- end -->\nafter\n"
+    assert "n0: zero" in capsys.readouterr().out
+    assert run(2, 3, json=True) == 1
+    assert [row["number"] for row in json.loads(capsys.readouterr().out)] == [2, 3]
+
+
+def test_command_of_a_table_exits_with_1_if_nothing_can_be_measured(
+    page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(say: object) -> Report:
+        raise BenchmarkError("no daemon")
+
+    assert run_table(argparse.Namespace(json=tmp_path / "rows.json"), measure) == 1
+    assert "no daemon" in capsys.readouterr().out
+    assert not (tmp_path / "rows.json").exists()
+
+
+def test_row_in_which_the_process_dies_has_no_answer_and_the_rest_is_run(tmp_path: Path) -> None:
+    program = """if True:
+        import json, os, sys
+        for row in sys.argv[1:]:
+            print(json.dumps({"begun": row}), flush=True)
+            if row == "dies":
+                sys.exit("died here")
+            print(json.dumps({"row": row, "pid": os.getpid()}), flush=True)
+    """
+
+    def command(rows: Sequence[str]) -> Command:
+        return {"argv": [sys.executable, "-c", program, *rows], "env": dict(os.environ), "cwd": str(tmp_path)}
+
+    found = dict(run_rows(["a", "dies", "b", "c"], command, tmp_path / "log", 60.0))
+    assert {row: answer and answer["row"] for row, answer in found.items()} == {
+        "a": "a", "dies": None, "b": "b", "c": "c",
+    }  # fmt: skip
+    assert found["a"] and found["b"] and found["c"]
+    assert found["a"]["pid"] != found["b"]["pid"] == found["c"]["pid"]
+
+
+def test_run_whose_graphs_stay_pending_is_not_counted() -> None:
+    row = ServedRow()
+    told = {"traced": 1, "reports": [{"state": "pending", "source": None, "reason": None}], "functions": []}
+    with pytest.raises(BenchmarkError, match="still pending"):
+        row.add_run([{**told, "seconds": [1.0], "waited": False}])
+    assert (row.graphs, row.shares) == ([], "")  # what the row prints beside the error
+    row.add_run([{**told, "seconds": [1.0, 0.1], "waited": True}, {**told, "seconds": [2.0], "waited": True}])
+    assert (row.shares, row.first_steps, row.traced, row.reasons) == ("0/2", "2.0", [2], {"pending": 2})
