@@ -174,7 +174,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(result, "ROOT", tmp_path)
     page = tmp_path / "docs" / "numbers.md"
-    page.parent.mkdir()
+    page.parent.mkdir(parents=True)
     page.write_text("before\n<!-- made by make numbers -->\nold\n<!-- end -->\nafter\n")
     yield page
     signal.signal(signal.SIGTERM, handler)

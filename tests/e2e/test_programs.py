@@ -24,7 +24,7 @@ def test_programs_are_served_in_each_run_and_equal(tmp_path: Path, monkeypatch: 
     assert "not run" in rows[2].cells()[-1]
 
     page = tmp_path / "docs" / "reference" / "coverage.md"
-    page.parent.mkdir()
+    page.parent.mkdir(parents=True)
     page.write_text("before\n<!-- made by make programs ARGS=--docs -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(result, "ROOT", tmp_path)
     result.write_part("make programs ARGS=--docs", table.report(rows).parts, table.PAGE)

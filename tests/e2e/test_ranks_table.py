@@ -28,7 +28,7 @@ def test_ranks_are_right_served_compiled_once_and_trace_once(tmp_path: Path, mon
         assert row.compiled[0] <= row.of_one_rank, row
 
     page = tmp_path / "docs" / "reference" / "coverage.md"
-    page.parent.mkdir()
+    page.parent.mkdir(parents=True)
     page.write_text("before\n<!-- made by make ranks ARGS=--docs -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(result, "ROOT", tmp_path)
     result.write_part("make ranks ARGS=--docs", table.report(rows).parts, table.PAGE)
