@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections import deque
 from typing import Any
 
 from precompiled import wire
 from precompiled.core.errors import WireError
+from precompiled.core.outgoing import Outgoing
 
 READ_BYTES = 1 << 16
 
@@ -23,35 +23,27 @@ class Channel:
         self._kind, self._at_once = kind, at_once
         self._sock = sock
         self._incoming = bytearray()
-        self._outgoing: deque[memoryview] = deque()
-        self.closed = False  # by the other end
+        self._outgoing = Outgoing(sock)
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
     @property
+    def closed(self) -> bool:
+        """Whether the other end has closed the stream, or this one."""
+        return self._outgoing.closed
+
+    @property
     def wants_write(self) -> bool:
-        return bool(self._outgoing) and not self.closed
+        return self._outgoing.wants_write
 
     def send(self, message: Any) -> None:
         """Queue a message and write what can be written now."""
-        self._outgoing.append(memoryview(wire.frame(message)))
+        self._outgoing.add([wire.frame(message)])
         self.flush()
 
     def flush(self) -> None:
-        while self._outgoing and not self.closed:
-            data = self._outgoing[0]
-            try:
-                sent = self._sock.send(data)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError:  # the worker is gone; its end is reported through its process
-                self.closed = True
-                return
-            if sent == len(data):
-                self._outgoing.popleft()
-            else:
-                self._outgoing[0] = data[sent:]
+        self._outgoing.flush()  # if the worker is gone, its process says so
 
     def receive(self) -> list[Any]:
         """The messages that have come whole; raises WireError for anything else."""
@@ -63,7 +55,7 @@ class Channel:
             except OSError:
                 data = b""
             if not data:
-                self.closed = True
+                self._outgoing.closed = True
                 break
             self._incoming += data
             if len(self._incoming) > wire.MAX_MESSAGE_BYTES + wire.LENGTH_BYTES:
@@ -84,5 +76,5 @@ class Channel:
 
     def close(self) -> None:
         self._outgoing.clear()
-        self.closed = True
+        self._outgoing.closed = True
         self._sock.close()

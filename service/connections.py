@@ -18,12 +18,13 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeVar
 
 from precompiled.core import kernel, zmtp
 from precompiled.core.errors import WireError
+from precompiled.core.outgoing import Outgoing
 
 log = logging.getLogger("precompiled.connections")
 
@@ -60,12 +61,11 @@ class Connection:
     gid: int
     pid: int
     reader: zmtp.Reader
+    out: Outgoing
     accepted: float
     active: float  # when something was last read of it
     fd: int = -1  # kept: a closed socket has none
-    out: deque[memoryview] = field(default_factory=deque)
-    out_bytes: int = 0
-    unread_since: float = 0.0  # when the first of ``out`` was refused by the kernel
+    unread_since: float = 0.0  # when the kernel first took nothing of ``out``
     held: int = 0  # of the reader, as counted in Connections
     events: int = 0  # that epoll watches for
 
@@ -123,7 +123,7 @@ class Connections:
     def close(self) -> None:
         """Give the last replies a moment, then close everything."""
         deadline = time.monotonic() + CLOSE_S
-        while any(c.out for c in self._by_fd.values()) and time.monotonic() < deadline:
+        while any(c.out.waiting for c in self._by_fd.values()) and time.monotonic() < deadline:
             for connection in list(self._by_fd.values()):
                 self._flush(connection)
             time.sleep(0.005)
@@ -261,41 +261,31 @@ class Connections:
         connection = self._by_name.get(name)
         if connection is None:
             return True  # it has left: a reply is a courtesy
-        if connection.out_bytes and (
-            connection.out_bytes + len(data) > REPLY_BYTES or self._unread[connection.uid] + len(data) > REPLIES_BYTES
-        ):
+        uid, out = connection.uid, connection.out
+        if (out.waiting and self._unread[uid] + len(data) > REPLIES_BYTES) or not out.add([data]):
             return False
-        connection.out.append(memoryview(data))
-        self._add_unread(connection, len(data))
+        self._add_unread(uid, len(data))
         self._flush(connection)
         return True
 
     def _flush(self, connection: Connection) -> None:
+        sent = connection.out.flush()
+        self._add_unread(connection.uid, -sent)
+        if connection.out.closed:
+            self._drop(connection)
+            return
         had = bool(connection.unread_since)
-        while connection.out:
-            data = connection.out[0]
-            try:
-                sent = connection.sock.send(data)
-            except (BlockingIOError, InterruptedError):
-                connection.unread_since = connection.unread_since or time.monotonic()
-                break
-            except OSError:
-                self._drop(connection)
-                return
-            self._add_unread(connection, -sent)
+        if sent:
             connection.unread_since = 0.0
-            if sent == len(data):
-                connection.out.popleft()
-            else:
-                connection.out[0] = data[sent:]
+        if connection.out.waiting:
+            connection.unread_since = connection.unread_since or time.monotonic()
         if had != bool(connection.unread_since):
             self._watch(connection)
 
-    def _add_unread(self, connection: Connection, size: int) -> None:
-        connection.out_bytes += size
-        self._unread[connection.uid] += size
-        if self._unread[connection.uid] <= 0:
-            del self._unread[connection.uid]
+    def _add_unread(self, uid: int, size: int) -> None:
+        self._unread[uid] += size
+        if self._unread[uid] <= 0:
+            del self._unread[uid]
 
     # ------------------------------------------------ connections
 
@@ -347,7 +337,7 @@ class Connections:
         self._sequence += 1
         name = self._sequence.to_bytes(8, "big")
         reader = zmtp.Reader(self._max_message_bytes)
-        connection = Connection(name, sock, uid, gid, pid, reader, now, now, sock.fileno())
+        connection = Connection(name, sock, uid, gid, pid, reader, Outgoing(sock, REPLY_BYTES), now, now, sock.fileno())
         self._watch(connection)
         self._by_fd[connection.fd] = self._by_name[name] = connection
         self._of.setdefault(uid, {})[connection] = None
@@ -408,7 +398,7 @@ class Connections:
         connection.sock.close()
         if connection in (paused := self._paused.get(connection.uid, set())):
             paused.discard(connection)
-        self._add_unread(connection, -connection.out_bytes)
+        self._add_unread(connection.uid, -connection.out.waiting)
         connection.out.clear()
         self._count(connection)
 

@@ -12,12 +12,12 @@ import os
 import socket
 import sys
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 from precompiled.core import forking, kernel, paths, sockets, zmtp
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, WireError
+from precompiled.core.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -127,12 +127,12 @@ class Link:
         """Connect. Raises what ``connect`` raises."""
         self._socket = sockets.GuardedSocket(connect(settings))
         self._reader = zmtp.Reader(sys.maxsize)
-        self._unsent = deque([memoryview(zmtp.hello(b"DEALER"))])  # the handshake, then one message at most
-        self._broken = False
+        self._outgoing = Outgoing(self._socket)  # the handshake, then one message at most
+        self._outgoing.add([zmtp.hello(b"DEALER")])
         self._since = time.monotonic()
         self._heard = self._since  # when the daemon last sent something
         self._asked: float | None = None  # when the unanswered status request was sent
-        self._flush()
+        self._outgoing.flush()
 
     @property
     def up(self) -> bool:
@@ -142,45 +142,27 @@ class Link:
     def wait(self, timeout_s: float, waker: sockets.Waker | None = None) -> None:
         """Wait until the daemon sends or can take more, the connection ends, or ``waker`` is used."""
         wakers = [] if waker is None else [waker]
-        sockets.wait([self._socket, *wakers], [self._socket] if self._unsent else [], timeout_s)
-        self._flush()
+        sockets.wait([self._socket, *wakers], [self._socket] if self._outgoing.waiting else [], timeout_s)
+        self._outgoing.flush()
 
     def send(self, message: wire.ClientMessage, blob: bytes | None = None) -> bool:
         """Send a message, as fast as the daemon reads. Returns false while an earlier message is unsent."""
         from precompiled import wire
 
-        if not self.up or self._unsent or self._broken:
+        if not self.up or self._outgoing.waiting or self._outgoing.closed:
             return False
         frames = [wire.PREAMBLE, wire.encode(message)]
         if blob is not None:
             frames.append(blob)
-        self._queue(zmtp.parts_of(frames))
+        self._outgoing.add(zmtp.parts_of(frames))
+        self._outgoing.flush()
         return True
-
-    def _queue(self, parts: list[bytes]) -> None:
-        self._unsent += [memoryview(part) for part in parts if part]
-        self._flush()
-
-    def _flush(self) -> None:
-        while self._unsent and not self._broken:
-            part = self._unsent[0]
-            try:
-                taken = self._socket.send(part)
-            except OSError:
-                self._broken = True  # what the daemon sent before is still read
-                return
-            if taken == 0:
-                return
-            if taken == len(part):
-                self._unsent.popleft()
-            else:
-                self._unsent[0] = part[taken:]
 
     def receive(self) -> list[wire.DaemonMessage]:
         replies: list[wire.DaemonMessage] = []
         while (data := self._socket.receive(CHUNK_BYTES)) is not None:
             if not data:
-                self._broken = True
+                self._outgoing.closed = True
                 break
             self._heard, self._asked = time.monotonic(), None
             self._reader.feed(data)
@@ -189,11 +171,12 @@ class Link:
                     replies.append(_decode(frames))
             except WireError as error:
                 log.info("the daemon sends what is not ZeroMQ's: %s", error)
-                self._broken = True
+                self._outgoing.closed = True
                 break
             if self._reader.reply:
                 reply, self._reader.reply = self._reader.reply, b""
-                self._queue([reply])
+                self._outgoing.add([reply])
+                self._outgoing.flush()
         return replies
 
     def silent_since(self, now: float) -> float | None:
@@ -210,14 +193,14 @@ class Link:
         return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None
 
     def is_lost(self, now: float) -> bool:
-        return self._broken or (not self.up and now - self._since > HANDSHAKE_TIMEOUT_S)
+        return self._outgoing.closed or (not self.up and now - self._since > HANDSHAKE_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection, after sending the rest of an unsent message for LINGER_S at most."""
         until = time.monotonic() + LINGER_S
-        while self.up and self._unsent and not self._broken and (left := until - time.monotonic()) > 0:
+        while self.up and self._outgoing.wants_write and (left := until - time.monotonic()) > 0:
             sockets.wait([], [self._socket], left)
-            self._flush()
+            self._outgoing.flush()
         self.abandon()
 
     def abandon(self) -> None:

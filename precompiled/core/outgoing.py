@@ -1,0 +1,74 @@
+"""The bytes that wait to be sent over a socket that does not block."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class NonBlockingSocket(Protocol):
+    """A non-blocking ``socket.socket``, or a ``sockets.GuardedSocket``."""
+
+    def send(self, data: memoryview, /) -> int:
+        """How many bytes the kernel has taken. If it takes none: 0, or BlockingIOError. Raises OSError."""
+
+
+class Outgoing:
+    """A queue of bytes to one peer. ``add`` and ``flush`` never wait and never raise.
+
+    What the kernel does not take now stays here, for a ``flush`` when the socket can be written again. After the peer
+    has closed the connection, nothing is sent.
+    """
+
+    __slots__ = ("_limit", "_parts", "_sock", "closed", "waiting")
+
+    def __init__(self, sock: NonBlockingSocket, limit: int | None = None) -> None:
+        """``limit``: how many bytes may wait (None: any number). If none wait, data of any size is taken."""
+        self._sock = sock
+        self._parts: deque[memoryview] = deque()
+        self._limit = limit
+        self.waiting = 0  # bytes
+        self.closed = False  # by the peer; a reader that meets the end of the stream may set it
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether ``flush`` is due when the socket can be written."""
+        return self.waiting > 0 and not self.closed
+
+    def add(self, parts: Iterable[bytes]) -> bool:
+        """Queue one message, in its parts; false, and nothing is queued, if that would pass the limit."""
+        views = [memoryview(part) for part in parts if part]
+        size = sum(map(len, views))
+        if self._limit is not None and self.waiting and self.waiting + size > self._limit:
+            return False
+        self._parts += views
+        self.waiting += size
+        return True
+
+    def flush(self) -> int:
+        """Send what the kernel takes now; how many bytes that was."""
+        sent = 0
+        while self._parts and not self.closed:
+            part = self._parts[0]
+            try:
+                taken = self._sock.send(part)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                self.closed = True
+                break
+            if taken == 0:
+                break
+            sent += taken
+            self.waiting -= taken
+            if taken == len(part):
+                self._parts.popleft()
+            else:
+                self._parts[0] = part[taken:]
+        return sent
+
+    def clear(self) -> None:
+        """Drop what waits."""
+        self._parts.clear()
+        self.waiting = 0
