@@ -43,7 +43,7 @@ def test_a_build_of_torch_without_cuda_is_said_before_the_command_runs(command: 
     options = ["-o", str(base)] if command == "bake" else []
     text = f"open({str(ran)!r}, 'w')"
     error = answer(command, "--json", *options, "--target", "h100", "--", sys.executable, "-c", text, status=1)["error"]
-    assert error["code"] == "target-unavailable" and "no CUDA build" in error["message"]
+    assert error["code"] == "target-unavailable" and "is not a CUDA build" in error["message"]
     assert "neither a GPU nor a driver" in error["action"]
     assert not ran.exists() and list(tmp_path.iterdir()) == []
 

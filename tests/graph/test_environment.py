@@ -171,7 +171,7 @@ def test_worker_is_pinned_to_the_gpu_or_slice_that_the_process_sees(
 @pytest.mark.skipif(torch.version.cuda is not None, reason="NOT TESTED: this torch is a CUDA build")
 @pytest.mark.reason("no-made-up-gpu")
 def test_a_worker_without_the_gpu_needs_a_cuda_build_of_torch() -> None:
-    with pytest.raises(PrecompiledError, match="no CUDA build") as error:
+    with pytest.raises(PrecompiledError, match="is not a CUDA build") as error:
         worker_for("cuda:0", without_gpu=True)
     assert error.value.code == "no-made-up-gpu" and error.value.action
     assert worker_for("cpu", without_gpu=True)[1] == "cpu"
