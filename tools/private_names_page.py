@@ -62,7 +62,7 @@ def page(text: str) -> str:
         rows = "".join(f"- `{name}`{'' if on == checked else f' ({on} only)'}\n" for name, on in names)
         if rows:
             parts.append(f"\n## {path.relative_to(ROOT / 'precompiled')}\n\nChecked on {checked}.\n\n{rows}")
-    return text[: text.index("\n## ") if "\n## " in text else text.index("\n|")] + "".join(parts)
+    return text[: text.index("\n## ")] + "".join(parts)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 - A line of Markdown has at most 200 characters.
 - Markdown, docstrings, comments and messages use none of BANNED.
-- `precompiled --help` shows the whole summary of each command.
+- The help of each group of commands shows the whole summary of each command.
 
 ``--count`` prints the number of findings of each folder and phrase, instead of each finding. ``--sample docs`` and
 ``--sample comments`` print 100 random sentences (the same ones for the same tree), for a reader to judge: at most 5 may
@@ -85,20 +85,23 @@ def _banned(name: str, number: int, text: str) -> Iterator[Finding]:
 
 
 def in_help() -> Iterator[Finding]:
-    """Summaries that click would cut off in `precompiled --help`, at 80 columns."""
-    from precompiled.cli.app import cli
+    """Summaries that do not fit a line of 80 columns in the help of their group."""
+    from precompiled.cli import tree
+    from precompiled.cli.app import Group, cli
 
-    context = click.Context(cli, info_name="precompiled")
-    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
-    shown = {name: command for name, command in commands.items() if command is not None and not command.hidden}
-    room = 80 - 6 - max(map(len, shown))  # as click's Group.format_commands
-    for name, command in shown.items():
-        if command.get_short_help_str(room) != command.get_short_help_str(1000):
-            yield Finding("precompiled --help", 0, f"the summary of {name} is longer than {room} characters")
+    for path in ("", *tree.GROUPS):
+        group = Group(path) if path else cli
+        name = f"precompiled {path}".strip()
+        with click.Context(group, info_name=name, terminal_width=80, max_content_width=80) as context:
+            rows = group.get_help(context).splitlines()
+            for child in tree.children(path):
+                row = next(row for row in rows if row.startswith(f"  {child} "))
+                if len(row) > 80 or not row.endswith(group.summary(context, child)):
+                    yield Finding(f"{name} --help", 0, f"the summary of {child} does not fit its line")
 
 
 def doc_sentences() -> Iterator[tuple[str, str]]:
-    """Sentences and table cells of Markdown, and messages of reasons and help, each with its file."""
+    """Sentences and table cells of Markdown, each with its file. Reasons and settings have pages, too."""
     for path in tracked("*.md"):
         text = re.sub(
             r"^(?:```.*?^```|<!-- made by.*?<!-- end -->)", "", path.read_text(), flags=re.DOTALL | re.MULTILINE

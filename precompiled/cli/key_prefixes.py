@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import click
@@ -20,7 +20,7 @@ _DIGITS = re.compile("[0-9a-f]*")
 
 
 class KeyPrefix(click.ParamType):
-    """The first digits of a key, in lower case. ``other``: the command also takes arguments that are no digits."""
+    """The first digits of a key, in lower case. ``other``: the command also takes arguments that are not keys."""
 
     name = "key"
 
@@ -63,17 +63,21 @@ def match(prefix: str, keys: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
+def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action: str) -> list[str]:
+    """The one key of each prefix. ``where`` has the keys. Raises StoreError for a prefix of no key, or of several."""
+    found = [match(prefix, keys) for prefix in prefixes]
+    for prefix, key in zip(prefixes, found, strict=True):
+        if not key:
+            raise StoreError(f"{where} has no key that begins with {prefix!r}", action, code="no-such-key")
+    return found
+
+
 def resolve(store: Store, prefixes: Sequence[str], *, own: bool = False) -> list[str]:
     """The whole keys of these prefixes in a store; ``own``: not in its bases. Raises StoreError for one that it lacks,
     or that several keys begin with.
     """
     known = {key for key in (_own(store) if own else store.keys()) if fmt.is_key(key)}
-    found = [match(prefix, known) for prefix in prefixes]
-    for prefix, key in zip(prefixes, found, strict=True):
-        if not key:
-            message = f"the store {store.root} has no key that begins with {prefix!r}"
-            raise StoreError(message, "`precompiled cache ls` lists all keys", code="no-such-key")
-    return found
+    return match_all(prefixes, known, f"the store {store.root}", "`precompiled cache ls` lists all keys")
 
 
 def _own(store: Store) -> set[str]:

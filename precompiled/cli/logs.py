@@ -20,7 +20,7 @@ from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 
-LOOK_S = 0.2
+LOOK_S = 0.2  # between two reads, as `tail -f` does it
 
 
 @command("logs", examples=["precompiled daemon logs -n 100", "precompiled daemon logs -f"])
@@ -40,7 +40,7 @@ def logs_command(out: Output, settings: Settings, lines: int, follow: bool) -> i
         return 0
     path = settings.log_path
     try:
-        file = path.open(encoding="utf-8", errors="replace")
+        file = _open(path)
     except OSError as error:
         raise DaemonError(
             f"there is no log to read at {path} ({error.strerror})",
@@ -78,13 +78,26 @@ def _group_of_listener(settings: Settings) -> str:
 def _follow(path: Path, file: TextIO) -> None:
     """Print what is added to a file, also when another one takes its place (the daemon keeps it below 1 MiB)."""
     while True:
+        newer = _replacement(path, file)  # before the rest of the old file is read, so that no line is lost
         for line in file:
             click.echo(line, nl=False)
         sys.stdout.flush()
-        time.sleep(LOOK_S)
-        with suppress(OSError):
-            if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                for line in file:
-                    click.echo(line, nl=False)
-                file.close()
-                file = path.open(encoding="utf-8", errors="replace")
+        if newer is None:
+            time.sleep(LOOK_S)
+        else:
+            file.close()
+            file = newer
+
+
+def _replacement(path: Path, file: TextIO) -> TextIO | None:
+    """The file that has taken the place of ``file``; None if there is none (yet)."""
+    try:
+        if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+            return None
+        return _open(path)
+    except OSError:
+        return None
+
+
+def _open(path: Path) -> TextIO:
+    return path.open(encoding="utf-8", errors="replace")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from precompiled.cli.app import command
-from precompiled.cli.key_prefixes import KEY, match, resolve
+from precompiled.cli.key_prefixes import KEY, match_all, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output, table
 from precompiled.client import ahead
 from precompiled.core.config import Settings
-from precompiled.core.errors import PrecompiledError, StoreError
+from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import counted, human_bytes
 from precompiled.remote import expiry, lists, transfer, trusting
 from precompiled.remote.errors import RemoteError
@@ -83,7 +83,8 @@ def _pull(there: transfer.Transfer, keys: Sequence[str], program: str | None, da
         if not keys:
             return there.pull((), _since(days))
         known = {item.group for item in there.everything() if item.kind == transfer.ARTIFACT}
-        return there.pull(_whole(keys, known, there.bucket.url), _since(days))
+        whole = match_all(keys, known, there.bucket.url, "`precompiled remote ls` lists all objects")
+        return there.pull(whole, _since(days))
     _no_keys(keys)
     _lists, objects = lists.listed(there, ahead.identity(_existing(program)))
     if days is not None:  # a list says no times
@@ -110,18 +111,6 @@ def _push(
     found = there.push(sorted(used), _since(days), packages=True)
     entries = [(entry.header.function, entry.name) for entry in there.entries(used)]
     return found + lists.note(there, ahead.identity(program), sorted(used), sorted(used), entries)
-
-
-def _whole(prefixes: Sequence[str], known: Collection[str], where: str) -> list[str]:
-    """The keys of these prefixes in a remote. Raises StoreError."""
-    found = [match(prefix, known) for prefix in prefixes]
-    for prefix, key in zip(prefixes, found, strict=True):
-        if not key:
-            raise StoreError(
-                f"{where} has no key that begins with {prefix!r}", "`precompiled remote ls` lists all objects",
-                code="no-such-key",
-            )  # fmt: skip
-    return found
 
 
 def _no_keys(keys: Sequence[str]) -> None:

@@ -110,7 +110,7 @@ def renamed(arguments: list[str]) -> tuple[str, list[str]]:
     """The old name that a command line begins with ("" where it is none), and the line with the new name."""
     for words in (2, 1):
         old = " ".join(arguments[:words])
-        if old in RENAMED and len(arguments) >= words:
+        if old in RENAMED:
             return old, [*RENAMED[old].split(), *arguments[words:]]
     return "", arguments
 

@@ -187,6 +187,23 @@ def test_logs_end_and_follow(stopped: dict[str, str]) -> None:
         assert following.wait(60) == 0 and len(read) > 1 and read == written[-len(read) :]
 
 
+def test_logs_follow_a_file_that_replaces_the_log(stopped: dict[str, str]) -> None:
+    log = Path(stopped["PRECOMPILED_RUNTIME_DIR"]) / "daemon.log"
+    log.parent.mkdir(mode=0o700, exist_ok=True)
+    log.write_text("one\n")
+    with subprocess.Popen([sys.executable, "-m", "precompiled", "daemon", "logs", "-f"], env=stopped,
+                          stdout=subprocess.PIPE, text=True) as following:  # fmt: skip
+        assert following.stdout is not None and following.stdout.readline() == "one\n"
+        with log.open("a") as old:
+            old.write("two\n")
+        newer = log.with_suffix(".new")
+        newer.write_text("three\n")
+        newer.replace(log)
+        assert [following.stdout.readline(), following.stdout.readline()] == ["two\n", "three\n"]
+        following.send_signal(signal.SIGINT)
+        assert following.wait(60) == 0
+
+
 def test_logs_of_systemds_daemon_are_in_the_journal(settled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     by_user = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/precompiled.service\n"
     for group, expected in (("0::/system.slice/precompiled.service\n", "journalctl -u precompiled.service -n 5"),
