@@ -292,6 +292,7 @@ class Connections:
     def _accept(self, now: float) -> None:
         assert self._listening is not None
         until = now + ACCEPT_S
+        taken = len(self._by_fd) + sum(map(len, self._new.values()))
         while time.monotonic() < until:
             try:
                 sock, _ = self._listening.accept()
@@ -313,20 +314,22 @@ class Connections:
                 sock.close()
                 continue
             mine = self._new.setdefault(uid, deque())
-            waiting = sum(map(len, self._new.values()))
-            if mine and (len(mine) >= MAX_NEW or len(self._by_fd) + waiting >= self._capacity):
-                self._refuse(sock, uid)
+            if len(mine) >= MAX_NEW:
+                self._refuse(sock, uid, f"{MAX_NEW} new ones of this user wait")
+            elif mine and taken >= self._capacity:
+                self._refuse(sock, uid, f"all {self._capacity} are taken")
             else:
                 mine.append((sock, pid, gid))
+                taken += 1
 
-    def _refuse(self, sock: socket.socket, uid: int) -> None:
-        self._note("too-many-connections", f"a connection of uid {uid} is refused: all {len(self)} are taken")
+    def _refuse(self, sock: socket.socket, uid: int, why: str) -> None:
+        self._note("too-many-connections", f"a connection of uid {uid} is refused: {why}")
         sock.close()
 
     def _prepare(self, sock: socket.socket, pid: int, gid: int, uid: int, now: float) -> None:
         """Make a connection of an accepted socket, or close it if there is no room for it."""
         if len(self._by_fd) >= self._capacity and not self._make_room(uid, now):
-            self._refuse(sock, uid)
+            self._refuse(sock, uid, f"all {len(self)} are taken")
             return
         try:
             sock.setblocking(False)

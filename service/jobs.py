@@ -55,6 +55,7 @@ class Seat:
     def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
         return cls(uid, device, hashlib.sha256(wire.interpreter_bytes(interpreter)).digest())
 
+
 @dataclass(eq=False)
 class Job:
     """One compile, from its first submit to its end."""
