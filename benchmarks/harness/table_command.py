@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -19,14 +20,14 @@ from benchmarks.harness.result import markdown, write_part
 
 
 @dataclass(kw_only=True)
-class MeasuredRow:
+class MeasuredRow(ABC):
     """A row of a table. The table's own class has ``cells`` and a ``name``, and says whether the row is ``right``."""
 
     different: list[str] = field(default_factory=list)  # results that are not equal to the expected ones
     error: str = ""  # the reason why the row was not measured to its end
 
-    def cells(self) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def cells(self) -> list[str]: ...
 
     def remarks(self) -> list[str]:
         return [*filter(None, [self.error]), *self.different[:4]]
@@ -118,6 +119,10 @@ def run_table(
 
 def add_only(parser: argparse.ArgumentParser, rows: str) -> None:
     parser.add_argument("--only", action="append", metavar="NAME", help=f"{rows} (repeatable; a,b)")
+
+
+def add_every(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth row: a look, no figure")
 
 
 def add_files(parser: argparse.ArgumentParser, *, json: str, read: str = "", docs: str) -> None:

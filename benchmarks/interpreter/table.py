@@ -23,7 +23,15 @@ from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import ROOT, Command, Host, fresh_host, with_precompiled
 from benchmarks.harness.made_up import run_on_made_up_gpu
 from benchmarks.harness.result import markdown
-from benchmarks.harness.table_command import Report, add_files, add_only, read_records, report_rows, run_table
+from benchmarks.harness.table_command import (
+    Report,
+    add_every,
+    add_files,
+    add_only,
+    read_records,
+    report_rows,
+    run_table,
+)
 
 ROW_LIMIT_S = 900.0
 LOT = 20
@@ -187,7 +195,7 @@ def main() -> int:
     parser.add_argument("--torch", default="2.15.0", metavar="VERSION", help="whose CUDA build (2.15.0)")
     parser.add_argument("--device", default="h100", metavar="KIND", help="the made-up GPU (h100)")
     add_only(parser, "rows with this word")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth row: a look, no figure")
+    add_every(parser)
     add_files(
         parser, json="write each row there; those that it has are not run again",
         read="run nothing: such a file has what was found", docs="tables of docs/reference/benchmarks.md",

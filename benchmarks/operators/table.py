@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.harness.answers import answers_of
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import Host, fresh_host, with_precompiled
-from benchmarks.harness.table_command import Report, add_files, add_only, read_records, run_table
+from benchmarks.harness.table_command import Report, add_every, add_files, add_only, read_records, run_table
 from benchmarks.operators import samples
 from benchmarks.operators.samples import Row
 
@@ -164,7 +164,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operators", description=__doc__)
     add_only(parser, "these operators")
     parser.add_argument("--dtype", action="append", choices=samples.DTYPES, help="these only (repeatable)")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth row: a look, no figure")
+    add_every(parser)
     add_files(
         parser, json="write each row's answer there; what it has is not run again",
         read="run nothing: such a file has the answers", docs="tables of docs/reference/benchmarks.md",

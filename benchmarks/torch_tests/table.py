@@ -2,8 +2,8 @@
 
 `make torch-tests ARGS=FOLDER` (`python -m benchmarks.torch_tests FOLDER`). Neither torch's wheel nor this repository
 has the tests: a checkout of pytorch does (test/inductor, test/dynamo, test/functorch), best of the same version. The
-exit status is 1 when a test that passes plain does not pass in one of the other ways, but for those that look at what
-Inductor left in the process, where the graph ran eager (table.KINDS).
+exit status is 1 if a test that passes plain does not pass in one of the other ways. A test that looks at what Inductor
+left in the process, although the graph ran eager, does not count (KINDS).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ STOP_S = 30.0
 @click.option("--steps", type=click.IntRange(min=0), default=0, metavar="N",
               help="End the command after N calls of its most used graph. 0 waits for its own end.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(min=0.0), default=0.0, metavar="SECONDS",
-              help="End the command after this time and save what is compiled. 0 is no limit.")  # fmt: skip
+              help="End the command after this time and save what is compiled. 0 means no limit.")  # fmt: skip
 @targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def bake_command(
