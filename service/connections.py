@@ -5,7 +5,8 @@ The kernel says at the accept who a peer is (``SO_PEERCRED``), before a byte of 
 - **Connections**: as many as the descriptors allow. When all are taken, the user with the most makes room.
 - **Memory**: of messages that have come in part, and of replies that nobody reads.
 - **Time**: each turn serves the users in rotation, each for a bounded time. What is left waits for the next turn. A new
-  connection costs its user's time, too: accepting it is cheap, and preparing it waits for its user's turn.
+  connection costs its user's time, too: accepting it is cheap, and preparing it waits for its user's turn. A user who
+  connects faster than that is denied the socket for a while, because all users wait in the kernel's one queue.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import select
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeVar
@@ -32,7 +33,8 @@ T = TypeVar("T")
 
 BACKLOG = 4096  # the kernel's own limit is less on some hosts
 ACCEPT_S = 0.02  # of one turn, for accepting; the kernel keeps the other new connections for the next turn
-MAX_NEW = 4096  # accepted connections of one user that wait to be prepared; further ones are refused
+MAX_NEW = 2048  # accepted connections of one user that wait to be prepared; with one more he is denied the socket
+DENIED_S = 10.0  # for so long
 EVENTS_PER_TURN = 1 << 15  # all of them: no user's many may hide another's one
 CHUNK_BYTES = 1 << 18  # of one read
 TURN_S = 0.02  # for the messages of all users together
@@ -76,11 +78,13 @@ class Connections:
     def __init__(
         self, max_message_bytes: int, max_parts_bytes: int, note: Callable[[str, str], None],
         identify: Callable[[socket.socket], tuple[int, int, int]] | None = None,
+        deny: Callable[[Iterable[int]], None] | None = None,
     ) -> None:  # fmt: skip
         """``max_parts_bytes``: of messages that have come in part, over all users. ``note``: counts bad input.
-        ``identify``: pid, uid and gid of a peer.
+        ``identify``: pid, uid and gid of a peer. ``deny``: have the kernel refuse the connections of these users only.
         """
         self._identify = identify or kernel.peer_of
+        self._deny = deny or (lambda _uids: None)
         self._max_message_bytes = max_message_bytes
         self._max_parts_bytes = max_parts_bytes
         self._note = note
@@ -90,6 +94,7 @@ class Connections:
         self._by_name: dict[bytes, Connection] = {}
         self._of: dict[int, dict[Connection, None]] = {}  # uid -> its connections, oldest first
         self._new: dict[int, deque[tuple[socket.socket, int, int]]] = {}  # uid -> accepted sockets, with pid and gid
+        self._denied: dict[int, float] = {}  # uid -> when it may connect again
         self._ready: dict[int, deque[Connection]] = {}  # uid -> those with something to read; the first uid is next
         self._queued: set[Connection] = set()  # the members of _ready
         self._held: Counter[int] = Counter()  # uid -> bytes of messages that have come in part
@@ -118,7 +123,7 @@ class Connections:
         """Seconds until the next turn is due in any case; None: when ``fileno`` is readable."""
         if self._ready or self._new:
             return 0.0
-        return max(0.0, self._sweep_at - now) if self._by_fd or not self._accepts else None
+        return max(0.0, self._sweep_at - now) if self._by_fd or self._denied or not self._accepts else None
 
     def close(self) -> None:
         """Give the last replies a moment, then close everything."""
@@ -315,7 +320,10 @@ class Connections:
                 continue
             mine = self._new.setdefault(uid, deque())
             if len(mine) >= MAX_NEW:
-                self._refuse(sock, uid, f"{MAX_NEW} new ones of this user wait")
+                self._refuse(sock, uid, f"{MAX_NEW} new ones of this user wait, and he is denied the socket")
+                if uid not in self._denied:
+                    self._denied[uid] = now + DENIED_S
+                    self._deny(self._denied)
             elif mine and taken >= self._capacity:
                 self._refuse(sock, uid, f"all {self._capacity} are taken")
             else:
@@ -408,6 +416,10 @@ class Connections:
     def _sweep(self, now: float) -> None:
         """Drop who does not introduce himself, sends no more of a message that he has begun, or reads no reply."""
         self._capacity = self._limit
+        if over := [uid for uid, until in self._denied.items() if now >= until]:
+            for uid in over:
+                del self._denied[uid]
+            self._deny(self._denied)
         if not self._accepts and self._listening is not None:
             self._accepts = True
             self._epoll.modify(self._listening.fileno(), select.EPOLLIN)

@@ -15,11 +15,12 @@ import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from precompiled.service import access_list
 from precompiled.service.connections import Connection, Connections, capacity
 
 from precompiled import wire
@@ -145,7 +146,9 @@ class Server:
         self._system = system
         self._max_graph_bytes = max_graph_bytes
         largest = max_graph_bytes + wire.MAX_MESSAGE_BYTES + len(wire.PREAMBLE)
-        self._connections = Connections(largest, max(largest, max_parts_bytes or 0), self._note)
+        self._connections = Connections(
+            largest, max(largest, max_parts_bytes or 0), self._note, deny=self._deny if system else None
+        )
         self._inode: tuple[int, int] | None = None
         self._logged: dict[str, float] = {}
         self.refused: Counter[str] = Counter()  # bad input by code
@@ -167,6 +170,12 @@ class Server:
         found = os.lstat(self.path)
         self._inode = (found.st_dev, found.st_ino)
         self._connections.open(listening, capacity())
+
+    def _deny(self, uids: Iterable[int]) -> None:
+        try:
+            access_list.deny(self.path, uids)
+        except OSError as error:
+            self._note("no-access-list", f"a user who connects without end cannot be denied the socket: {error}")
 
     def is_ours(self) -> bool:
         """Whether the path still names our socket: if not, clients cannot reach us.

@@ -33,9 +33,11 @@ class Host:
         self.path = str(directory / "s")
         self.uid = 1
         self.noted: list[str] = []
+        self.denied: list[list[int]] = []
         self.clients: list[socket.socket] = []
         self.daemon = Connections(
-            MAX_MESSAGE, 8 << 20, lambda code, _: self.noted.append(code), lambda _: (1, self.uid, self.uid)
+            MAX_MESSAGE, 8 << 20, lambda code, _: self.noted.append(code), lambda _: (1, self.uid, self.uid),
+            lambda uids: self.denied.append(sorted(uids)),
         )
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(self.path)
@@ -128,6 +130,23 @@ def test_a_user_has_a_bound_of_new_connections(host: Host, monkeypatch: pytest.M
     host.daemon.collect()
     assert [is_open(sock) for sock in many] == [True, True, True, False, False]
     assert host.noted == ["too-many-connections"] * 2
+
+
+def test_a_user_over_the_bound_of_new_connections_is_denied_the_socket_for_a_while(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ACCEPT_S", TIMEOUT_S)
+    monkeypatch.setattr(module, "MAX_NEW", 3)
+    for _ in range(5):
+        host.begin()
+    host.daemon.collect()
+    assert host.denied == [[1]]
+    for connection in list(host.daemon._by_fd.values()):
+        host.daemon._drop(connection)
+    wake = host.daemon.next_wake(host.daemon._sweep_at)
+    assert wake == 0.0, "the daemon wakes to lift it, although nobody is connected"
+    host.daemon._sweep(next(iter(host.daemon._denied.values())))
+    assert host.denied == [[1], []]
 
 
 def test_a_user_with_all_connections_makes_room_for_another(host: Host) -> None:

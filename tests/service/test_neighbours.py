@@ -205,21 +205,38 @@ while True:
         except zmq.Again:
             pass
 """
+STORM = """\
+import os, socket, sys
+os.setgroups([]); os.setgid(54320); os.setuid(54320)
+while True:
+    s = socket.socket(socket.AF_UNIX)
+    try:
+        s.connect(sys.argv[1])
+    except PermissionError as error:
+        print(error, flush=True)
+        break
+    finally:
+        s.close()
+sys.stdin.read()
+"""
 ASK = """\
 import os, sys, zmq
 os.setgroups([]); os.setgid(54321); os.setuid(54321)
 s = zmq.Context().socket(zmq.DEALER); s.connect("ipc://" + sys.argv[1])
-s.send_multipart([bytes.fromhex(a) for a in sys.argv[2:]])
-for _ in range(2):
+s.send_multipart([bytes.fromhex(a) for a in sys.argv[3:]])
+for _ in range(int(sys.argv[2])):
     assert s.poll(60000), "no reply"
     print(s.recv_multipart()[1].hex(), flush=True)
 """
 
 
-@pytest.mark.skipif(
+two_users = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/usr/bin/python3", os.X_OK),
     reason="ATTACKS OF ANOTHER USER ARE NOT TRIED: that needs root, for two uids, and /usr/bin/python3",
 )
+
+
+@two_users
 def test_a_user_with_a_full_queue_the_slot_and_a_flood_leaves_another_user_his_share() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         directory = Path(name)
@@ -247,7 +264,7 @@ def test_a_user_with_a_full_queue_the_slot_and_a_flood_leaves_another_user_his_s
             assert hostile.stdout is not None and hostile.stdout.readline()
             assert system.status().queue_depth == 600, "a full queue"
             done = subprocess.run(
-                [sys.executable, "-c", ASK, path, wire.PREAMBLE.hex(), wire.encode(mine).hex(), b"graph".hex()],
+                [sys.executable, "-c", ASK, path, "2", wire.PREAMBLE.hex(), wire.encode(mine).hex(), b"graph".hex()],
                 check=True, capture_output=True, timeout=2 * TIMEOUT_S,
             )  # fmt: skip
             said = [wire.decode(bytes.fromhex(line), wire.DaemonMessage) for line in done.stdout.decode().split()]
@@ -258,4 +275,29 @@ def test_a_user_with_a_full_queue_the_slot_and_a_flood_leaves_another_user_his_s
             if hostile is not None:
                 hostile.kill()
                 hostile.communicate()
+            system.cleanup()
+
+
+@two_users
+def test_a_user_who_connects_without_end_is_denied_the_socket_and_another_is_answered() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        system = DaemonUnderTest(Path(name))
+        path = str(system.runtime_dir / "socket")
+        storm = None
+        try:
+            system.start("--system")
+            storm = subprocess.Popen(
+                [sys.executable, "-c", STORM, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            assert storm.stdout is not None and "Permission denied" in storm.stdout.readline()
+            ask = [sys.executable, "-c", ASK, path, "1", wire.PREAMBLE.hex(), wire.encode(wire.Status()).hex()]
+            done = subprocess.run(ask, check=True, capture_output=True, timeout=2 * TIMEOUT_S)
+            reply = wire.decode(bytes.fromhex(done.stdout.decode()), wire.DaemonMessage)
+            assert isinstance(reply, wire.StatusReply) and reply.pid == system.pid
+            assert "denied the socket" in system.log()
+            assert system.stop() == 0
+        finally:
+            if storm is not None:
+                storm.communicate()
             system.cleanup()
