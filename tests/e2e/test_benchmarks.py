@@ -20,9 +20,9 @@ from benchmarks.harness import result
 from benchmarks.harness.answers import run_rows
 from benchmarks.harness.effort import QUICK
 from benchmarks.harness.hosts import ROOT, BenchmarkError, Command
-from benchmarks.harness.served import ServedRow
 from benchmarks.harness.table_command import MeasuredRow, Report, report_rows, run_table
 from benchmarks.measures.load import load
+from benchmarks.programs import table as programs
 from benchmarks.scale.store import copies
 from benchmarks.starts import contenders, picture
 from benchmarks.starts.contenders import CONTENDERS
@@ -232,7 +232,7 @@ def test_row_in_which_the_process_dies_has_no_answer_and_the_rest_is_run(tmp_pat
 
 
 def test_run_whose_graphs_stay_pending_is_not_counted() -> None:
-    row = ServedRow()
+    row = programs.Row(name="a", library="b", about="c")
     told = {"traced": 1, "reports": [{"state": "pending", "source": None, "reason": None}], "functions": []}
     with pytest.raises(BenchmarkError, match="still pending"):
         row.add_run([{**told, "seconds": [1.0], "waited": False}])

@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
-import contextlib
 import json
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -25,12 +23,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support_host import Client, Host, new_host
+from support_host import Host, new_host
 from support_packages import PROGRAM
 
 from .package_grammar import Program, program
 
-BATCH = 200  # programs per process
+BATCH = 100  # programs whose processes are forked from one
 TIMEOUT_S = 3600.0
 MODES = ("program", "function")
 ROWS = ("pairs", "used again", "traced again", "used when changed", "traced when changed", "input without effect",
@@ -48,9 +46,7 @@ class Verdict:
 def run(
     host: Host, programs: list[Program], mode: str, *, changed: bool, without: str = "nothing", plain: bool = False
 ) -> dict[int, Any]:
-    """Run the programs in one process, or in several if programs end their process. Returns the outcome of each by its
-    seed.
-    """
+    """Run each program in a process of its own. Returns the outcome of each by its seed."""
     folder = host.root / f"fuzzed_{mode}_{programs[0].seed}"  # batches run concurrently, each with its own input
     folder.mkdir(exist_ok=True)
     for item in programs:
@@ -59,28 +55,13 @@ def run(
     environment = {"PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
     environment |= {"PRECOMPILED": "0"} if plain else {"PRECOMPILED_PACKAGES": mode}
     environment |= {"FUZZED_VALUE": "3.0", "FUZZED_FLAG": "3.0"} if changed else {"FUZZED_VALUE": "2.0"}
-    left, found = {f"{mode}_{item.seed}": item.seed for item in programs}, {}
-    while left:
-        spec = {"folder": str(folder), "cases": [*left], "without": without, "fresh": True}
-        # In mode "program" a forked process uses no file newer than the process that it was forked from.
-        client = host.program(str(PROGRAM), json.dumps(spec), env=environment, forked=plain or mode == "function")
-        for answer in _answers(client):
-            found[left.pop(answer["case"])] = answer
-        if client.process.returncode == 0:
-            break
-        if left:  # the first program without an answer ended the process
-            found[left.pop(next(iter(left)))] = {"equal": False, "got": "died", "states": [], "error": client.text()}
-    return found
-
-
-def _answers(client: Client) -> list[dict[str, Any]]:
-    try:
-        client.process.wait(TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        client.process.kill()
-    with contextlib.suppress(AssertionError):
-        client.ended()
-    return [json.loads(line) for line in client.lines if line.startswith('{"case"')]
+    cases = {f"{mode}_{item.seed}": item.seed for item in programs}
+    spec = {"folder": str(folder), "cases": [*cases], "without": without, "alone": True}
+    # In mode "program" a forked process uses no file newer than the process that it was forked from.
+    client = host.program(str(PROGRAM), json.dumps(spec), env=environment, forked=plain or mode == "function")
+    client.ended(timeout_s=TIMEOUT_S)
+    answers = [json.loads(line) for line in client.lines if line.startswith('{"case"')]
+    return {cases[answer["case"]]: answer for answer in answers}
 
 
 def check(host: Host, programs: list[Program], mode: str, without: str = "nothing") -> dict[int, Verdict]:
@@ -143,7 +124,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=2000, help="number of programs (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first program (default: %(default)s)")
     parser.add_argument("--mode", choices=(*MODES, "both"), default="both", help="mode of packages (default: both)")
-    parser.add_argument("--batch", type=int, default=BATCH, help="programs of one process (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=BATCH, help="programs of one batch (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="batches that run at a time (default: %(default)s)")
     parser.add_argument("--show", action="store_true", help="print each program, run none")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the programs that are wrong into FOLDER")

@@ -248,7 +248,19 @@ def main() -> None:
 def _children() -> list[str]:
     import psutil
 
-    return [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+    return [_describe(process) for process in psutil.Process().children(recursive=True)]
+
+
+def _describe(process: Any) -> str:
+    """Its command. A process that has ended, and that nobody has waited for, has only a name."""
+    import psutil
+
+    try:
+        return " ".join(process.cmdline())
+    except psutil.ZombieProcess as ended:
+        return f"{ended.name} (ended)"
+    except psutil.NoSuchProcess:
+        return f"{process.pid} (ended)"
 
 
 if __name__ == "__main__":

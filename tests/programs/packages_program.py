@@ -1,10 +1,10 @@
 """Runs cases of tests/packages/cases: each runs eager and compiled, and reports its package.
 
 Usage: packages_program.py SPEC, a JSON object: ``folder`` (of the cases' modules), ``cases``, ``without`` (a kind of
-facts that is not compared, see ``leave_out``), ``fresh`` (true: Dynamo forgets each case before the next one). A case's
-module has ``build()``, which returns the function and a list of calls (tuples of arguments), and may have ``context()``
-and ``OPTIONS`` (of torch.compile). Prints a line of JSON for each case, and one at the end: the result of ``examine``
-by case.
+facts that is not compared, see ``leave_out``), ``alone`` (true: each case runs in a forked process of its own, as a
+program of its own would). A case's module has ``build()``, which returns the function and a list of calls (tuples of
+arguments), and may have ``context()`` and ``OPTIONS`` (of torch.compile). Prints a line of JSON for each case, and one
+at the end: the result of ``examine`` by case.
 """
 
 from __future__ import annotations
@@ -143,21 +143,37 @@ def leave_out(kind: str) -> None:
         raise SystemExit(f"there is no kind {kind!r}")
 
 
+def _answer(name: str) -> dict[str, Any]:
+    try:
+        found = examine(name)
+    except Exception:
+        found = {"error": traceback.format_exc(), "equal": False, "states": [], "reasons": []}
+    print(json.dumps({"case": name, **found}), flush=True)
+    return found
+
+
+def _run_alone(name: str) -> None:
+    child = os.fork()
+    if child == 0:
+        _answer(name)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if status:
+        error = f"the process ended with {os.waitstatus_to_exitcode(status)}"
+        print(json.dumps({"case": name, "equal": False, "got": "died", "states": [], "error": error}), flush=True)
+
+
 def main() -> None:
-    found = {}
     torch.compile(lambda: None)  # packages are enabled when Dynamo is loaded
     if SPEC.get("without", "nothing") != "nothing":
         leave_out(SPEC["without"])
     torch._dynamo.config.accumulated_recompile_limit = 10_000
-    for name in SPEC["cases"]:
-        if SPEC.get("fresh"):
-            torch._dynamo.reset()
-        try:
-            found[name] = examine(name)
-        except Exception:
-            found[name] = {"error": traceback.format_exc(), "equal": False, "states": [], "reasons": []}
-        print(json.dumps({"case": name, **found[name]}), flush=True)
-    print(json.dumps(found), flush=True)
+    if SPEC.get("alone"):
+        torch.compile(torch.sin, backend="eager")(torch.ones(1))  # what Dynamo imports and builds once
+        for name in SPEC["cases"]:
+            _run_alone(name)
+    else:
+        print(json.dumps({name: _answer(name) for name in SPEC["cases"]}), flush=True)
 
 
 if __name__ == "__main__":
