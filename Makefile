@@ -18,7 +18,7 @@ ARGS ?=
 EXTRAS ?= test,lint
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-torch-$(TORCH)
-NOT_EVERYDAY := not slow and not systemd and not versions and not buckets and not container
+NOT_OTHER := not slow and not systemd and not versions and not buckets and not container
 PYTEST_ARGS ?=
 
 .PHONY: help
@@ -123,9 +123,13 @@ torch-tests: $(STAMP) ## torch's own tests of torch.compile, beside plain (ARGS=
 # ---------------------------------------------------------------- check it
 
 .PHONY: test
-test: lint ## Lint, then all everyday tests (CPU; no root)
+test: lint ## Lint, then the tests for each commit: of every part, and one program per promise (CPU; no root)
 # One run, so that its closing line counts everything; two processes, each with a daemon and a warm worker.
-	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m '$(NOT_EVERYDAY)' --durations=20 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m 'not integration and $(NOT_OTHER)' --durations=20 $(PYTEST_ARGS)
+
+.PHONY: test-integration
+test-integration: $(STAMP) ## Whole programs with a daemon, its workers and watches (CPU; no root; 15 minutes)
+	@$(BIN)/python -m pytest -p tests.lanes -n 2 -m 'integration and $(NOT_OTHER)' --durations=20 $(PYTEST_ARGS)
 
 .PHONY: test-all
 test-all: $(STAMP) ## Every suite that this machine can run, with the time of each (ARGS=--without SUITE)

@@ -10,6 +10,8 @@ from support_host import Host
 
 from precompiled.pytest_plugin import Totals, said
 
+pytestmark = pytest.mark.integration
+
 TESTS = """\
 import os
 

@@ -59,6 +59,7 @@ class Suite:
 
 SUITES = (
     Suite("test"),
+    Suite("test-integration"),
     Suite("test-versions"),
     Suite("test-systemd", _with_nspawn),
     Suite("test-gpu", _with_a_gpu),

@@ -63,6 +63,7 @@ def test_damaged_artifact_is_quarantined_and_recompiled(
     assert shared_host.run(MLP)["reports"][0]["source"] == "hit"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("how", [make_writable, replace_by_a_link], ids=lambda how: how.__name__)
 def test_artifact_that_others_could_have_written_is_not_loaded(
     shared_host: Host, spoiled: Callable[..., None], how: Callable[[Path], None]

@@ -7,9 +7,12 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 from support_host import TIMEOUT_S, Host
 
 from precompiled.client import start
+
+pytestmark = pytest.mark.integration
 
 MLP = {"model": "mlp", "training": True}
 

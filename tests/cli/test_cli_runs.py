@@ -61,6 +61,7 @@ print(json.dumps([graph.reason for graph in precompiled.report()]))
 """
 
 
+@pytest.mark.integration
 @pytest.mark.reason("no-such-run")
 def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     file = served.root / "train.py"
@@ -180,6 +181,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.integration
 def test_last_run_is_the_program_with_its_workers(served: Host) -> None:
     (file := served.root / "suite.py").write_text(SUITE)
     served.program(str(file), forked=False, env={"PRECOMPILED_PACKAGES": "program"}).ended()

@@ -112,6 +112,7 @@ def test_route() -> None:
     assert "it broke" in checks_hook.route(probe.Probe("failed", "it broke")).message
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("setting", ["program", "off"])
 def test_packages_are_asked_of_a_process_with_torch(setting: str) -> None:
     environment = {**os.environ, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager", "PRECOMPILED_PACKAGES": setting}

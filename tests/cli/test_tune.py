@@ -16,6 +16,8 @@ from precompiled.cli.output import Output
 from precompiled.core.errors import PrecompiledError
 from precompiled.store import artifact_format as fmt
 
+pytestmark = pytest.mark.integration
+
 SPEC = {"model": "mlp", "training": False}
 
 

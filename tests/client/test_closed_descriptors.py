@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, processes_with, running_daemon, wait_until
 from support_host import Host
 
@@ -19,6 +20,8 @@ from precompiled import wire
 from precompiled.client import start
 from precompiled.client.ask import request
 from precompiled.client.connection import Connection
+
+pytestmark = pytest.mark.integration
 
 
 def our_sockets() -> set[int]:

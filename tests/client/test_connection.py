@@ -138,6 +138,7 @@ def test_killed_daemon_is_restarted_by_a_client_with_autostart(daemon: DaemonUnd
         connection.close()
 
 
+@pytest.mark.integration
 def test_busy_submit_is_retried(tmp_path: Path) -> None:
     with running_daemon(tmp_path, max_queue=1) as daemon:
         connection = Connection(daemon.settings)

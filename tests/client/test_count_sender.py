@@ -8,10 +8,13 @@ import os
 import signal
 import threading
 
+import pytest
 from support_host import Host
 
 from precompiled.client import count_sender
 from precompiled.client.count_sender import CountSender
+
+pytestmark = pytest.mark.integration
 
 SERVER = """
 import sys, torch, precompiled

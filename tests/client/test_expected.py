@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support_daemon import DaemonUnderTest, graph, running_daemon, wait_until
 from support_host import TIMEOUT_S, Host
 
@@ -49,6 +50,7 @@ def test_daemon_and_worker_start_while_the_first_graph_is_traced(host: Host) -> 
     assert worker.jobs_done == 1, "it is the one that the graph went to"
 
 
+@pytest.mark.integration
 def test_no_worker_starts_ahead_if_the_store_has_artifacts(host: Host) -> None:
     (host.root / "store" / "artifacts" / "something.0").mkdir(parents=True, mode=0o700)
     (host.root / "store").chmod(0o700)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support_host import Host
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "ahead_program.py"
 
 

@@ -32,9 +32,12 @@ COMMANDS = (
     ["bake", "-o", "/nonexistent/base", "--", "true"], ["tools", "tune"], ["tools", "metrics"],
 )  # fmt: skip
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv, to become another user"
-)
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv, to become another user"
+    ),
+]
 
 
 class Container:

@@ -13,6 +13,8 @@ import pytest
 from support_host import TIMEOUT_S, Host
 from support_slow import everyday_or_slow
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = Path(__file__).parent.parent / "programs" / "around_program.py"
 WAYS = {
     "aot_compile": "ahead-of-time",

@@ -12,6 +12,8 @@ from support_host import Host, new_host
 from precompiled import compiler, wire
 from precompiled.store.artifacts import Store
 
+pytestmark = pytest.mark.integration
+
 MLP = {"model": "mlp"}
 
 

@@ -33,6 +33,8 @@ from benchmarks.starts.sample import Group, Sample
 from precompiled.store.artifact_format import Manifest, Payload
 from precompiled.store.artifacts import Store
 
+pytestmark = pytest.mark.integration
+
 GROUP = Group("resnet", "inference", "static")
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support_host import Host
 
+pytestmark = pytest.mark.integration
+
 PASSES = """
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass

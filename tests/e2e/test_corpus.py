@@ -12,7 +12,7 @@ from support_corpus import BYPASSED, Answer
 from support_host import Host
 
 # Three processes with all rows take 15 minutes on two slow cores, and a test's timeout includes its fixtures.
-pytestmark = pytest.mark.timeout(3000)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3000)]
 
 DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from support_host import Host
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """\
 import json, sys
 import torch

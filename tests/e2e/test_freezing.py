@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support_host import Host
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = Path(__file__).parent.parent / "programs" / "freezing_program.py"
 
 

@@ -79,6 +79,7 @@ print(json.dumps([[graph.state, graph.source, graph.reason, graph.calls_compiled
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", ["eager", "wait"])
 def test_graph_with_a_fixed_float_is_retraced_and_served(served: Host, mode: str) -> None:
     """With ``dynamic=True`` a module's float becomes a symbol, and AOTAutograd finds its value fixed."""
@@ -90,18 +91,21 @@ def test_graph_with_a_fixed_float_is_retraced_and_served(served: Host, mode: str
     assert again[-1][:2] in (["compiled", "hit"], ["compiled", "package"]), again
 
 
+@pytest.mark.integration
 def test_float_that_no_operator_reads_costs_no_compile(served: Host) -> None:
     """``norm_type`` of an embedding is such a float: Dynamo retraces the function before any compile."""
     file = served.project(floats=FLOATS) / "floats.py"
     assert served.program(str(file), "embedding").result() == [["compiled", "swap", "", True]]
 
 
+@pytest.mark.integration
 def test_later_sizes_of_a_refused_graph_are_compiled_in_process(served: Host) -> None:
     file = served.project(sizes=SIZES) / "sizes.py"
     found = served.program(str(file), env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"}).result()
     assert found == ["bypassed", "inline", "too-large", 0]
 
 
+@pytest.mark.integration
 def test_failure_record_does_not_leave_collectives_eager(served: Host) -> None:
     """Ranks must not mix eager and compiled collectives, so the graph is compiled in process despite the failure
     record.

@@ -13,6 +13,8 @@ import support_library_ops
 from support_host import Host
 from support_slow import everyday_or_slow
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """
 import json, sys
 import torch

@@ -10,6 +10,8 @@ import pytest
 from support_host import Host
 from support_slow import everyday_or_slow
 
+pytestmark = pytest.mark.integration
+
 CASES = [("gpt2", False), ("gpt2", True), ("bert", True), ("resnet", False)]
 EVERYDAY = [("gpt2", True)]
 

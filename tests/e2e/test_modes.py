@@ -44,6 +44,7 @@ def test_lookup_uses_artifacts(warm_host: Host) -> None:
     assert graph["source"] == "hit"
 
 
+@pytest.mark.integration
 def test_lookup_never_submits_and_compiles_as_plain_torch_on_a_miss(host: Host) -> None:
     result = host.run(MLP, {"PRECOMPILED_MODE": "lookup"})
     (graph,) = result["reports"]
@@ -52,6 +53,7 @@ def test_lookup_never_submits_and_compiles_as_plain_torch_on_a_miss(host: Host) 
     assert not (host.root / "run").exists(), "a daemon was started"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("env", [{"PRECOMPILED_MODE": "off"}, {"PRECOMPILED": "0"}], ids=["mode-off", "disabled"])
 def test_off_is_plain_torch(warm_host: Host, env: dict[str, str]) -> None:
     result = warm_host.run(MLP, env)
@@ -64,6 +66,7 @@ def test_backend_by_name_needs_no_hook(warm_host: Host) -> None:
     assert graph["source"] == "hit"
 
 
+@pytest.mark.integration
 def test_run_switches_on_in_the_command_and_its_children(warm_host: Host) -> None:
     spec = json.dumps({**MLP, "enable": False})
     command = [
@@ -84,6 +87,7 @@ def test_run_switches_on_in_the_command_and_its_children(warm_host: Host) -> Non
     assert graph["source"] == "hit"
 
 
+@pytest.mark.integration
 def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
     """Another mode= or options= makes another artifact, and the worker gets these settings."""
     plain = warm_host.run(MLP)["reports"][0]
@@ -97,6 +101,7 @@ def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
         seen.add(graph["key"])
 
 
+@pytest.mark.integration
 def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
     """This works without a daemon too: the client starts one."""
     host.run({**MLP, "exit_after_first": True})
@@ -106,6 +111,7 @@ def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
     assert (stats.compiled, stats.failed) == (1, 0)
 
 
+@pytest.mark.integration
 def test_graph_of_a_multiprocessing_child_that_exits_early_is_compiled(served: Host) -> None:
     """Such a child ends with os._exit and runs no atexit handlers."""
     daemon = served.status().pid
@@ -135,6 +141,7 @@ def test_processes_that_start_at_once_compile_each_graph_once(served: Host, mode
     assert stats.compiled + stats.deduplicated + stats.hits == graphs
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("when", ["before", "pending"])
 def test_parent_and_child_of_a_fork_are_both_served(served: Host, when: str) -> None:
     spec = {**MLP, "fork": when, "child_result": str(served.root / "child.json")}

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support_host import Host
 
+pytestmark = pytest.mark.integration
+
 # Acts as a server: requests until the worker has failed, more requests, then a second graph.
 SERVER = """
 import json, time, torch, precompiled

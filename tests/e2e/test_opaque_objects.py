@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support_host import Host
 
+pytestmark = pytest.mark.integration
+
 LAYERS = """
 import torch
 from torch._library.opaque_object import register_opaque_type

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from support_host import Host, edit
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = '''
 from __future__ import annotations
 import json, math, os, sys

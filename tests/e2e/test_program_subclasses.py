@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support_host import Host, edit
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = '''
 import json, sys
 import torch

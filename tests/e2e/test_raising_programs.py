@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support_host import Host
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = Path(__file__).parent.parent / "programs" / "raising_program.py"
 FAST = [
     "an_input_is_changed_before", "a_checkpoint_computes_it_again", "data_that_eager_refuses_come_late",

@@ -16,7 +16,10 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "ranks_program.py"
 with_dtensors = pytest.mark.skipif(
     version_tuple(torch.__version__) < (2, 13), reason="DTensors are refused on this torch"
 )
-pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed"),
+]
 
 
 class Job:

@@ -12,6 +12,8 @@ import pytest
 import support_corpus
 from support_host import Host
 
+pytestmark = pytest.mark.integration
+
 FUNCTION = '''
 import json, torch, precompiled
 

@@ -12,6 +12,8 @@ import pytest
 from support_host import Host
 from support_training import SEEDS, swapped_as_plain
 
+pytestmark = pytest.mark.integration
+
 
 def spec(order: str, parallel: str, when: str, seed: int = 0, steps: int = 20) -> dict[str, object]:
     ranks = 2 if parallel else 1

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.fuzz.check import check
 
+pytestmark = pytest.mark.integration
+
 MODELS, SCHEDULES, FIRST = 24, 3, 100_000
 
 

@@ -6,6 +6,7 @@ import itertools
 import sys
 from pathlib import Path
 
+import pytest
 from support_host import Host
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -20,6 +21,7 @@ def _wrong(verdicts: dict[int, Verdict]) -> list[str]:
     return [wrong for verdict in verdicts.values() for wrong in verdict.wrong]
 
 
+@pytest.mark.integration
 def test_changed_input_gives_the_result_of_eager(shared_host: Host) -> None:
     verdicts = check(shared_host, [program(seed) for seed in SEEDS], "program")
     assert not _wrong(verdicts)

@@ -249,6 +249,7 @@ def key_of(
 # ---------------------------------------------------------------- names do not count
 
 
+@pytest.mark.integration
 @settings(deterministic, max_examples=60)
 @given(program=programs(), spelling=spellings)
 def test_programs_that_differ_only_in_names_share_a_key(written: Written, program: Program, spelling: Spelling) -> None:

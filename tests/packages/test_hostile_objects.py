@@ -12,6 +12,8 @@ from support_host import Host
 from support_packages import run_program
 from support_slow import everyday_or_slow
 
+pytestmark = pytest.mark.integration
+
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 PARTS = 24
 

@@ -17,6 +17,8 @@ from precompiled.packages import audit
 from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry, PackageStore
 
+pytestmark = pytest.mark.integration
+
 
 def first(found: dict[str, Any]) -> tuple[list[str], list[str]]:
     """States of the frames, and the codes of their reasons."""

@@ -13,7 +13,7 @@ from support_slow import everyday_or_slow
 
 from precompiled.packages.dynamo import optimizers
 
-pytestmark = pytest.mark.timeout(1800)  # each process compiles all the loops
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]  # each process compiles all the loops
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "optimizers_program.py"
 

@@ -10,6 +10,8 @@ import pytest
 from support_host import Host
 from support_packages import run_program, tells_what_ran
 
+pytestmark = pytest.mark.integration
+
 LIBRARY = """
 import torch
 

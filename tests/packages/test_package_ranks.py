@@ -17,7 +17,10 @@ from precompiled.packages.dynamo import ranks, split_graphs
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "package_ranks_program.py"
 
-pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed"),
+]
 
 
 def start(host: Host, name: str, order: list[int]) -> list[Any]:

@@ -16,6 +16,8 @@ from support_host import Host
 from support_packages import CASES, EVERYDAY, run, write
 from support_slow import everyday_or_slow
 
+pytestmark = pytest.mark.integration
+
 TABLE = everyday_or_slow(CASES, (*EVERYDAY, *NEVER))
 
 

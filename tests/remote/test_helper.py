@@ -258,6 +258,7 @@ def test_helper_is_not_a_child_of_the_program(settings: Settings) -> None:
     assert done.stdout.strip() in ("[3]", "[0, 3]"), "the starter may be seen, for a moment; the helper never"
 
 
+@pytest.mark.integration
 def test_exiting_process_waits_a_limited_time_for_a_starting_helper(settings: Settings) -> None:
     folder = link.folder(settings.cache_dir)
     folder.mkdir(parents=True)

@@ -221,6 +221,7 @@ def test_helper_with_a_full_disk_continues_and_exits(
     assert told_of_a_put(tmp_path, place)["given_up"] == 1
 
 
+@pytest.mark.integration
 def test_remote_that_never_opens_does_not_keep_a_helper(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

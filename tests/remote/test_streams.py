@@ -141,6 +141,7 @@ def test_process_waits_only_once_and_briefly_for_a_hanging_helper(
     monkeypatch.undo()  # the helper is told to stop
 
 
+@pytest.mark.integration
 def test_failed_start_of_the_helper_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead.remote_helper.subprocess, "Popen", _refuses)
     found = ahead.begin(settings)

@@ -236,6 +236,7 @@ two_users = pytest.mark.skipif(
 )
 
 
+@pytest.mark.integration
 @two_users
 def test_a_user_with_a_full_queue_the_slot_and_a_flood_leaves_another_user_his_share() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:

@@ -98,6 +98,7 @@ def test_graph_with_all_its_assertions_is_unchanged() -> None:
     assert kept == [True, True]
 
 
+@pytest.mark.integration
 def test_pending_graph_raises_on_a_violated_assertion() -> None:
     with deaf_daemon() as here:
         torch._dynamo.reset()

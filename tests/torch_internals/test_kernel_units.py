@@ -119,6 +119,7 @@ def test_kernel_with_its_own_directives_is_built_alone() -> None:
     assert sorted(list(native.kernels.values()).count(file) for file in native.files) == [1, 2]
 
 
+@pytest.mark.integration
 def test_conflicting_kernels_are_built_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
     # Both define the same linker symbol, whatever their namespace.
     native, values = built(plain(1, 'int x asm("same") = 1;'), plain(2, 'int x asm("same") = 2;'))
@@ -127,6 +128,7 @@ def test_conflicting_kernels_are_built_one_by_one(capfd: pytest.CaptureFixture[s
     assert "CppCompileError" in capfd.readouterr().err
 
 
+@pytest.mark.integration
 def test_compiler_error_of_one_kernel_is_raised() -> None:
     collector = kernel_units.KernelCollector()
     for item in (plain(1), plain(2, "no C++")):

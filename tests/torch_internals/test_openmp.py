@@ -13,6 +13,8 @@ from support_session import deaf_daemon
 
 from precompiled.torch_internals.client import openmp_threads
 
+pytestmark = pytest.mark.integration
+
 # Run in a separate process, because the test counts threads, and because a forked child uses OpenMP, which is not
 # allowed after a fork of a process that has used it.
 PROGRAM = """

@@ -213,5 +213,6 @@ for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed",
 """
 
 
+@pytest.mark.integration
 def test_torchs_own_modules_override_nothing() -> None:
     subprocess.run([sys.executable, "-c", TORCHS_OWN], check=True)

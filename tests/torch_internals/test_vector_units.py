@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """
 import sys
 from torch._inductor import config, cpu_vec_isa

@@ -23,6 +23,8 @@ from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.progress import PATIENCE_S, Progress
 from precompiled.client.swap import Event
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = """\
 import sys, threading
 import torch

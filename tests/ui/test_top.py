@@ -214,6 +214,7 @@ def test_once_and_json_print_one_snapshot(busy: Busy) -> None:
     assert document["status"]["queue_depth"] == 1 and document["stats"]["hits"] == 3
 
 
+@pytest.mark.integration
 @pytest.mark.reason("no-such-job")
 def test_cancel_and_retry_work_by_keys_and_commands(tmp_path: Path) -> None:
     """Both key presses and commands work. The job's worker is killed, and its client gets a reply."""

@@ -19,6 +19,8 @@ from support_host import TIMEOUT_S, Host
 
 from precompiled.core import python_path
 
+pytestmark = pytest.mark.integration
+
 MODELS = """
 import torch, precompiled
 from torch import nn

@@ -15,6 +15,8 @@ import pytest
 from support_host import Host
 from support_watch import Project, sources
 
+pytestmark = pytest.mark.integration
+
 TRAIN = """
 import json, os, sys, time
 import torch

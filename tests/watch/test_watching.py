@@ -29,6 +29,7 @@ def watch(project: Project) -> str:
     return id
 
 
+@pytest.mark.integration
 def test_first_run_of_a_watched_project_hits(project: Project, watch: str) -> None:
     """Fake tensors give the same keys as the real run."""
     status = project.until_ready(watch)
@@ -66,6 +67,7 @@ def test_edit_is_compiled_before_the_next_run(project: Project, watch: str, name
     assert project.host.stats().compiled == compiled
 
 
+@pytest.mark.integration
 def test_unrelated_edit_captures_nothing_and_a_comment_keeps_the_keys(project: Project, watch: str) -> None:
     before = project.until_ready(watch)
     compiled = project.host.stats().compiled
