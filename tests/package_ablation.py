@@ -1,54 +1,103 @@
-"""Shows which kinds of facts are needed to prove a package: runs the soundness cases with one kind omitted from the
-comparison.
+"""Shows which kinds of facts prove a package in the default mode: runs the soundness cases with one kind left out.
 
-Usage: python tests/package_ablation.py [KIND ...]. Every case is recorded once. Then, for each kind, a process is
-offered the programs that must not use the recorded packages, and the cases that use one are counted. A kind with a
-count of zero is not needed, or lacks a case. Prints the table of docs/decisions/0023-the-proof-of-an-entry.md.
+Usage: python tests/package_ablation.py [KIND ...]. Each case is one text (support_one_text.py) in which an environment
+variable decides what differs. One process records a case, and a second one with the other value is offered the package.
+For each kind of fact, the table shows how many cases then use a package although they must not. A kind with a count of
+zero is not needed, or lacks a case. Prints the table of docs/decisions/0023-the-proof-of-an-entry.md.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from packages.cases import TRACED
+from packages.cases import HEAD, TRACED, Case
 from packages.cases.never_kept import NEVER
-from support_host import Host, new_host
-from support_packages import CASES, run, write
+from support_host import TIMEOUT_S, Host, new_host
+from support_one_text import VARIABLE, one_text
+from support_packages import CASES, PROGRAM
 
 # The names of packages_program.py.
 KINDS = (
     "nothing", "requirements", "global state", "inlined", "guards", "order of keys", "globals", "same", "attributes",
     "keys", "wholes", "cells", "values", "native", "assumed constant", "guards made",
 )  # fmt: skip
+JOBS = 4  # processes at a time, each of which forks its cases
 
 
-def used(host: Host, recorded: Path, names: list[str], kind: str) -> dict[str, bool]:
-    """The cases that use a recorded package although they must not, and whether each result equals eager's."""
-    packages = host.store.root / "packages"
-    shutil.rmtree(packages)
-    shutil.copytree(recorded, packages)  # otherwise the next kind would find packages that this kind's process recorded
-    found = run(host, sys.executable, host.root / "after", names, without=kind)
-    return {name: case["equal"] for name, case in found.items() if "used" in case["states"] or "error" in case}
+def write(folder: Path) -> list[str]:
+    """Write each case as one text. Returns the names of the cases that can be written so."""
+    folder.mkdir()
+    return [case.name for case in CASES.values() if case.name not in NEVER and _is_written(folder, case)]
+
+
+def _is_written(folder: Path, case: Case) -> bool:
+    helpers = [HEAD + textwrap.dedent(text) for text in case.helper]
+    try:
+        (folder / f"{case.name}.py").write_text(one_text(case.before, case.after))
+        if any(case.helper):
+            (folder / f"{case.name}_helper.py").write_text(one_text(*helpers))
+    except SyntaxError as error:
+        print(f"{case.name} is not one text: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def run(host: Host, folder: Path, names: list[str], which: str, kind: str = "nothing") -> dict[str, dict[str, Any]]:
+    """Run each case in a process of its own. ``which``: "before" or "after". Returns the outcome of each case."""
+    environment = {
+        "PRECOMPILED_PACKAGES": "program", "PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait",
+        "OMP_NUM_THREADS": "1", VARIABLE: which,
+    }  # fmt: skip
+
+    def run_some(some: list[str]) -> list[dict[str, Any]]:
+        spec = {"folder": str(folder), "cases": some, "without": kind, "alone": True}
+        client = host.program(str(PROGRAM), json.dumps(spec), env=environment, forked=False)
+        client.ended(timeout_s=10 * TIMEOUT_S)
+        return [json.loads(line) for line in client.lines if line.startswith('{"case"')]
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        parts = pool.map(run_some, [names[first::JOBS] for first in range(JOBS)])
+        return {answer["case"]: answer for part in parts for answer in part}
+
+
+def is_used(case: dict[str, Any]) -> bool:
+    return "used" in case["states"]
 
 
 def main() -> None:
     kinds = sys.argv[1:] or KINDS
-    names = [name for name, case in CASES.items() if case.expected == TRACED and name not in NEVER]
     with new_host() as host:
         host.start_daemon()
-        write(host.root / "before", after=False)
-        write(host.root / "after", after=True)
-        run(host, sys.executable, host.root / "before", names)
-        recorded = host.root / "recorded"
-        shutil.copytree(host.store.root / "packages", recorded)
+        folder, recorded, packages = host.root / "cases", host.root / "recorded", host.store.root / "packages"
+        names = write(folder)
+        run(host, folder, names, "before")
+        shutil.copytree(packages, recorded)
+
+        def offered(names: list[str], which: str, kind: str) -> dict[str, dict[str, Any]]:
+            shutil.rmtree(packages)
+            shutil.copytree(recorded, packages)  # without what an earlier process recorded
+            return run(host, folder, names, which, kind)
+
+        unchanged = offered(names, "before", "nothing")
+        names = [name for name in names if is_used(unchanged[name])]
+        print(f"{len(names)} cases are used if nothing has changed", file=sys.stderr)
+        names = [name for name in names if CASES[name].expected == TRACED]
         print(f"{len(names)} cases that must not be used\n\n| left out | used | of these, wrong | cases |")
         print("|---|---|---|---|", flush=True)
         for kind in kinds:
-            found = used(host, recorded, names, kind)
-            wrong = sorted(name for name, equal in found.items() if not equal)
-            print(f"| {kind} | {len(found)} | {len(wrong)} | {', '.join(wrong)} |", flush=True)
+            started = time.monotonic()
+            found = offered(names, "after", kind)
+            used = [name for name in names if is_used(found[name])]
+            wrong = sorted(name for name in names if not found[name]["equal"])
+            print(f"| {kind} | {len(used)} | {len(wrong)} | {', '.join(wrong)} |", flush=True)
+            print(f"{time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

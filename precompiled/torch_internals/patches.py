@@ -1,4 +1,6 @@
-"""Replaces functions of torch, and restores them.
+"""Replaces functions of torch and restores them. All code that replaces one does it here.
+
+``in_force`` lists what is replaced now. tests/lint/test_replaced_functions.py fails if other code replaces one.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -6,27 +8,74 @@ No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 Wrap = Callable[[Any], Any]
+_MISSING = object()
+_in_force: list[_Patch] = []
+
+
+@dataclass(frozen=True, eq=False)
+class _Patch:
+    owner: Any  # a module or a class
+    name: str
+    original: Any  # as ``vars`` gives it; _MISSING: inherited, or made by the module's ``__getattr__``
+    replacement: Any
+
+    def is_replaced(self) -> bool:
+        return vars(self.owner).get(self.name) is not self.replacement
+
+    def undo(self) -> None:
+        if self.original is _MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.original)
+        _in_force.remove(self)
+
+    def __str__(self) -> str:
+        owner = self.owner
+        place = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+        return f"{place}.{self.name}"
 
 
 class Patches:
-    """The replaced functions, in order. True while there are any."""
+    """The replaced functions, in order. True while there are any. As a context, it restores them at its end."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._patches: list[_Patch] = []
 
     def __bool__(self) -> bool:
-        return bool(self._undo)
+        return bool(self._patches)
+
+    def __enter__(self) -> Patches:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.undo()
 
     def replace(self, owner: Any, name: str, wrap: Wrap) -> None:
-        """Replace ``owner.name`` by ``wrap(original)``. Raises AttributeError if ``owner`` lacks the name."""
-        original = getattr(owner, name)
-        setattr(owner, name, wrap(original))
-        self._undo.append(lambda: setattr(owner, name, original))
+        """Replace ``owner.name`` by ``wrap(original)``. A static method stays one.
+
+        Raises AttributeError if ``owner`` lacks the name.
+        """
+        replacement, own = wrap(getattr(owner, name)), vars(owner).get(name, _MISSING)
+        if isinstance(own, staticmethod) and not isinstance(replacement, staticmethod):
+            replacement = staticmethod(replacement)
+        setattr(owner, name, replacement)
+        self._patches.append(_Patch(owner, name, own, replacement))
+        _in_force.append(self._patches[-1])
+
+    def are_replaced(self) -> bool:
+        """Whether other code has replaced one of the functions since."""
+        return any(patch.is_replaced() for patch in self._patches)
 
     def undo(self) -> None:
         """Restore all functions, the last one first, because two patches may replace one function. Idempotent."""
-        while self._undo:
-            self._undo.pop()()
+        while self._patches:
+            self._patches.pop().undo()
+
+
+def in_force() -> list[str]:
+    """The functions of torch that are replaced in this process now, by the names of their modules and classes."""
+    return sorted(map(str, _in_force))

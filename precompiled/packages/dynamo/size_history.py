@@ -29,6 +29,7 @@ from precompiled.core.definitions import codes_within
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.places import Places, found_at
+from precompiled.torch_internals.patches import Patches
 
 
 class Met(NamedTuple):
@@ -86,25 +87,24 @@ def wrap(
 
     ``looking`` keeps errors of a note out of the trace.
     """
-    original = pgo.update_automatic_dynamic
 
-    @functools.wraps(original)
-    def update_automatic_dynamic(tx: Any, name: str, entry: Any, **more: Any) -> Any:
-        with looking():
-            closure = _digests(getattr(tx, "closure", None))
-            for earlier in _waiting.take(_code(tx.f_code, closure), name):
-                original(tx, name, earlier, **more)
-            noted = now()
-            if noted is not None:
-                noted.append(Met(tx.f_code, closure, name, _strides(entry)))
-        return original(tx, name, entry, **more)
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def update_automatic_dynamic(tx: Any, name: str, entry: Any, **more: Any) -> Any:
+            with looking():
+                closure = _digests(getattr(tx, "closure", None))
+                for earlier in _waiting.take(_code(tx.f_code, closure), name):
+                    original(tx, name, earlier, **more)
+                noted = now()
+                if noted is not None:
+                    noted.append(Met(tx.f_code, closure, name, _strides(entry)))
+            return original(tx, name, entry, **more)
 
-    pgo.update_automatic_dynamic = update_automatic_dynamic
+        return update_automatic_dynamic
 
-    def restore() -> None:
-        pgo.update_automatic_dynamic = original
-
-    return restore
+    patches = Patches()
+    patches.replace(pgo, "update_automatic_dynamic", noting)
+    return patches.undo
 
 
 def kept(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:

@@ -59,6 +59,7 @@ from precompiled.packages.dynamo import native_calls, optimizers, ordered, set_o
 from precompiled.packages.dynamo.contained_notes import contained
 from precompiled.packages.dynamo.guard_facts import NO_KEYS
 from precompiled.packages.dynamo.trace_log import TraceLog
+from precompiled.torch_internals.patches import Patches
 
 _READS = ("var_getattr", "tp_getattro_impl")
 # The method for repr() in 2.15, 2.13 and 2.11. In versions after 2.11, debug_repr is for messages only.
@@ -74,20 +75,14 @@ _OF_THE_PROCESS: tuple[Any, ...] = (importlib.util.find_spec, importlib.metadata
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
     """Note what this thread's traces read in ``now()``, unless it is None. Returns a function that stops this."""
-    ends: list[Callable[[], None]] = []
+    patches = Patches()
 
     def restore() -> None:
-        while ends:
-            ends.pop()()
+        patches.undo()
         BuiltinVariable.call_function_handler_cache.clear()  # the cache holds methods that were replaced
 
     def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
-        original = getattr(owner, name) if not isinstance(owner, type) else vars(owner)[name]
-        static = isinstance(original, staticmethod)
-        function = original.__func__ if static else original
-        replacement = functools.wraps(function)(contained(function, with_, now))
-        setattr(owner, name, staticmethod(replacement) if static else replacement)
-        ends.append(lambda: setattr(owner, name, original))
+        patches.replace(owner, name, lambda original: functools.wraps(original)(contained(original, with_, now)))
 
     try:
         _replace_all(replace)

@@ -48,11 +48,13 @@ from precompiled.packages.dynamo import (
 from precompiled.packages.dynamo.frame_entry import HELD, MARK, Attempt, Body, Frame, Graph, SkippedFrame, Traced
 from precompiled.packages.dynamo.guard_facts import quick_fingerprint
 from precompiled.packages.dynamo.trace_log import TraceLog
+from precompiled.torch_internals.patches import Patches
 
 _RESUME = "torch_dynamo_resume_in"
 # A local variable of the bytecode, for a context manager around a graph break. Its numbers count per process.
 _OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 _now = threading.local()
+_patches = Patches()
 _ends: list[Callable[[], None]] = []
 
 
@@ -61,14 +63,14 @@ _ends: list[Callable[[], None]] = []
 
 def install() -> None:
     """Make ``tracing`` record what Dynamo traces. Idempotent."""
-    if _ends:
+    if _patches:
         return
-    _replace(convert_frame.DynamoOutput, "build_guards", _recorded)
-    _replace(convert_frame, "CheckFunctionManager", lambda _original: _Recording)
-    _replace(output_graph.OutputGraph, "__init__", _attempted)
-    _replace(output_graph.OutputGraph, "cleanup", _ended)
-    _replace(output_graph.OutputGraph, "call_user_compiler", _unwatched)
-    _replace(output_graph.OutputGraph, "install_global_unsafe", _noted_scope)
+    _patches.replace(convert_frame.DynamoOutput, "build_guards", _recorded)
+    _patches.replace(convert_frame, "CheckFunctionManager", lambda _original: _Recording)
+    _patches.replace(output_graph.OutputGraph, "__init__", _attempted)
+    _patches.replace(output_graph.OutputGraph, "cleanup", _ended)
+    _patches.replace(output_graph.OutputGraph, "call_user_compiler", _unwatched)
+    _patches.replace(output_graph.OutputGraph, "install_global_unsafe", _noted_scope)
     _ends.append(trace_patches.wrap(lambda: _now.traced.trace_log if is_tracing() else None))
     _ends.append(size_history.wrap(lambda: _now.traced.sizes_met if is_tracing() else None, _looking))
 
@@ -77,12 +79,7 @@ def remove() -> None:
     """Restore Dynamo's own functions. Idempotent."""
     while _ends:
         _ends.pop()()
-
-
-def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, wrap(original))
-    _ends.append(lambda: setattr(owner, name, original))
+    _patches.undo()
 
 
 def is_tracing() -> bool:

@@ -18,8 +18,11 @@ from typing import Any
 
 from torch._inductor.async_compile import CompiledTritonKernels
 
+from precompiled.torch_internals.patches import Patches
+
 _current = threading.local()  # its attribute ``table`` is the table of the current load
 _install_lock = threading.Lock()
+_patches = Patches()
 
 
 class _Table(dict[str, Any]):
@@ -66,8 +69,8 @@ def of_this_thread() -> Iterator[None]:
     """Within this context, the table of this thread contains only the kernels of this load."""
     with _install_lock:
         if not isinstance(CompiledTritonKernels._cache, _Table):
-            CompiledTritonKernels._cache = _Table(CompiledTritonKernels._cache)
-            CompiledTritonKernels.cache_clear = staticmethod(_cache_clear)
+            _patches.replace(CompiledTritonKernels, "_cache", _Table)
+            _patches.replace(CompiledTritonKernels, "cache_clear", lambda _: staticmethod(_cache_clear))
     before, _current.table = _own(), {}
     try:
         yield

@@ -29,6 +29,7 @@ import torch.fx
 
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.torch_internals.graph.call_targets import COLLECTIVE_OP_NAMESPACES, GROUP_ARGUMENT, names_group
+from precompiled.torch_internals.patches import Patches
 
 
 def used(module: torch.fx.GraphModule) -> dict[str, int]:
@@ -156,10 +157,10 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
     made = {name: StandIn(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
     for name, place in (ranks or {}).items():
         made[name].place = place
-    default_group = distributed_c10d._get_default_group
-    get_rank_of_torch = distributed_c10d.get_rank
-    distributed_c10d._get_default_group = refuse
-    torch.distributed.get_rank = distributed_c10d.get_rank = get_rank
+    patches = Patches()
+    patches.replace(distributed_c10d, "_get_default_group", lambda _: refuse)
+    patches.replace(distributed_c10d, "get_rank", lambda _: get_rank)
+    patches.replace(torch.distributed, "get_rank", lambda _: get_rank)
     for name, group in made.items():
         _register_process_group(name, group)
     try:
@@ -172,7 +173,6 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
         if asked:
             raise asked[0]
     finally:
-        distributed_c10d._get_default_group = default_group
-        torch.distributed.get_rank = distributed_c10d.get_rank = get_rank_of_torch
+        patches.undo()
         for name in made:
             _unregister_process_group(name)

@@ -45,6 +45,7 @@ from torch._inductor.codecache import CppWrapperCodeCache
 from torch._inductor.runtime import autotune_cache
 
 from precompiled.core.errors import CorruptArtifact
+from precompiled.torch_internals.patches import Patches
 
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
@@ -58,6 +59,7 @@ _original_use_process_pool: Callable[[], bool] = AsyncCompile.use_process_pool
 _original_wrapper: Callable[..., Any] = CppWrapperCodeCache.load_pybinding
 _original_has_triton: Callable[..., bool] = autotune_cache.has_triton
 _install_lock = threading.Lock()
+_patches = Patches()
 
 
 class Handler(Protocol):
@@ -122,12 +124,12 @@ def _has_triton(**options: Any) -> bool:
 def handled(handler: Handler, *, alone: bool = False) -> Iterator[None]:
     """Within this context, ``handler`` gets the kernels of this thread. ``alone``: no process is started."""
     with _install_lock:
-        if AsyncCompile.cpp_pybinding is not _cpp_pybinding:
-            AsyncCompile.cpp_pybinding = _cpp_pybinding
-            AsyncCompile.wait = _wait
-            AsyncCompile.use_process_pool = staticmethod(_use_process_pool)
-            CppWrapperCodeCache.load_pybinding = staticmethod(_load_wrapper)
-            autotune_cache.has_triton = _has_triton
+        if not _patches:
+            _patches.replace(AsyncCompile, "cpp_pybinding", lambda _: _cpp_pybinding)
+            _patches.replace(AsyncCompile, "wait", lambda _: _wait)
+            _patches.replace(AsyncCompile, "use_process_pool", lambda _: staticmethod(_use_process_pool))
+            _patches.replace(CppWrapperCodeCache, "load_pybinding", lambda _: staticmethod(_load_wrapper))
+            _patches.replace(autotune_cache, "has_triton", lambda _: _has_triton)
     before = getattr(_current, "handler", None), getattr(_current, "alone", False)
     _current.handler, _current.alone = handler, alone
     try:

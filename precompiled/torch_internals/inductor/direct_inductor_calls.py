@@ -26,13 +26,14 @@ from typing import Any
 
 import torch
 
+from precompiled.torch_internals.patches import Patches
 from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.route")
 
 _MODULE = "torch._inductor.compile_fx"
 
-_original: Callable[..., Any] | None = None
+_patches = Patches()
 _count: Callable[[Any, bool], Callable[[], None]] | None = None
 
 
@@ -55,14 +56,11 @@ def install(count: Callable[[Any, bool], Callable[[], None]]) -> None:
 
 def remove() -> None:
     """Stop counting. Idempotent."""
-    global _original, _count  # noqa: PLW0603
+    global _count  # noqa: PLW0603
     _count = None
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
-    if _original is not None:
-        module = sys.modules[_MODULE]
-        if getattr(module.compile_fx, "__wrapped__", None) is _original:  # otherwise other code has replaced it since
-            module.compile_fx = _original  # type: ignore[attr-defined]
-            _original = None
+    if not _patches.are_replaced():  # otherwise other code calls ours, which now counts nothing
+        _patches.undo()
 
 
 @contextmanager
@@ -82,12 +80,12 @@ def result_is_kept() -> bool:
 
 
 def _replace() -> None:
-    global _original
     module: Any = sys.modules[_MODULE]
-    original = getattr(module, "compile_fx", None)
-    if _original is not None or original is None:
-        return
+    if not _patches and hasattr(module, "compile_fx"):
+        _patches.replace(module, "compile_fx", _counted)
 
+
+def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def counted(model_: Any, *args: Any, **kwargs: Any) -> Any:
         if _inside.compiling or _count is None or switched_off(os.environ):
@@ -105,7 +103,7 @@ def _replace() -> None:
             done()
         return compiled
 
-    module.compile_fx, _original = counted, original
+    return counted
 
 
 class _Finder:

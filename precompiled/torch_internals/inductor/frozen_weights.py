@@ -23,7 +23,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -40,6 +40,7 @@ from torch._inductor import freezing as torchs
 from torch._inductor.output_code import OutputCode
 
 from precompiled.core.errors import CompileFailed
+from precompiled.torch_internals.patches import Patches
 
 
 @dataclass(frozen=True)
@@ -192,12 +193,14 @@ def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
     """Within this context, Inductor's compiles with freezing can be serialized. ``weights``: those of the program."""
     found = _Freezing(weights)
     compiler, freeze = compile_fx.fw_compiler_freezing, torchs.freeze
-    add = constant_folding.ConstantFolder.add_node_replacement
     of_graph: list[tuple[torch.fx.GraphModule, list[int]]] = []
 
-    def noting(self: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:
-        found.noted(self, node, tensor)
-        add(self, node, tensor)
+    def noting(add: Callable[..., None]) -> Callable[..., None]:
+        def noted(self: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:
+            found.noted(self, node, tensor)
+            add(self, node, tensor)
+
+        return noted
 
     def freezing(*args: Any, **options: Any) -> tuple[torch.fx.GraphModule, list[int]]:
         of_graph.append(freeze(*args, **options))
@@ -218,13 +221,11 @@ def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
         constants = {name: found.constant(getattr(model, held)) for name, held in names.items()}
         return Frozen(graph, list(kept), constants, flat)
 
-    compile_fx.fw_compiler_freezing, torchs.freeze = compiled, freezing
-    constant_folding.ConstantFolder.add_node_replacement = noting
-    try:
+    with Patches() as patches:
+        patches.replace(compile_fx, "fw_compiler_freezing", lambda _: compiled)
+        patches.replace(torchs, "freeze", lambda _: freezing)
+        patches.replace(constant_folding.ConstantFolder, "add_node_replacement", noting)
         yield
-    finally:
-        compile_fx.fw_compiler_freezing, torchs.freeze = compiler, freeze
-        constant_folding.ConstantFolder.add_node_replacement = add
 
 
 def hold(module: torch.fx.GraphModule, weights: Sequence[torch.Tensor]) -> None:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from precompiled.torch_internals.patches import Patches
+
 
 class Asked:
     """Whether this compile has read a rank's place. ``told`` is called at the first read."""
@@ -123,11 +125,8 @@ def answering(asked: Asked) -> Iterator[None]:
             asked.yes = before
         return answers[0][0], _Offsets(offset, asked)
 
-    torchs, torchs_shape = DeviceMesh.get_local_rank, _utils._compute_local_shape_and_global_offset
-    DeviceMesh.get_local_rank = get_local_rank
-    _utils._compute_local_shape_and_global_offset = shape_and_offset
-    try:
+    torchs_shape = _utils._compute_local_shape_and_global_offset
+    with Patches() as patches:
+        patches.replace(DeviceMesh, "get_local_rank", lambda _: get_local_rank)
+        patches.replace(_utils, "_compute_local_shape_and_global_offset", lambda _: shape_and_offset)
         yield
-    finally:
-        DeviceMesh.get_local_rank = torchs
-        _utils._compute_local_shape_and_global_offset = torchs_shape

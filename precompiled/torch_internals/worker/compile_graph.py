@@ -44,6 +44,7 @@ from precompiled.torch_internals.inductor import (
     frozen_weights,
     retained_graphs,
 )
+from precompiled.torch_internals.patches import Patches
 from precompiled.torch_internals.ranks import device_meshes, dtensor_state, rank_dependence
 from precompiled.torch_internals.user_code import program_classes
 from precompiled.torch_internals.worker import (
@@ -246,18 +247,15 @@ def _dress_as_dynamos(
 @contextmanager
 def _serializable() -> Iterator[None]:
     """Make AOTAutograd return one bundle with the backward, even for graphs that its own cache would refuse."""
-    write = AOTAutogradCache._write_to_local_cache
-    with torch._functorch.config.patch(
-        enable_autograd_cache=True,
-        bundled_autograd_cache=True,
-        force_non_lazy_backward_lowering=True,
-        bypass_autograd_cache_key=True,
-        autograd_cache_allow_custom_autograd_functions=True,
-        strict_autograd_cache=False,
-    ):
+    settings = {
+        "enable_autograd_cache": True,
+        "bundled_autograd_cache": True,
+        "force_non_lazy_backward_lowering": True,
+        "bypass_autograd_cache_key": True,
+        "autograd_cache_allow_custom_autograd_functions": True,
+        "strict_autograd_cache": False,
+    }
+    with torch._functorch.config.patch(settings), Patches() as patches:
         # AOTAutograd would also write a copy under a random name (bypass_autograd_cache_key), which is never read.
-        AOTAutogradCache._write_to_local_cache = staticmethod(lambda key, content: None)
-        try:
-            yield
-        finally:
-            AOTAutogradCache._write_to_local_cache = write
+        patches.replace(AOTAutogradCache, "_write_to_local_cache", lambda _: lambda key, content: None)
+        yield

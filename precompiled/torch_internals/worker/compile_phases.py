@@ -11,18 +11,20 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch._dynamo.utils
 import torch._inductor.async_compile
 
 from precompiled.core.spans import Span
+from precompiled.torch_internals.patches import Patches
 
 # torch's names of the phases to report -> the names shown
-_TOLD = {
+_PHASES = {
     "create_aot_dispatcher_function": "AOTAutograd",
     "compile_fx.<locals>.fw_compiler_base": "Inductor: forward",
     "compile_fx.<locals>.bw_compiler": "Inductor: backward",
@@ -76,29 +78,25 @@ def _counting(told: Callable[[int, int], None]) -> type:
 @contextmanager
 def noted(progress: Progress) -> Iterator[None]:
     """Add torch's measurements in all threads to ``progress.spans``, and report phases and built kernels."""
-    bars: Any = torch._inductor.async_compile
-    bar = getattr(bars, "tqdm", None)
-    bars.tqdm = _counting(progress.kernels)
-    try:
-        with _measured(progress):
-            yield
-    finally:
-        bars.tqdm = bar
-
-
-@contextmanager
-def _measured(progress: Progress) -> Iterator[None]:
-    logger: Any = getattr(torch._dynamo.utils, "ChromiumEventLogger", None)
-    start, end = getattr(logger, "log_event_start", None), getattr(logger, "log_event_end", None)
-    if start is None or end is None:  # without these methods the compile runs unmeasured
+    with Patches() as patches:
+        with suppress(AttributeError):  # without these names the compile runs unmeasured
+            patches.replace(torch._inductor.async_compile, "tqdm", lambda _: _counting(progress.kernels))
+            logger = torch._dynamo.utils.ChromiumEventLogger
+            patches.replace(logger, "log_event_start", functools.partial(_phase_noted, progress))
+            patches.replace(logger, "log_event_end", functools.partial(_span_noted, progress))
         yield
-        return
 
+
+def _phase_noted(progress: Progress, start: Callable[..., None]) -> Callable[..., None]:
     def log_event_start(self: Any, event_name: str, *rest: Any, **more: Any) -> None:
         start(self, event_name, *rest, **more)
-        if (told := _TOLD.get(event_name)) is not None:
-            progress.phase(told)
+        if (phase := _PHASES.get(event_name)) is not None:
+            progress.phase(phase)
 
+    return log_event_start
+
+
+def _span_noted(progress: Progress, end: Callable[..., None]) -> Callable[..., None]:
     def log_event_end(
         self: Any, event_name: str, time_ns: int, metadata: Any, start_time_ns: int, *rest: Any, **more: Any
     ) -> None:
@@ -107,10 +105,4 @@ def _measured(progress: Progress) -> Iterator[None]:
             Span(event_name, start_time_ns / 1e9, (time_ns - start_time_ns) / 1e9, threading.get_native_id())
         )
 
-    logger.log_event_start = log_event_start
-    logger.log_event_end = log_event_end
-    try:
-        yield
-    finally:
-        logger.log_event_start = start
-        logger.log_event_end = end
+    return log_event_end

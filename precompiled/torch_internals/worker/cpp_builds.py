@@ -34,6 +34,7 @@ from torch._inductor import codecache, cpp_builder
 
 from precompiled.core.errors import UntrustedStore
 from precompiled.store import trust
+from precompiled.torch_internals.patches import Patches
 
 BUILDING = ".building"  # suffix of the file that a compiler is writing
 _HEADERS = "precompiled_headers"
@@ -42,6 +43,7 @@ _TORCHS_HEADERS = Path(codecache._HEADER_DIR)  # shared by all programs of the u
 
 _original: Callable[[str, str], None] = cpp_builder.run_compile_cmd
 _original_header: Any = codecache._precompile_header
+_patches = Patches()
 _last = threading.local()  # its attribute ``error`` is the error of the thread's last build
 _damaged: set[Path] = set()  # those of torch's headers that a compiler could not read
 
@@ -59,8 +61,9 @@ def use(scratch: Path) -> None:
         # may create a header in that directory first, and a killed program leaves an incomplete one.
         codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
         _original_header.cache_clear()
-    cpp_builder.run_compile_cmd = _run
-    codecache._precompile_header = _header
+    _patches.undo()
+    _patches.replace(cpp_builder, "run_compile_cmd", lambda _: _run)
+    _patches.replace(codecache, "_precompile_header", lambda _: _header)
 
 
 def last_error() -> Exception | None:

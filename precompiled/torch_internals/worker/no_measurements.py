@@ -68,13 +68,13 @@ def choices() -> Iterator[Choices]:
     from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
     from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-    patches, backends = Patches(), (inductor.max_autotune_gemm_backends, inductor.max_autotune_conv_backends)
+    backends = (inductor.max_autotune_gemm_backends, inductor.max_autotune_conv_backends)
     chooses = {"ATEN"} != set(backends)
     # A refusal in a subprocess would count as an infinite time.
     settled: dict[str, Any] = {"autotune_in_subproc": False, "pipeline_max_autotune_gemm": False}
     if not inductor.deterministic:  # in deterministic mode the choice needs no time
         settled.update(max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN")
-    try:
+    with Patches() as patches:
         # This is called only when nothing else decides, just before the measurement.
         patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)
         patches.replace(pad_mm, "should_pad", functools.partial(_not_padded, found))
@@ -99,8 +99,6 @@ def choices() -> Iterator[Choices]:
                     PyCodeCache.cache_clear()  # loaded kernels keep the answers that they got
             if what := refused():
                 raise _not_here(what)
-    finally:
-        patches.undo()
 
 
 def _not_kept(*args: Any, **options: Any) -> None:

@@ -50,16 +50,14 @@ def kept() -> Iterator[None]:
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.triton_bundler import TritonBundler
 
-    patches, launchers = Patches(), _Launchers()
-    try:
+    launchers = _Launchers()
+    with Patches() as patches:
         patches.replace(codegen, "get_fused_kernel_name", _cut)
         patches.replace(TritonBundler, "put_static_autotuner", launchers.put)
         patches.replace(CachingAutotuner, "_dynamic_scale_rblock", launchers.scale)
         if hasattr(TritonBundler, "put_winner"):  # 2.11 does not have it
             patches.replace(TritonBundler, "put_winner", lambda original: lambda kernel_hash: None)
         yield
-    finally:
-        patches.undo()
 
 
 def _cut(original: Callable[..., str]) -> Callable[..., str]:

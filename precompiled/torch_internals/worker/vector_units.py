@@ -26,11 +26,13 @@ import torch._inductor.config
 from torch._inductor import cpu_vec_isa
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+from precompiled.torch_internals.patches import Patches
 from precompiled.torch_internals.worker import cpp_builds
 
 _original: Callable[[], list[Any]] = cpu_vec_isa.valid_vec_isa_list
 _original_check: Callable[[Any, str], bool] = cpu_vec_isa.VecISA.check_build
 _found: Future[list[Any]] | None = None
+_check, _detection = Patches(), Patches()
 
 
 def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
@@ -48,7 +50,8 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
             raise error
         return found
 
-    cpu_vec_isa.VecISA.check_build = check
+    _check.undo()
+    _check.replace(cpu_vec_isa.VecISA, "check_build", lambda _: check)
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def beside(needed: bool = True) -> Iterator[None]:
         thread = ThreadPoolExecutor(1, thread_name_prefix="vector-units")
         _found = thread.submit(_best_first)
         thread.shutdown(wait=False)
-        cpu_vec_isa.valid_vec_isa_list = _valid
+        _detection.replace(cpu_vec_isa, "valid_vec_isa_list", lambda _: _valid)
     try:
         yield
     finally:
