@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the lists of docs/reference/private-torch-names.md from docstrings: `PYTHON tools/private_names_page.py`.
+"""Make the list of docs/reference/private-torch-names.md from docstrings: `PYTHON tools/private_names_page.py`.
 
 Each file in a room for private names says in its docstring which it uses, and where that was checked::
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,20 +50,36 @@ def listed(path: Path) -> list[tuple[str, str]]:
         if name is None:
             raise ValueError(f"{path.name}: {item!r} is not a name")
         versions = [one for one in checked if not name[2] or one.rpartition(".")[0] in name[2].split(", ")]
+        if not versions:
+            raise ValueError(f"{path.name}: {item!r} is for a version that it was not checked on")
         found.append((name[1], ", ".join(versions)))
     return found
 
 
+def _module(name: str) -> str:
+    """The part of a name before its first class, or before its last part: ``torch.a.Class.b`` is in ``torch.a``."""
+    parts = name.split(".")
+    classes = (at for at, part in enumerate(parts) if part != "_C" and part.lstrip("_*")[:1].isupper())
+    return ".".join(parts[: next(classes, len(parts) - 1)])
+
+
 def page(text: str) -> str:
-    """The page with its lists made anew: a heading for each file, and its names below it."""
-    parts = []
+    """The page with its list made anew: the names of all files, by module of torch."""
+    versions: dict[str, set[str]] = {}
     for path in FILES:
-        names = sorted(listed(path))
-        checked = max((on for _, on in names), key=len, default="")
-        rows = "".join(f"- `{name}`{'' if on == checked else f' ({on} only)'}\n" for name, on in names)
-        if rows:
-            parts.append(f"\n## {path.relative_to(ROOT / 'precompiled')}\n\nChecked on {checked}.\n\n{rows}")
-    return text[: text.index("\n## ")] + "".join(parts)
+        for name, on in listed(path):
+            versions.setdefault(name, set()).update(on.split(", "))
+    usual = {version for checked in versions.values() for version in checked}
+    modules: dict[str, list[str]] = {}
+    for name, checked in sorted(versions.items()):
+        note = "" if checked == usual else f" ({', '.join(sorted(checked))})"
+        modules.setdefault(_module(name), []).append(f"`{name.removeprefix(f'{_module(name)}.')}`{note}")
+    rows = (f"- `{module}`: {', '.join(names)}" for module, names in sorted(modules.items()))
+    wrap = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    names = "".join(f"{wrap.fill(row)}\n" for row in rows)
+    start = text.index("\n## ")
+    heading = f"\n## Checked on {', '.join(sorted(usual))}\n\n"
+    return f"{text[:start]}{heading}{names}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Private names: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, torch.distributed.
 pg_map, pg_group_ranks}, torch.nn.parallel.DistributedDataParallel._get_active_ddp_module,
 torch.distributed.device_mesh.DeviceMesh._dim_group_names, torch.distributed.tensor._dtensor_spec.DTensorSpec,
 torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState, torch._dynamo.config.skip_fsdp_hooks (2.11). Checked on
-2.13.0.
+2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
