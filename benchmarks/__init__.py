@@ -1,6 +1,7 @@
-"""Side by side with torch.compile: `make bench`. What is measured and how: docs/reference/benchmarks.md.
+"""Benchmarks against plain torch.compile (`make bench`). docs/reference/benchmarks.md describes each measure.
 
-A room for each command (its ``__main__``), ``measures`` for most of `make bench`; below: ``harness``, ``models``.
-A room's ``table`` has the columns, the rows, and how one row is measured. ``harness.table_command`` does the rest.
-The rooms' own ``__init__`` import nothing: some of the programs that are run are measured from their first line.
+Each command is a folder with a ``__main__``; its ``table`` defines the columns, the rows and the measurement of a row.
+``measures`` holds most of `make bench`; ``harness`` and ``models`` are shared by all commands.
+
+A folder's ``__init__`` must import nothing, because some programs are timed from their first line.
 """

@@ -1,4 +1,4 @@
-"""The measures against their goals (`python -m benchmarks`). Exit status 1 when one is missed."""
+"""Takes the measures and compares them with their goals (`python -m benchmarks`). Exits 1 if a goal is missed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.measures.steady_state import steady_state
 from benchmarks.measures.units import units
 from benchmarks.starts.goals import first_calls
 
-# One of them may stand for several letters.
+# One measure may serve several letters.
 MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "a": first_calls,
     "b": first_calls,
@@ -56,14 +56,14 @@ def main() -> int:
 
     results: list[Result] = []
     broken = []
-    # What stands for several letters is taken once.
+    # A measure that serves several letters runs once.
     for measure in dict.fromkeys(MEASURES[letter] for letter in letters):
         started = time.monotonic()
         console.print(f"\n[bold]{measure.__doc__}[/]")
         try:
             results += measure(effort, say)
         except BenchmarkError as error:
-            # The other measures still count; this one is told again at the end.
+            # The other measures continue; the failed one is repeated in the summary.
             broken.append(str(measure.__doc__))
             console.print(f"    {error}", style="bold red", markup=False, highlight=False)
         console.print(f"    {time.monotonic() - started:.0f} s", style="bright_black")

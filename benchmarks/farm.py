@@ -1,10 +1,12 @@
-"""Twelve distinct graphs on a farm of one node, of two, of three: each node one place and one core of this machine.
+"""Compiles twelve distinct graphs on a farm of one, two and three nodes. A node has one place and one core of this
+machine.
 
-`make bench-farm` (`python -m benchmarks.farm`). A real Ray cluster, the helper's own farm and driver; no worker of this
-host compiles beside it. Nodes are warm: each has compiled another graph before. They share the machine's cores in
-turn, so more nodes than cores show what the farm costs, and not what it gives: with ``--share 0.5`` each node has half
-a core of its own instead, however many there are. *Places at work* is the share of the time in which nodes were at a
-job. Exit status 1 when a graph did not come.
+`make bench-farm` (`python -m benchmarks.farm`). It uses a real Ray cluster and the helper's farm and driver. No worker
+of this host compiles. Each node is warm: it has already compiled another graph.
+
+Nodes share the machine's cores round robin, so with more nodes than cores the result shows the cost of the farm only.
+With ``--share 0.5``, each node has half a core of its own, for any number of nodes. *Places at work* is the share of
+the time in which nodes compiled. Exits 1 if a graph is missing.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Outcome:
 
 
 def graph(number: int) -> wire.Job:
-    """An encoder layer of a width of its own, in inference."""
+    """An encoder layer in inference; each ``number`` has another width."""
     width = 32 * (number + 1)
     layer = torch.nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
     programs: list[capture.Program] = []
@@ -68,7 +70,10 @@ def graph(number: int) -> wire.Job:
 
 @contextmanager
 def cluster(nodes: int, root: Path, share: float) -> Iterator[None]:
-    """This process's RAY_ADDRESS, while it stands. ``share``: of a core, for each node; 0: whole cores, in turn."""
+    """Start a cluster and set RAY_ADDRESS for this process.
+
+    ``share``: the fraction of a core for each node. 0: whole cores, round robin.
+    """
     from ray.cluster_utils import Cluster
 
     cores = sorted(os.sched_getaffinity(0))
@@ -80,7 +85,7 @@ def cluster(nodes: int, root: Path, share: float) -> Iterator[None]:
             if shares:
                 shares[number].enter()
             else:
-                os.sched_setaffinity(0, {cores[number % len(cores)]})  # inherited
+                os.sched_setaffinity(0, {cores[number % len(cores)]})  # the node's processes inherit it
             rays.add_node(
                 num_cpus=1, resources={"precompiled": 1}, object_store_memory=RAYS_STORE_BYTES,
                 env_vars={"PRECOMPILED_CACHE_DIR": str(root / f"node{number}")},
@@ -122,7 +127,7 @@ def measured(nodes: int, share: float, warming: list[wire.Job], jobs: list[wire.
             farm = Farm("auto", Store(root / "store"), ended)
             farm.look(LIMIT_S)
             while farm.document()["places"] < nodes:
-                time.sleep(0.1)  # the driver looks every two seconds
+                time.sleep(0.1)  # the driver looks for nodes every 2 s
             run(farm, warming[:nodes])
             before = farm.document()
             seconds = run(farm, jobs)

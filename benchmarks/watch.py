@@ -1,11 +1,10 @@
-"""Watch mode (`python -m benchmarks.watch`): from a save to ready, and the next run beside plain torch.compile's.
+"""Watch mode (`python -m benchmarks.watch`): time from a save to ready, and the next run next to plain torch.compile's.
 
-(w) A GPT-2 in training as an entry point: a constant in its source is edited, again and again. The time from a save to
-ready, without the capture (Python, torch and the user's modules are imported, the graph is traced) and the compile, is
-watch mode's own, and has a goal.
+(w) A GPT-2 in training is an entry point. A constant in its source is edited repeatedly. The time from save to ready
+without capture (imports and trace) and compile is watch mode's own time, and has a goal.
 
-(x) examples/watch/train.py as a recorded run, unmodified: one hyperparameter is edited that changes no shape, and one
-that does. The next run's first step, beside that of plain torch.compile, whose cache is warm from before the edit.
+(x) examples/watch/train.py is a recorded run. One edited hyperparameter changes no shape, the other one does. The next
+run's first step is compared with plain torch.compile's, whose cache is warm from before the edit.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def register(host: Host, directory: Path, kind: str, command: list[str], files: 
 
 
 def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
-    """Wait until the watch is ready with an edit not older than ``since``."""
+    """Wait until the watch is ready with an edit that is not older than ``since``."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         for watch in ask.request(host.settings, wire.Watches(), LIMIT_S).watches:
@@ -77,7 +76,7 @@ def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
 
 
 def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
-    """(w)"""
+    """Measure (w)."""
     result = Result("w", "save to ready, less capture and compile", "s", 1.0)
     raw: dict[str, list[float]] = {"save to ready (s)": [], "capture (s)": [], "compile (s)": []}
     with fresh_host() as host:
@@ -120,7 +119,7 @@ def first_step(command: list[str], variables: dict[str, str], directory: Path) -
 
 
 def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
-    """(x)"""
+    """Measure (x)."""
     rows = []
     with fresh_host() as host, fresh_host() as plain:
         host.start_daemon()
@@ -157,7 +156,7 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
 
 
 def host_stats(host: Host) -> int:
-    """Graphs that were submitted."""
+    """Return the number of submitted graphs."""
     return int(ask.request(host.settings, wire.Stats(), LIMIT_S).submitted)
 
 

@@ -1,1 +1,1 @@
-"""A table of architectures (`make architectures`); ``rows`` is for each such table."""
+"""The table of model architectures (`make architectures`). ``rows`` is shared with other tables of architectures."""

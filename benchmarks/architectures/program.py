@@ -1,8 +1,8 @@
-"""The process that runs architectures, one after another: eager, compiled, and compiled again after the swap.
+"""Runs a list of architectures in one process, each of them eager, compiled, and compiled again after the swap.
 
-Usage: python -m benchmarks.architectures.program SPEC, a JSON object: ``rows``, a list of [architecture, task],
-``wait_s``, how long to wait for one row's artifacts, and ``device``. Prints a line of JSON before each row
-({"begun": row}) and one after it. precompiled is switched on from outside.
+Usage: python -m benchmarks.architectures.program SPEC. SPEC is a JSON object: ``rows``, a list of [architecture, task];
+``wait_s``, the longest wait for the artifacts of one row; ``device``. The process prints a JSON line before each row
+({"begun": row}) and one after it. The caller enables precompiled.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from benchmarks.models.compare import differences, of_other_kind, step
 from benchmarks.models.zoo import ARCHITECTURES, Example
 from precompiled.made_up_cuda import activate
 
-# After the swap another graph may turn up (Dynamo compiles anew when what it guards on has changed): as often.
+# A swap can produce another graph (Dynamo recompiles if a guard's value has changed), so the wait and the call repeat.
 ROUNDS = 3
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.system", "os.exec"})
-# Kernels of a made-up GPU do not run: what they give is of the right kind, and nothing more.
+# Kernels of a made-up GPU do not run, so only shapes and dtypes are compared.
 compared = of_other_kind if activate.is_active() else differences
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     started: list[str] = []
     sys.addaudithook(lambda event, args: started.append(f"{event} {args[:2]}") if event in STARTS else None)
     if activate.is_active():
-        fresh_memory.fill(0)  # which no kernel writes: a model that looks at a value would go any way
+        fresh_memory.fill(0)  # No kernel writes this memory. Zeros keep a model's control flow the same in each run.
     cubins: set[Path] = set()
     for name, task in spec["rows"]:
         print(json.dumps({"begun": [name, task]}), flush=True)
@@ -50,7 +50,7 @@ def main() -> None:
         found: dict[str, Any] = {"different": [], "idle": [], "waited": True, "error": ""}
         try:
             _examine(_on(spec["device"], ARCHITECTURES[name].build()), task == "training", spec["wait_s"], found)
-        except Exception:  # noqa: BLE001 - a row of its own; the others are still to come
+        except Exception:  # noqa: BLE001 - recorded as this row's error; the next rows still run
             found["error"] = traceback.format_exc()
         found["reports"] = [vars(graph) for graph in precompiled.report()[known:]]
         found["compiles"] = _compiles() - compiles
@@ -70,13 +70,15 @@ def _on(device: str, example: Example) -> Example:
 
 
 def _compiles() -> int:
-    """How many graphs AOTAutograd was asked to compile in this process (torch/_dynamo/backends/common.py)."""
+    """Return how many graphs AOTAutograd compiled in this process (counters of torch/_dynamo/backends/common.py)."""
     return int(torch._dynamo.utils.counters["aot_autograd"]["total"])
 
 
 def _examine(example: Example, training: bool, wait_s: float, found: dict[str, Any]) -> None:
-    """Compare with eager before and after the swap; ``found`` holds what is known when it raises."""
-    torch._dynamo.reset()  # all architectures share frames of transformers', and each frame has a limit of compiles
+    """Compare with eager before and after the swap. Fills in ``found`` step by step, so it is usable after an
+    exception.
+    """
+    torch._dynamo.reset()  # architectures share frames of transformers, and Dynamo limits the compiles of a frame
     model = example.model.train(training)
     expected = step(model, example, training)
     if unsteady := differences(step(model, example, training), expected):

@@ -1,4 +1,4 @@
-"""A table with a row for each architecture and task: what is in such a row, and how its command is called."""
+"""The rows of a table of architectures: one for each architecture and task. Also parses the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Name = tuple[str, str]  # architecture, task
 
 @dataclass
 class ArchitectureRow:
-    """One architecture in training or inference."""
+    """One architecture in training or in inference."""
 
     architecture: str
     task: str
@@ -41,7 +41,7 @@ def build_parser(room: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def choose_rows(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[Name]:
-    """The rows of --only and --task; ends the program for an unknown architecture."""
+    """Return the rows of --only and --task. An unknown architecture ends the program."""
     wanted = chosen(parser, arguments.only, ARCHITECTURES)
     return [(name, task) for name in wanted for task in TASKS if arguments.task in (None, task)]
 

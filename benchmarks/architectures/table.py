@@ -1,9 +1,12 @@
-"""A table of architectures: is each compiled by the daemon, hit in the next process, and equal to eager?
+"""For each architecture: does the daemon compile its graphs, does the next process hit them, do the values equal
+eager's?
 
-`make architectures` (`python -m benchmarks.architectures`). Exit status 1 when one row is not as it should be.
-`--made-up KIND`, with a CUDA build of torch: on a made-up GPU (docs/explanation/made-up-cuda.md), whose kernels do not
-run. No value is compared there. A row is right if each kernel that the second process loads is a cubin for that GPU,
-and that process has started no other. If a kernel computes a graph's size, the graph differs there: the row says so.
+`make architectures` (`python -m benchmarks.architectures`). Exits 1 if a row is not right.
+
+With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU (docs/explanation/made-up-cuda.md). Its
+kernels do not run, so no value is compared. A row is right if each kernel that the second process loads is a cubin for
+that GPU, and if that process starts no other process. If a kernel computes the size of a graph, the graph differs
+there, and the row says so.
 """
 
 from __future__ import annotations
@@ -25,30 +28,30 @@ from benchmarks.harness.table_command import Report, run_table
 from precompiled.made_up_cuda import activate
 from precompiled.made_up_cuda.kinds import KINDS
 
-# Far above what a row takes on a loaded 2-core machine: nothing hangs for ever.
+# Far above the time of a row on a loaded 2-core machine. It only prevents an endless run.
 ROW_LIMIT_S = 900.0
-SHOWN = 4  # differences of a row
+SHOWN = 4  # differences shown for a row
 
 
 @dataclass
 class Row(ArchitectureRow):
-    """It runs in a process with nothing cached, and in the next one."""
+    """The row's model runs in a process with empty caches, then in a second process."""
 
     graphs: int = 0
-    by_daemon: int = 0  # of them
-    rest: dict[str, int] = field(default_factory=dict)  # reason -> graphs that were not
+    by_daemon: int = 0  # of ``graphs``
+    rest: dict[str, int] = field(default_factory=dict)  # reason -> number of graphs that the daemon did not compile
     second_graphs: int = 0
     hits: int = 0
-    compiles: int = 0  # in the clients themselves
-    different: list[str] = field(default_factory=list)  # what was not equal to eager
-    errors: list[str] = field(default_factory=list)  # what could not be examined
-    messages: list[str] = field(default_factory=list)  # what precompiled says of the rest
+    compiles: int = 0  # in the two clients
+    different: list[str] = field(default_factory=list)  # values that differ from eager
+    errors: list[str] = field(default_factory=list)  # why the model could not be examined
+    messages: list[str] = field(default_factory=list)  # of precompiled, about ``rest``
     seconds: float = 0.0
-    target: str = ""  # the architecture of a made-up GPU: no value was compared
-    idle: int = 0  # graphs of the first process that were compiled and did not come again
-    cubins: dict[str, int] = field(default_factory=dict)  # of the second process, new to it: by architecture
-    known_cubins: bool = False  # an earlier row of the same model had some, which may be all that this one needs
-    started: list[str] = field(default_factory=list)  # processes, by the second one
+    target: str = ""  # the made-up GPU's architecture; if set, no value is compared
+    idle: int = 0  # graphs of the first process that were compiled and never called again
+    cubins: dict[str, int] = field(default_factory=dict)  # of the second process, new in this row: by architecture
+    known_cubins: bool = False  # an earlier row of this model loaded cubins, perhaps all that this row needs
+    started: list[str] = field(default_factory=list)  # processes that the second process started
 
     @property
     def equal(self) -> bool:
@@ -56,7 +59,7 @@ class Row(ArchitectureRow):
 
     @property
     def right(self) -> bool:
-        # A size that a kernel computes is another one where kernels do not run, and the graph after it as well.
+        # If a kernel computes a size, kernels that do not run give a wrong size, so the next graph is not called again.
         served = self.graphs == self.by_daemon and self.second_graphs == self.hits == self.graphs - self.idle > 0
         loaded = set(self.cubins) == {self.target} or (self.known_cubins and not self.cubins)
         made = not self.target or (loaded and not self.started)
@@ -79,7 +82,7 @@ class Row(ArchitectureRow):
 
 
 def headers(target: str) -> list[str]:
-    """``target``: as that of a Row."""
+    """``target``: as in Row."""
     return [
         "architecture", "kind", "task", "graphs", "by the daemon", "the rest", "hit in the 2nd process",
         "equal to eager", "compiles in the client",
@@ -88,7 +91,7 @@ def headers(target: str) -> list[str]:
 
 
 def examine(names: Sequence[Name], say: Say, device: str = "cpu", target: str = "") -> list[Row]:
-    """Run each in a process with nothing cached, and again in another; a daemon for both."""
+    """Run the rows in a process with empty caches, then in a second one. Both use one daemon."""
     with fresh_host() as host:
         host.start_daemon()
         first = _run(host, names, device, "first", lambda text: say(f"nothing cached: {text}"))
@@ -100,8 +103,10 @@ def examine(names: Sequence[Name], say: Say, device: str = "cpu", target: str = 
 
 
 def _run(host: Host, names: Sequence[Name], device: str, caches: str, say: Say) -> dict[Name, dict[str, Any]]:
-    """What the program found for each. ``caches``: a folder of Inductor's and Triton's, for GPUs: what the second
-    process has is out of the artifacts.
+    """Return what the program found for each row.
+
+    ``caches``: the folder of Inductor's and Triton's caches on a GPU. Each process has its own folder, so the second
+    one takes its kernels from the artifacts.
     """
     found: dict[Name, dict[str, Any]] = {}
     own = {}
@@ -143,7 +148,7 @@ def _row(name: Name, first: dict[str, Any], second: dict[str, Any], target: str)
         row.seconds += answer.get("seconds", 0.0)
     row.graphs, row.idle = len(first.get("reports", [])), len(first.get("idle", []))
     for report in first.get("reports", []):
-        # A graph that an earlier row had as well is a hit: the daemon compiled it all the same.
+        # A hit counts too: the daemon compiled this graph for an earlier row.
         if report["state"] == "compiled" and report["source"] in ("swap", "hit"):
             row.by_daemon += 1
             continue

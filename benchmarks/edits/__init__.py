@@ -1,1 +1,1 @@
-"""Starts after an edit (`make edits`): what is traced, and the first step beside plain torch.compile's warm start."""
+"""Starts after an edit (`make edits`): frames traced, and the first step's time next to torch.compile's warm start."""

@@ -1,22 +1,23 @@
-"""The edits: of which program, of what, and which compiled functions are to be traced after it."""
+"""The list of edits: program, change, and the compiled functions that must be traced after it."""
 
 # ruff: noqa: E501 - a table
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A script of examples/; the other programs are benchmarks/programs'.
+# A script of examples/. The other programs are in benchmarks/programs.
 NANOGPT = "nanogpt"
-# What is to be traced: all that the program compiles.
+# Everything that the program compiles must be traced.
 ALL = None
 NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Edit:
-    """``before`` becomes ``after`` in ``file``, once; ``{n}`` in it is another number each time.
+    """Replaces ``before`` by ``after`` in ``file``; ``before`` must occur exactly once. Each run has another number for
+    ``{n}``.
 
-    ``traced``: the functions of which a frame is to be traced then.
+    ``traced``: the functions that must be traced again after the edit.
     """
 
     program: str

@@ -1,4 +1,4 @@
-"""Programs that are edited: each as a folder of its sources, what is in it edited, and run on a host."""
+"""Copies a program's sources to a folder, edits them, and runs the program on a host."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from benchmarks.harness.hosts import LIMIT_S, PACKAGES, ROOT, BenchmarkError, Co
 from benchmarks.harness.state import WAIT_S
 from benchmarks.models.compare import compare_steps
 
-# Of losses that a script prints with four digits, eager or compiled.
+# The scripts print a loss with four digits.
 LOSS_RTOL = 2e-3
 SMALL = ("--n_layer=1", "--n_embd=32", "--n_head=2", "--block_size=16", "--eval_iters=1")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one process did."""
+    """Results of one process."""
 
-    first_s: float  # to the end of the first step
-    frames: int  # that Dynamo traced
-    functions: dict[str, str]  # by name, what packages made of each frame; "traced" if any of its frames was
-    values: Any  # what the steps gave
+    first_s: float  # seconds to the end of the first step
+    frames: int  # traced by Dynamo
+    functions: dict[str, str]  # name -> the state of its package; "traced" if any of its frames was traced
+    values: Any  # results of the steps
     graphs: list[dict[str, Any]]
 
 
 class Project:
-    """A program's folder on a host."""
+    """The folder of one program on a host."""
 
     def __init__(self, program: str, host: Host, *, hook: bool, quick: bool) -> None:
         self._program, self._host, self._hook, self._quick = program, host, hook, quick
@@ -59,7 +59,7 @@ class Project:
         return Run(found["first_s"], found["traced"], functions, values, found["reports"])
 
     def edited(self, edit: Edit, number: int, run: Callable[[], Run]) -> Run:
-        """``run``, with the program as it is after the edit's ``number``-th form; then it is as before."""
+        """Call ``run`` on the program with form ``number`` of the edit, then restore the file."""
         path = self._folder / edit.file
         before = path.read_text()
         path.write_text(edit.apply(before, number))
@@ -77,7 +77,7 @@ class Project:
         if self._program == NANOGPT:
             argv = [sys.executable, "-m", "benchmarks.edits.script", "train.py", "config/train_small_cpu.py"]
             argv += ["--max_iters=2", *(SMALL if self._quick else ())]
-            # This module alone is not of the folder.
+            # benchmarks.edits.script is imported from this tree, everything else from the project's folder.
             paths = [str(ROOT), *filter(None, [variables.get("PYTHONPATH")])]
             return {"argv": argv, "env": {**variables, "PYTHONPATH": ":".join(paths)}, "cwd": str(self._folder)}
         spec = {"name": self._program, "values": str(self._values), "wait": True, "eager_steps": 0}
@@ -86,7 +86,7 @@ class Project:
 
 
 def unequal(got: Any, expected: Any) -> list[str]:
-    """In what the steps of two runs of one program differ."""
+    """List the differences between the steps of two runs of a program."""
     if not all(isinstance(value, float) for value in [*got, *expected]):
         return compare_steps(got, expected)
     if len(got) != len(expected):

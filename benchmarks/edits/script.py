@@ -1,8 +1,7 @@
-"""The process that runs a training script of nanoGPT's shape as its main program, and then says what became of it.
+"""Runs a training script like nanoGPT's as the main program, then prints its results as a JSON line.
 
-Usage: python -m benchmarks.edits.script SCRIPT ARGUMENTS. Prints a line of JSON. The script says the time and the loss
-of each iteration itself; the first one's time is all since before the first evaluation. precompiled is switched on from
-outside.
+Usage: python -m benchmarks.edits.script SCRIPT ARGUMENTS. The script prints the time and the loss of each iteration.
+The time of its first iteration starts before the first evaluation. The caller enables precompiled.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ITERATION = re.compile(r"^iter \d+: loss ([\d.]+), time ([\d.]+)ms", re.MULTILI
 def main() -> None:
     script = Path(sys.argv[1]).absolute()
     sys.argv = [str(script), *sys.argv[2:]]
-    sys.path[0] = str(script.parent)  # as where Python is given the script itself
+    sys.path[0] = str(script.parent)  # as `python SCRIPT` does
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         runpy.run_path(str(script), run_name="__main__")

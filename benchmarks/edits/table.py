@@ -1,10 +1,12 @@
-"""Starts after an edit: is traced what has to be, and what takes the first step beside torch.compile's warm start?
+"""After an edit: are only the necessary functions traced, and how long is the first step next to torch.compile's warm
+start?
 
-`make edits` (`python -m benchmarks.edits`). Each program fills the store and Inductor's cache once. After each edit it
-is run again with precompiled (mode eager, packages on, as by default), and as plain torch.compile. A first step is all
-from before the first compiled call to the end of the first training step: evaluations too, imports not. The exit status
-is 1 when something else was traced than what has to be, a step's values are not plain's, or the goal is missed by the
-median of an edit after which nothing has to be traced.
+`make edits` (`python -m benchmarks.edits`). Each program first fills the store and Inductor's cache. After each edit,
+it runs with precompiled (mode eager, packages on, the defaults) and with plain torch.compile. The time of the first
+step starts before the first compiled call and ends after the first training step. It includes evaluations, not imports.
+
+Exits 1 if other functions were traced than necessary, if a step's values differ from plain torch.compile's, or if the
+median of an edit that needs no trace misses the goal.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ from benchmarks.harness.hosts import BenchmarkError, fresh_host
 from benchmarks.harness.result import save, spread
 from benchmarks.harness.table_command import MeasuredRow, Report, add_markdown, add_only, report_rows, run_table
 
-GOAL = 0.5  # of the first step after an edit: ours over torch.compile's warm start
+GOAL = 0.5  # the first step's time after an edit, divided by that of torch.compile's warm start
 
 
 @dataclass
 class Row(MeasuredRow):
-    """One edit, in as many forms as there are samples."""
+    """One edit, once per sample with another number."""
 
     edit: Edit
-    expected: frozenset[str] = frozenset()  # the functions that are to be traced
-    traced: set[str] = field(default_factory=set)  # those that were
-    frames: list[int] = field(default_factory=list)  # that Dynamo traced
+    expected: frozenset[str] = frozenset()  # functions that must be traced
+    traced: set[str] = field(default_factory=set)  # functions that were traced
+    frames: list[int] = field(default_factory=list)  # frames that Dynamo traced, by sample
     ours_s: list[float] = field(default_factory=list)
     plain_s: list[float] = field(default_factory=list)
 
@@ -49,7 +51,7 @@ class Row(MeasuredRow):
 
     @property
     def as_expected(self) -> bool:
-        """Whether what was traced is what had to be, and nothing at all where nothing had."""
+        """Whether exactly the expected functions were traced. If there is none, Dynamo must trace no frame."""
         return self.traced == self.expected and (bool(self.expected) or not any(self.frames))
 
     @property
@@ -152,7 +154,7 @@ def main() -> int:
 
 
 def report(rows: Sequence[Row], path: Path) -> Report:
-    """``path``: where the raw samples are."""
+    """``path``: the file with the raw samples."""
     right = sum(row.right for row in rows)
     untraced = [row for row in rows if not row.error and not row.expected]
     ratios = [ratio for row in untraced for ratio in row.ratios]

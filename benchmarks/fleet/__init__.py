@@ -1,1 +1,1 @@
-"""More than one host: 1,000 simulated hosts start cold (``python -m benchmarks.fleet``, docs/guides/fleet.md)."""
+"""Simulates 1,000 hosts that start cold (``python -m benchmarks.fleet``, docs/guides/fleet.md)."""

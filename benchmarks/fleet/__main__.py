@@ -1,8 +1,9 @@
-"""1,000 simulated hosts start cold at once on 30 graphs: over a shared directory and S3, and with one in ten killed.
+"""Simulates 1,000 hosts that start cold at once on 30 graphs, over a shared directory and S3, also with 10 % of them
+killed.
 
-`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process: most of the
-time is spent there. Exit status 1 when a host that lived lacks a graph in the end, or more than 0.1 % of what was
-wanted was compiled twice.
+`make bench-fleet` (`python -m benchmarks.fleet`). S3 is moto's server on this machine, one Python process, which takes
+most of the time. Exits 1 if a surviving host lacks a graph at the end, or if more than 0.1 % of the wanted graphs were
+compiled twice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KILLED = (0.0, 0.1)
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """For a thousand stores; in memory, where there is some."""
+    """A directory for 1,000 stores, in memory if /dev/shm is writable."""
     memory = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(prefix="pc-fleet-", dir=memory if os.access(memory, os.W_OK) else None))
     try:
@@ -40,7 +41,7 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def remote(place: str) -> Iterator[str]:
-    """The URL of a place for remotes."""
+    """Start a remote and yield its URL."""
     if place == "S3":
         with bucket.served() as port:
             os.environ.update(bucket.variables(port))
@@ -66,7 +67,7 @@ def main() -> int:
                 say(f"{place}, {killed:.0%} of the hosts killed")
                 with scratch() as root:
                     os.environ["XDG_CONFIG_HOME"] = str(root / "config")
-                    keys.new()  # all hosts sign with the secret of their cluster
+                    keys.new()  # the one key pair with which all hosts sign
                     plan = Plan(arguments.hosts, arguments.graphs, killed, seed=time.time_ns())
                     found = run(plan, root / "stores", f"{url}/{killed}", trusting.trust(False), say)
                 outcomes.append((place, found))

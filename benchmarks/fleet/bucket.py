@@ -1,4 +1,4 @@
-"""A real S3 server on this machine (moto's), and a line to it that is as slow as one likes."""
+"""Starts a real S3 server on this machine (moto's), and proxies that delay each request to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STARTS_S = 60.0
 
 
 def variables(port: int) -> dict[str, str]:
-    """By which a program finds the server."""
+    """Return the environment variables with which a program reaches the server."""
     return {
         "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
@@ -27,7 +27,7 @@ def variables(port: int) -> dict[str, str]:
 
 @contextmanager
 def served() -> Iterator[int]:
-    """The port of a server with an empty bucket ``NAME``; needs the extra test-s3."""
+    """Yield the port of a server with an empty bucket ``NAME``. Needs the extra test-s3."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -56,7 +56,7 @@ def _made(port: int) -> bool:
 
 @contextmanager
 def delayed(port: int, seconds: float) -> Iterator[int]:
-    """The port of a line to ``port`` on which each request takes ``seconds`` longer."""
+    """Yield the port of a proxy for ``port`` that delays each request by ``seconds``."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     listening: list[asyncio.Server] = []

@@ -1,6 +1,7 @@
-"""Simulated hosts: each with a store and claims of its own, all with the code that the helper runs; only the compile is
-made up, and takes no processor. A host is a coroutine with one worker, as a host with two cores has; what it asks of
-store and remote runs in threads that all hosts share.
+"""Simulated hosts: each has its own store and claims, and runs the helper's code. The compile alone is simulated.
+
+A host is a coroutine with one worker, like a host with two cores. A simulated compile uses no CPU time. Requests to the
+store and the remote run in threads that all hosts share.
 """
 
 from __future__ import annotations
@@ -31,39 +32,39 @@ from precompiled.store.artifacts import Store
 _T = TypeVar("_T")
 
 THREADS = 64
-TIMEOUT_S = 120.0  # of a request: this machine has a server and a thousand clients
+TIMEOUT_S = 120.0  # of a request; long, because one machine runs the server and 1,000 clients
 SAY_S = 10.0
-PARTS = 5  # of a compile: between two of them a host may be killed
+PARTS = 5  # steps of a compile; a host may be killed between two of them
 
 
 @dataclass(frozen=True)
 class Plan:
     hosts: int
     graphs: int
-    killed: float = 0.0  # of the hosts, each at a step drawn at random, and of those that compile, in the midst of it
-    compile_s: tuple[float, float] = (2.0, 20.0)  # drawn for each compile
+    killed: float = 0.0  # share of hosts that die at a random step; also the chance to die in a compile
+    compile_s: tuple[float, float] = (2.0, 20.0)  # range of a compile's seconds
     seed: int = 0
 
 
 @dataclass
 class Outcome:
-    """``killed``: hosts. ``lost``: hosts that lived, and graphs that they did not have in the end."""
+    """``killed``: number of hosts. ``lost``: surviving hosts, each with a graph that it lacks at the end."""
 
     plan: Plan
     seconds: float = 0.0
     killed: int = 0
-    killed_holding: int = 0  # of them, those that held a lease
-    started: Counter[str] = field(default_factory=Counter)  # compiles, by key
+    killed_holding: int = 0  # killed hosts that held a lease
+    started: Counter[str] = field(default_factory=Counter)  # compiles by key
     completed: Counter[str] = field(default_factory=Counter)
     fetched: int = 0
     lost: list[tuple[int, str]] = field(default_factory=list)
-    looks: list[float] = field(default_factory=list)  # seconds that a look took
-    gaps: list[float] = field(default_factory=list)  # from a holder's death until the next one holds the lease
+    looks: list[float] = field(default_factory=list)  # seconds of each look at the remote
+    gaps: list[float] = field(default_factory=list)  # seconds from a holder's death until another host holds the lease
     errors: int = 0
 
     @property
     def duplicates(self) -> int:
-        """Compiles of what was, or would have been, compiled anyway."""
+        """Compiles that another host's compile made unnecessary."""
         return sum(count - 1 for count in self.completed.values())
 
     @property
@@ -76,7 +77,7 @@ class _Killed(Exception):
 
 
 class Fleet:
-    """``run`` it once. ``root``: for the stores."""
+    """Runs once. ``root``: the directory of the stores."""
 
     def __init__(self, plan: Plan, root: Path, url: str, trust: Trust, say: Say) -> None:
         self.plan, self._say = plan, say
@@ -85,13 +86,13 @@ class Fleet:
         self.keys = [hashlib.sha256(f"graph {number}".encode()).hexdigest() for number in range(plan.graphs)]
         self.outcome = Outcome(plan)
         self._pool = ThreadPoolExecutor(THREADS)
-        self._deaths: dict[str, float] = {}  # of a holder, by the key
+        self._deaths: dict[str, float] = {}  # time of a holder's death, by key
 
     async def run(self) -> Outcome:
         began = time.monotonic()
         hosts = [self._host(number) for number in range(self.plan.hosts)]
         victims = self._random.sample(hosts, int(self.plan.killed * len(hosts)))
-        for host in victims:  # anywhere between its first step and its last one
+        for host in victims:  # at a step between the host's first and last one
             host.dies_after = self._random.randrange(1, 2 * self.plan.graphs + PARTS)
         done = asyncio.gather(*[host.run() for host in hosts])
         while not (await asyncio.wait([done], timeout=SAY_S))[0]:
@@ -147,12 +148,12 @@ class _Host:
     async def run(self) -> None:
         try:
             await self._all()
-        except _Killed:  # nothing of it says so to anybody
+        except _Killed:  # a killed host releases no lease
             self.is_dead = True
             self._fleet.died(self._claims)
 
     async def _all(self) -> None:
-        # The next look at each key: those that are parked before those that were not asked for.
+        # Pending looks: (time, tie breaker, key, next pause). A parked key that is due goes before a new key.
         due: list[tuple[float, int, str, float]] = []
         fresh = list(reversed(self._fleet.keys))
         while due or fresh:
@@ -177,7 +178,7 @@ class _Host:
             found = await self._step(self._claims[key].look)
         except RemoteError:
             self._fleet.outcome.errors += 1
-            return Found.THEIRS  # asked again, so that no duplicate is excused by it
+            return Found.THEIRS  # retried later; an error must not excuse a duplicate compile
         self._fleet.outcome.looks.append(time.monotonic() - began)
         return found
 
@@ -197,7 +198,7 @@ class _Host:
                 await self._step(lambda: None)
         artifact = await self._step(functools.partial(self.there.store.publish, payload(key)))
         await self._step(functools.partial(self.there.put_artifact, artifact))
-        # Not before: of one that is killed between the two no other host has anything, as if it had died compiling.
+        # Count it only now: if the host is killed before the upload, no other host gets the artifact.
         self._fleet.outcome.completed[key] += 1
         await self._step(claim.end)
 
@@ -208,7 +209,7 @@ class _Host:
         return await self._fleet.do(call)
 
     def missing(self) -> list[str]:
-        """Keys of which this host has no artifact, or another one."""
+        """Return the keys whose artifact is missing or different on this host."""
         return [key for key in self._fleet.keys if self._files(key) != payload(key).files]
 
     def _files(self, key: str) -> dict[str, bytes]:
@@ -217,7 +218,7 @@ class _Host:
 
 
 def payload(key: str) -> fmt.Payload:
-    """A small artifact, the same of each host but for its time, as compilers are."""
+    """A small artifact, the same on each host except for its time stamp, as a real compiler's would be."""
     manifest = fmt.Manifest(
         key=key, name="simulated", components={}, environment={}, device="cpu", guards="", files={}, compile_s=1.0,
         created=time.time(), compiled_by={},
@@ -230,7 +231,7 @@ def run(plan: Plan, root: Path, url: str, trust: Trust, say: Say) -> Outcome:
 
 
 def row(place: str, outcome: Outcome) -> list[str]:
-    """Of the table."""
+    """Return the row of the table."""
     looks = sorted(outcome.looks)
     gaps: list[Any] = outcome.gaps
     return [

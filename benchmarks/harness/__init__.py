@@ -1,4 +1,4 @@
-"""What every benchmark needs: hosts of its own (``hosts``), what all that ran there has used (``tree``), results.
+"""Shared by all benchmarks: isolated hosts (``hosts``), resource use of process trees (``tree``), results (``result``).
 
-``table_command``: the command line of a table, its output, its part of docs/, its exit status.
+``table_command`` is the command line of a table: options, output, its part of docs/, exit status.
 """

@@ -1,4 +1,4 @@
-"""What a program of a benchmark prints, line by line, while it runs; and its answer for each row."""
+"""Reads the JSON lines of a benchmark's program while it runs, and assigns them to rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Name = TypeVar("Name")
 
 
 def answers_of(command: Command, errors: Path, limit_s: float) -> Iterator[dict[str, Any]]:
-    """Each line of JSON, until the program ends; it is killed where a line takes longer than ``limit_s``, and where
-    nobody wants more of them. ``errors``: gets its stderr.
+    """Yield each JSON line until the program ends.
+
+    Kills the program if a line takes longer than ``limit_s``, or if the caller closes the generator. ``errors``: the
+    file for its stderr.
     """
     with errors.open("w") as log:
         process = subprocess.Popen(
@@ -42,10 +44,11 @@ def answers_of(command: Command, errors: Path, limit_s: float) -> Iterator[dict[
 def run_rows(
     names: Sequence[Name], command: Callable[[Sequence[Name]], Command], errors: Path, limit_s: float
 ) -> Iterator[tuple[Name, dict[str, Any] | None]]:
-    """Yield each row with its answer. One process runs the rows in order. If it dies in a row, that row's answer is
-    None, and another process runs the rest.
+    """Yield each row with its answer. One process runs the rows in order. If the process dies in a row, that row's
+    answer is None, and another process runs the rest.
 
-    ``command``: makes the command for rows. It prints ``{"begun": ...}`` before each row, which restarts the limit.
+    ``command``: makes the command for rows. The program prints ``{"begun": ...}`` before each row, which restarts the
+    limit.
     """
     waiting = list(names)
     while waiting:

@@ -1,4 +1,4 @@
-"""What a benchmark says to whoever waits for it."""
+"""Progress, messages and tables on the terminal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ QUIET_LOAD = 0.5
 
 
 def begin(width: int, *, stderr: bool = False) -> tuple[Console, Say]:
-    """Where progress and tables go, ``width`` wide where there is no terminal, and what says a line of progress.
+    """Return a console for progress and tables, and a function that prints a line of progress.
 
-    Says what is measured on, and whether it is fit for it. From here on SIGTERM is as Ctrl-C: daemons and directories
-    of the sample in hand are cleaned up on the way out.
+    Prints the machine's properties, and a warning if its load makes the figures unreliable. Without a terminal, the
+    console is ``width`` columns wide. SIGTERM raises SystemExit from here on, as Ctrl-C does, so that daemons and
+    directories of the current sample are removed.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(stderr=stderr)
@@ -37,7 +38,9 @@ def begin(width: int, *, stderr: bool = False) -> tuple[Console, Say]:
 
 
 def chosen(parser: argparse.ArgumentParser, only: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """The names of ``--only`` (repeatable; a,b), by default all; ends the program for one that is not ``known``."""
+    """Return the names of ``--only`` (repeatable; a,b), by default all. A name that is not in ``known`` ends the
+    program.
+    """
     names = list(known)
     wanted = [name for item in only or [] for name in item.split(",")] or names
     if unknown := set(wanted) - set(names):
@@ -48,7 +51,7 @@ def chosen(parser: argparse.ArgumentParser, only: Sequence[str] | None, known: I
 def show(
     console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None] = ()
 ) -> None:
-    """A table; ``styles``: of its rows, where they are not all the same."""
+    """Print a table. ``styles``: one for each row, or none."""
     table = Table(*headers, box=None, pad_edge=False, header_style="bold")
     for row, style in zip(rows, styles or [None] * len(rows), strict=True):
         table.add_row(*row, style=style)
@@ -57,7 +60,9 @@ def show(
 
 
 def show_results(console: Console, results: Sequence[Result], as_markdown: bool) -> None:
-    """The figures, and what they come from; for docs/reference/benchmarks.md as well, where that is asked."""
+    """Print the figures and their raw samples, and with ``as_markdown`` also the tables for
+    docs/reference/benchmarks.md.
+    """
     tables = (
         (HEADERS, [result.row() for result in results]),
         (RAW_HEADERS, [row for result in results for row in result.raw_row()]),

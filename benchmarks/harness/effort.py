@@ -1,4 +1,4 @@
-"""What a measure is called with: how much is measured, and what says how far it is."""
+"""The arguments of a measure: how much to measure, and the function that prints progress."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """How much to measure."""
 
-    size: str  # of the models: models.SIZES
-    repeats: int  # fresh processes of each kind
+    size: str  # of the models, a key of models.SIZES
+    repeats: int  # number of fresh processes of each kind
     steady_rounds: int
-    start_rounds: int  # of each block of (e)
-    ranks: int = 4  # of (d)
-    device: str = "cpu"  # where the model of most measures is
+    start_rounds: int  # of each block of measure (e)
+    ranks: int = 4  # processes of measure (d)
+    device: str = "cpu"  # of the model in most measures
 
     @property
     def quick(self) -> bool:
         return self.size == "small"
 
     def spec(self, **more: Any) -> dict[str, Any]:
-        """GPT-2 in training, for models/program.py."""
+        """Return the spec of models/program.py for GPT-2 in training."""
         return {"model": "gpt2", "size": self.size, "task": "training", "shapes": "static", "way": "compile",
                 "device": self.device, **more}  # fmt: skip
 

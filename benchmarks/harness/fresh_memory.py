@@ -1,4 +1,4 @@
-"""What compiled code allocates on a GPU, filled with one byte: on a made-up GPU no kernel writes it, or not all of it.
+"""Fills the GPU memory that compiled code allocates with one byte. Kernels of a made-up GPU may not write it.
 
 Private names: torch._C._dynamo.guards._empty_strided_cuda. Checked on 2.15.0.
 """
@@ -11,7 +11,9 @@ import torch
 
 
 def fill(byte: int) -> None:
-    """From now on in this process, for code that is loaded later. 0: zeros; 255: NaN, -1 of integers."""
+    """Fill the allocations of all code that this process loads from now on. 0 gives zeros; 255 gives NaN, or -1 for
+    integers.
+    """
     allocate = torch._C._dynamo.guards._empty_strided_cuda
 
     def empty_strided_cuda(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Hosts to measure on: each sample has directories of its own, and a daemon of its own where it needs one."""
+"""Isolated hosts to measure on: each sample has its own directories and, if it needs one, its own daemon."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from precompiled.core import config, python_path
 from precompiled.core.config import Settings
 
 ROOT = Path(__file__).parent.parent.parent
-# Far above what any sample takes, so that none hangs for ever.
+# Far above the time of any sample. It only prevents an endless run.
 LIMIT_S = 1200.0
 
-# The default of programs. Off elsewhere: most measures are about graphs, which must be traced.
+# The default of programs. Most measures switch packages off, because they need graphs that are traced.
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
 
-Command = dict[str, Any]  # argv, env, cwd
+Command = dict[str, Any]  # a JSON object: argv, env, cwd
 
 
 class BenchmarkError(Exception):
-    """A sample could not be taken; the text says why."""
+    """A sample could not be taken. The message gives the reason."""
 
 
 def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None) -> None:
-    """Raise BenchmarkError unless every graph came to ``state`` from ``source``: another sample is no figure."""
+    """Raise BenchmarkError unless every graph reached ``state`` from ``source``; otherwise the sample measures another
+    case.
+    """
     for graph in reports:
         if graph["state"] != state or (source is not None and graph["source"] != source):
             raise BenchmarkError(f"a graph is not {state} by {source}: {graph}")
@@ -43,7 +45,7 @@ def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None)
 
 @dataclass(frozen=True)
 class Host:
-    """A host with directories of its own; ``flags``: settings of its daemon."""
+    """A host with its own directories. ``flags``: settings of its daemon."""
 
     root: Path
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class Host:
         return config.load({**self.flags, "cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
 
     def variables(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment variables of a process on this host; ``hook``: with precompiled switched on."""
+        """Return the environment variables of a process on this host. ``hook``: with precompiled enabled."""
         ours = ("PRECOMPILED", "TORCHIND", "TORCH_CACHING")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         found = {
@@ -64,14 +66,14 @@ class Host:
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "PRECOMPILED_PACKAGES": "off",
             "PRECOMPILED_PACKAGE_AUDIT": "0",
-            # The hook may be on for good on this machine: plain torch.compile must stay plain.
+            # The machine may have the hook installed permanently; it must not act in a plain torch.compile.
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),
         }
         return python_path.with_hook(found) if hook else found
 
     def temporary(self) -> dict[str, str]:
-        """The variable for temporary files. What libraries leave there is removed with the host."""
+        """Return the variable for temporary files. Files that libraries leave there are removed with the host."""
         path = self.root / "temporary"
         path.mkdir(exist_ok=True)
         return {"TMPDIR": str(path)}
@@ -80,18 +82,19 @@ class Host:
         self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None,
         program: str = "models.program",
     ) -> Command:  # fmt: skip
-        """One of the benchmarks' programs with ``spec``, in a process of its own."""
+        """Return the command of a benchmark's program with ``spec``."""
         variables = self.variables(hook=hook, extra=extra)
         return {"argv": _program(program, spec), "env": variables, "cwd": str(ROOT)}
 
     def run(self, spec: Mapping[str, Any], *, hook: bool, **more: Any) -> dict[str, Any]:
-        """The result of ``command``."""
+        """Run ``command`` and return its result."""
         return run_command(self.command(spec, hook=hook, **more))
 
     def tree(self, commands: Sequence[Command], *, daemon: bool | None) -> dict[str, Any]:
-        """The figures of tree.py for ``commands``, started at once, and for all that they leave in the background.
+        """Return tree.py's figures for ``commands``, started at once, and for the processes that they leave in the
+        background.
 
-        ``daemon``: whether one is started before, and stopped at the end; None: the commands start it, if any.
+        ``daemon``: true starts one before and stops it at the end; None only stops the one that the commands may start.
         """
         spec = {
             "before": self.precompiled("daemon", "start") if daemon else None,
@@ -109,7 +112,7 @@ class Host:
         return outcome.pid
 
     def precompiled(self, *arguments: str, hook: bool = True) -> Command:
-        """A command of precompiled's own command line, on this host."""
+        """Return a `precompiled` command on this host."""
         argv = [sys.executable, "-m", "precompiled", *arguments]
         return {"argv": argv, "env": self.variables(hook=hook), "cwd": str(ROOT)}
 
@@ -117,7 +120,7 @@ class Host:
         self._tell("stop")
 
     def clear(self) -> None:
-        """Empty the store; what workers keep for themselves stays."""
+        """Empty the store. Caches in the workers' memory stay."""
         self._tell("clear", "--yes")
 
     def _tell(self, *arguments: str) -> None:
@@ -127,8 +130,8 @@ class Host:
 
 @contextmanager
 def fresh_host() -> Iterator[Host]:
-    """A host with nothing cached; its directories and processes are removed at the end."""
-    # A short path: a Unix socket's may have 107 bytes.
+    """Yield a host with empty caches, then remove its directories and processes."""
+    # The path is short because that of a Unix socket has at most 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="pc-bench-"))
     host = Host(root)
     try:
@@ -139,7 +142,7 @@ def fresh_host() -> Iterator[Host]:
 
 
 class Child:
-    """One of the benchmarks' programs while it runs: it reads instructions as lines, and answers by lines of JSON."""
+    """A running benchmark program that reads instructions as lines and prints answers as JSON lines."""
 
     def __init__(self, command: Command, errors: int | None = None) -> None:
         self._name = command["argv"][2]
@@ -175,7 +178,7 @@ class Child:
         return json.loads(self._line())
 
     def finish(self) -> Any:
-        """End the instructions; returns the last answer."""
+        """End the instructions and return the last answer."""
         self._in.close()
         found = self.answer()
         self._process.wait(LIMIT_S)
@@ -183,7 +186,7 @@ class Child:
 
 
 def with_precompiled(command: Command) -> Command:
-    """The same command, started by `precompiled run`."""
+    """Return the same command, run by `precompiled run`."""
     return {**command, "argv": [sys.executable, "-m", "precompiled", "run", "--", *command["argv"]]}
 
 
@@ -192,13 +195,13 @@ def _program(name: str, spec: Mapping[str, Any]) -> list[str]:
 
 
 def run_command(command: Command, limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """Run a command; returns the JSON of its last line."""
+    """Run a command and return the JSON value of its last line. Raises BenchmarkError as ``output_of`` does."""
     found: dict[str, Any] = json.loads(output_of(command, limit_s).splitlines()[-1])
     return found
 
 
 def output_of(command: Command, limit_s: float = LIMIT_S) -> str:
-    """Run a command; returns what it prints. Raises BenchmarkError where it fails, or takes longer than ``limit_s``."""
+    """Run a command and return its output. Raises BenchmarkError if it fails or takes longer than ``limit_s``."""
     try:
         done = subprocess.run(
             command["argv"], env=command["env"], cwd=command["cwd"], capture_output=True, text=True, check=False,

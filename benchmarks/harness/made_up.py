@@ -1,4 +1,4 @@
-"""A command of the benchmarks on a GPU that is made up (docs/explanation/made-up-cuda.md)."""
+"""Runs a command of the benchmarks on a made-up GPU (docs/explanation/made-up-cuda.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from precompiled.made_up_cuda import host
 
 
 def run_on_made_up_gpu(room: str, python: str, kind: str) -> int:
-    """Run the room's command again, in a process that has the made-up GPU from before it loads torch."""
+    """Run the benchmark's command again in a process that has the made-up GPU before it loads torch. Returns its exit
+    status.
+    """
     with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
         environment = {**os.environ, **host.variables(python, kind, Path(state))}
         command = [python, "-m", f"benchmarks.{room}", *sys.argv[1:]]

@@ -1,4 +1,4 @@
-"""What a measure found: samples against a goal, their table, their file."""
+"""The result of a measure: samples and their goal, as a table and as a file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 @dataclass
 class Result:
-    """One figure with its goal: at most ``goal`` (None: for the record), by the median of its samples.
+    """One figure. Its goal is met if the median of its samples is at most ``goal``. None: no goal.
 
-    ``raw``: what it was computed from.
+    ``raw``: the values from which the samples were computed.
     """
 
-    measure: str  # the letter of its measure
+    measure: str  # the measure's letter
     title: str
     unit: str  # "" for a ratio
     goal: float | None
@@ -68,14 +68,14 @@ RAW_HEADERS = ["", "from", "median", "min .. max"]
 
 
 def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table as the README and docs/reference/benchmarks.md hold it."""
+    """Return the table in Markdown."""
     lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)
 
 
 def write_part(command: str, parts: Sequence[str], page: str = "reference/benchmarks.md") -> None:
-    """Replace what ``command`` wrote on that page of docs/ before, which is between two marks."""
+    """Replace the part of a page of docs/ that ``command`` wrote before. Two marks enclose it."""
     begin, end = f"<!-- made by {command} -->", "<!-- end -->"
     path = ROOT / "docs" / page
     before, _, rest = path.read_text().partition(begin)
@@ -93,7 +93,7 @@ class Table:
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on."""
+    """Return the properties of the machine and the tree: cores, CPU, versions, load, commit."""
     import torch
 
     cpu = platform.processor() or platform.machine()
@@ -116,7 +116,7 @@ def machine() -> dict[str, Any]:
 
 
 def describe_machine() -> str:
-    """The sentence before a table in docs/."""
+    """Return the sentence that docs/ prints before a table."""
     facts = machine()
     return f"On {facts['cores']} cores ({facts['cpu']}), load {facts['load']:.1f} at the end, {facts['commit']}:"
 
@@ -127,7 +127,7 @@ def list_counts(counts: Mapping[str, int]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, with the extremes where there are several; "" for none."""
+    """Return the median, with the extremes if there are several values; "" for none."""
     if not values:
         return ""
     middle = f"{statistics.median(values):.3g}"
@@ -135,7 +135,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def save(found: dict[str, Any], quick: bool, name: str) -> Path:
-    """``found``, as JSON, to benchmarks/results/; the file."""
+    """Write ``found`` as JSON to benchmarks/results/ and return the file's path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / time.strftime(f"%Y%m%d-%H%M%S-{name}.json")
     path.write_text(json.dumps({"machine": machine(), "quick": quick, **found}, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Rows about the graphs of a program in several runs: how many precompiled served, why it did not serve the others."""
+"""Rows that count, per run of a program, the graphs that precompiled served, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def expect_served(graphs: Sequence[Mapping[str, Any]]) -> None:
 
 @dataclass(kw_only=True)
 class ServedRow(MeasuredRow):
-    """A number for each run, in order. It is the sum over the processes of the run."""
+    """Each list has one number per run, in order: the sum over the processes of that run."""
 
     graphs: list[int] = field(default_factory=list)
-    served: list[int] = field(default_factory=list)  # of them, compiled by the daemon
+    served: list[int] = field(default_factory=list)  # of ``graphs``, those that the daemon compiled
     traced: list[int] = field(default_factory=list)  # frames that Dynamo traced
-    first_s: list[float] = field(default_factory=list)  # the first step of the slowest process
-    reasons: dict[str, int] = field(default_factory=dict)  # of graphs that were not served, in all runs
-    kept_from_packages: dict[str, int] = field(default_factory=dict)  # of functions, in the first run
-    as_plain: bool = False  # different from eager as plain torch.compile is
+    first_s: list[float] = field(default_factory=list)  # seconds of the slowest process's first step
+    reasons: dict[str, int] = field(default_factory=dict)  # reason -> graphs that were not served, over all runs
+    kept_from_packages: dict[str, int] = field(default_factory=dict)  # reason -> functions, in the first run
+    as_plain: bool = False  # plain torch.compile differs from eager in the same way
 
     @property
     def shares(self) -> str:
@@ -46,7 +46,9 @@ class ServedRow(MeasuredRow):
         return " ".join(f"{seconds:.1f}" for seconds in self.first_s)
 
     def add_run(self, processes: Sequence[Mapping[str, Any]]) -> None:
-        """Count a run. A process has ``state.counted``, the ``seconds`` of its steps, and ``waited`` for its graphs."""
+        """Count a run. Each process has ``state.counted``, the ``seconds`` of its steps, and whether it ``waited`` for
+        its graphs.
+        """
         if not all(process["waited"] for process in processes):
             raise BenchmarkError(f"graphs were still pending after {WAIT_S:.0f} s")
         reports = [report for process in processes for report in process["reports"]]
@@ -62,18 +64,18 @@ class ServedRow(MeasuredRow):
 
 
 def sum_graphs(rows: Sequence[ServedRow]) -> tuple[int, int]:
-    """All graphs, and those that were served."""
+    """Return the number of all graphs and of the served ones."""
     return sum(sum(row.graphs) for row in rows), sum(sum(row.served) for row in rows)
 
 
 def describe_counts(rows: Sequence[ServedRow], added_up: str) -> str:
-    """The sentence with the totals. ``added_up``: what they are the sum over."""
+    """Return the sentence with the totals. ``added_up``: what the sum is over."""
     graphs, served = sum_graphs(rows)
     return f"Of {graphs} graphs, {added_up} added up, {served} ({served / max(graphs, 1):.1%}) were served."
 
 
 def count_untraced(rows: Sequence[ServedRow], run: int) -> int:
-    """How many rows trace nothing in this run. The first run has number 0."""
+    """Return how many rows trace nothing in this run. The first run has number 0."""
     return sum(len(row.traced) > run and row.traced[run] == 0 for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""What precompiled reports in the process that calls this: one that runs a program of a table."""
+"""Collects precompiled's reports in the calling process, which runs a program of a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 import precompiled
 from precompiled.client.process import PROCESS
 
-# Far above what a step's graphs take on a loaded 2-core machine.
+# Far above the time that a step's graphs take on a loaded 2-core machine.
 WAIT_S = 600.0
 
 
@@ -19,11 +19,11 @@ def waited() -> bool:
 
 
 def counted() -> dict[str, Any]:
-    """Everything here is of JSON's types: a task queue carries it."""
+    """Return counts in JSON types only, because a task queue transports them."""
     if PROCESS.packages is not None:
         PROCESS.packages.flush()
     return {
-        "traced": counters["frames"].get("total", 0),  # frames, by Dynamo's own count
+        "traced": counters["frames"].get("total", 0),  # frames that Dynamo counted
         "reports": [vars(graph) for graph in precompiled.report()],
         "functions": [asdict(report) for report in precompiled.package_report()],
     }

@@ -1,4 +1,4 @@
-"""The command of a table: its options, its progress, the printed report, the files and pages, the exit status."""
+"""The command line of a table: options, progress, report, files, pages, exit status."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from benchmarks.harness.result import markdown, write_part
 
 @dataclass(kw_only=True)
 class MeasuredRow(ABC):
-    """A row of a table. The table's own class has ``cells`` and a ``name``, and says whether the row is ``right``."""
+    """A row of a table. Subclasses define ``cells``, ``name`` and ``right``."""
 
-    different: list[str] = field(default_factory=list)  # results that are not equal to the expected ones
-    error: str = ""  # the reason why the row was not measured to its end
+    different: list[str] = field(default_factory=list)  # results that differ from the expected ones
+    error: str = ""  # why the row's measurement did not finish
 
     @abstractmethod
     def cells(self) -> list[str]: ...
@@ -38,22 +38,22 @@ AnyRow = TypeVar("AnyRow", bound=MeasuredRow)
 
 @dataclass
 class Report:
-    """What a command has measured. A remark has a text and a style."""
+    """The output of a command. A remark is (text, style)."""
 
     passed: bool
     totals: str = ""
-    tables: list[tuple[list[str], list[list[str]]]] = field(default_factory=list)  # headers and rows
-    styles: list[str | None] = field(default_factory=list)  # of the first table's rows
+    tables: list[tuple[list[str], list[list[str]]]] = field(default_factory=list)  # (headers, rows)
+    styles: list[str | None] = field(default_factory=list)  # one for each row of the first table
     remarks: list[tuple[str, str | None]] = field(default_factory=list)
-    record: Any = None  # for --json
-    parts: Sequence[str] = ()  # for --docs; by default the tables
+    record: Any = None  # the value that --json writes
+    parts: Sequence[str] = ()  # what --docs writes; by default the tables
 
 
 def report_rows(
     headers: list[str], rows: Sequence[Any], totals: str = "", *, passed: bool, parts: Sequence[str] = (),
     record: Any = None,
 ) -> Report:  # fmt: skip
-    """The report of rows in one table, in red those that are not right. Rows are dataclasses with these methods."""
+    """Make a report of one table from dataclass rows with the methods used here. Rows that are not right are red."""
     return Report(
         passed, totals, [(headers, [row.cells() for row in rows])], [None if row.right else "red" for row in rows],
         [(f"{row.name}: {text}", "red") for row in rows for text in row.remarks()],
@@ -64,7 +64,7 @@ def report_rows(
 def measure_rows(
     rows: Sequence[AnyRow], measure: Callable[[Host, AnyRow], None], say: Say, *, clients: int = 1
 ) -> list[AnyRow]:  # fmt: skip
-    """Measure the rows on one host with a daemon, ``clients`` of them at a time. A BenchmarkError ends only its row."""
+    """Measure the rows on one host with a daemon, ``clients`` at a time. A BenchmarkError ends only its row."""
     done = itertools.count(1)
 
     def measure_one(row: AnyRow) -> AnyRow:
@@ -87,12 +87,12 @@ def run_table(
     arguments: argparse.Namespace, measure: Callable[[Say], Report], *, width: int = 200, mark: str = "",
     page: str = "reference/benchmarks.md",
 ) -> int:  # fmt: skip
-    """Measure, print the report, write what ``arguments`` name. Returns the exit status.
+    """Measure, print the report, write the files that ``arguments`` name. Returns the exit status.
 
     ``width``: columns of the output without a terminal. ``mark``, ``page``: the part of docs/ that --docs writes.
     """
     options = vars(arguments)
-    target = options.get("json")  # a file; True for stdout
+    target = options.get("json")  # a path; True for stdout
     console, say = begin(width, stderr=target is True)
     started = time.monotonic()
     try:
@@ -126,7 +126,7 @@ def add_every(parser: argparse.ArgumentParser) -> None:
 
 
 def add_files(parser: argparse.ArgumentParser, *, json: str, read: str = "", docs: str) -> None:
-    """Files to write and to read: the help of --json and --read, and what --docs writes."""
+    """Add the options for files. ``json``, ``read``: help of --json and --read. ``docs``: what --docs writes."""
     parser.add_argument("--json", type=Path, metavar="FILE", help=json)
     if read:
         parser.add_argument("--read", action="append", type=Path, default=[], metavar="FILE", help=read)
@@ -138,6 +138,6 @@ def add_markdown(parser: argparse.ArgumentParser) -> None:
 
 
 def read_records(arguments: argparse.Namespace) -> list[Any]:
-    """What the files of --read hold; without --read, what the file of --json holds from an earlier run."""
+    """Return the contents of the --read files. Without --read: of the --json file, if an earlier run wrote it."""
     paths = arguments.read or [path for path in [arguments.json] if path and path.exists()]
     return [json.loads(path.read_text()) for path in paths]

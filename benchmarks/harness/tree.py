@@ -1,13 +1,17 @@
-"""Runs commands at the same time; what all that came of them took: CPU seconds and peak memory, by role.
+"""Runs commands at the same time and measures the CPU seconds and peak memory of all their descendants, by role.
 
-Usage: python -m benchmarks.harness.tree SPEC, a JSON object: ``before``, a command that is run to its end first (it
-starts a daemon), or null; ``commands``, each with ``argv`` and ``env``; ``stop``, one more, or null, that ends what
-they left in the background; ``limit_s``. Prints one line of JSON.
+Usage: python -m benchmarks.harness.tree SPEC. SPEC is a JSON object:
+- ``before``: a command that runs to its end first (it starts a daemon), or null
+- ``commands``: each with ``argv`` and ``env``
+- ``stop``: a command that ends what the others left in the background, or null
+- ``limit_s``: seconds for everything
 
-This process takes in orphans (PR_SET_CHILD_SUBREAPER), so that daemons, workers and compilers are its descendants
-whatever they do; it waits for each of them, and the kernel tells what each has used (wait4). ``before`` and ``stop``
-are the benchmark's own commands, and not counted. Memory is what the kernel calls VmHWM, the largest resident size that
-a process ever had: looked up four times a second, so that of a short-lived process the last moments are missing.
+Prints one JSON line.
+
+This process adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons, workers and compilers always remain its descendants.
+It waits for each of them, and wait4 returns its CPU time. ``before`` and ``stop`` are not counted. Memory is the
+kernel's VmHWM, the largest resident size that a process has had. It is read four times a second, so the last moments of
+a short-lived process are missing.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ PR_SET_CHILD_SUBREAPER = 36
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 LOOK_S = 0.25
 REAP_S = 0.02
-# By what is in the command line, in this order.
+# A process has the first role whose text is in its command line.
 ROLES = (
     ("precompiled.service.worker", "worker"),
     ("precompiled.service", "daemon"),
@@ -38,22 +42,22 @@ ROLES = (
 
 class Tree:
     def __init__(self) -> None:
-        self.cpu_s: dict[int, float] = {}  # of each child that has ended, with its own children that it waited for
+        self.cpu_s: dict[int, float] = {}  # of each ended child, including its own children that it waited for
         self.statuses: dict[int, int] = {}
         self.peaks: dict[int, int] = {}  # bytes
         self.roles: dict[int, str] = {}
-        self.started: dict[int, float] = {}  # on the monotonic clock, to a hundredth of a second
+        self.started: dict[int, float] = {}  # monotonic clock, 10 ms resolution
         self._starts: dict[int, float] = {}
         self._next_look = 0.0
 
     def start(self, command: dict[str, Any], role: str, out: IO[str] | int, err: IO[str] | int) -> int:
         process = subprocess.Popen(command["argv"], env=command["env"], cwd=command.get("cwd"), stdout=out, stderr=err)
-        process.returncode = 0  # it is ours to wait for, and not subprocess's
+        process.returncode = 0  # prevents subprocess from waiting for it: ``wait`` does
         self.roles[process.pid] = role
         return process.pid
 
     def wait(self, pids: set[int] | None, deadline: float) -> bool:
-        """Until all of ``pids`` (None: every descendant) have ended; false when that is past ``deadline``."""
+        """Wait until all of ``pids`` (None: all descendants) have ended. Returns false after ``deadline``."""
         while True:
             try:
                 while (found := os.wait4(-1, os.WNOHANG))[0]:
@@ -89,7 +93,7 @@ class Tree:
                     continue
                 fields = stat.rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry))
-                self._starts[int(entry)] = int(fields[19]) / CLOCK_TICKS  # since the boot, as the monotonic clock
+                self._starts[int(entry)] = int(fields[19]) / CLOCK_TICKS  # since boot, like the monotonic clock
         found = []
         left = [os.getpid()]
         while left:
@@ -102,7 +106,7 @@ class Tree:
         for pid in self._descendants():
             try:
                 status = Path("/proc", str(pid), "status").read_text()
-                # Anew each time: a process is at first what its parent is.
+                # Read it each time: between fork and exec, a process has its parent's command line.
                 command = Path("/proc", str(pid), "cmdline").read_text()
             except OSError:
                 continue
@@ -135,8 +139,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         in_time = in_time and tree.wait(set(pids), deadline)
         if spec["stop"]:
             tree.start(spec["stop"], "own", subprocess.DEVNULL, subprocess.DEVNULL)
-        # Orphans too, until there is nobody left to wait for; and while `stop` runs, since a daemon is gone for it only
-        # when its parent, which is us by now, has waited for it.
+        # Wait for orphans as well. Wait also while `stop` runs: it ends only after the daemon is reaped, and this
+        # process is the daemon's parent by now.
         if not in_time or not tree.wait(None, deadline):
             in_time = False
             tree.kill()

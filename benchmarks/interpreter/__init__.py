@@ -1,1 +1,1 @@
-"""What artifacts for CUDA compute: their Triton kernels by Triton's interpreter, against eager: `make interpreter`."""
+"""Checks the values of artifacts for CUDA: Triton's interpreter runs their kernels (`make interpreter`)."""

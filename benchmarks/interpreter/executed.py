@@ -1,13 +1,14 @@
-"""Triton's interpreter in this process: what of it is replaced, and what it is seen to do.
+"""Replaces parts of Triton's interpreter in this process, and counts what it runs.
 
-With TRITON_INTERPRET=1, ``triton.jit`` gives functions that numpy computes, program by program (triton/runtime/
-interpreter.py), and Inductor leaves aside the cubins that an artifact brings: ``AsyncCompile.triton`` executes the
-kernel's source, and ``CachingAutotuner.run`` calls it with the first of its configurations
+With TRITON_INTERPRET=1, ``triton.jit`` returns functions that numpy computes, one kernel program after another
+(triton/runtime/interpreter.py). Inductor then ignores an artifact's cubins: ``AsyncCompile.triton`` executes the
+kernel's source, and ``CachingAutotuner.run`` calls it with its first configuration
 (torch/_inductor/runtime/triton_heuristics.py). The interpreter copies arguments to the CPU and back.
 
-Added here: libdevice's functions, which Triton declares and the interpreter leaves empty (they return None); a check
-that each access lies in the memory of an argument; a count of programs and of stores, so that no kernel is taken for
-executed that was not.
+Added here:
+- libdevice's functions, which the interpreter leaves empty (they return None)
+- a check that each access lies in the memory of an argument
+- a count of programs and stores, which proves that a kernel was executed
 
 Private names, checked on torch 2.15.0 with triton 3.9.0: triton.runtime.interpreter.{GridExecutor.__call__,
 GridExecutor._init_args_hst, InterpreterBuilder.{set_grid_idx, create_masked_load, create_masked_store,
@@ -41,29 +42,29 @@ from benchmarks.interpreter import libdevice
 
 
 class OutsideOfArguments(Exception):
-    """A kernel has read or written memory that is in none of its arguments: it is wrong."""
+    """A kernel accessed memory outside its arguments, so the kernel is wrong."""
 
 
 @dataclass
 class Kernel:
-    """One kernel of an artifact, by its source."""
+    """One kernel of an artifact."""
 
     name: str
-    brought: bool = False  # the artifact has a launcher and machine code of this very source
+    brought: bool = False  # the artifact has a launcher and machine code of this source
     runs: int = 0
     programs: int = 0
-    stored: int = 0  # elements
+    stored: int = 0  # number of elements
     error: str = ""
 
 
 @dataclass
 class Seen:
-    """What artifacts brought and the interpreter ran, since ``SEEN.clear()``."""
+    """The kernels that artifacts contained and that the interpreter ran, since ``SEEN.clear()``."""
 
     kernels: dict[str, Kernel] = field(default_factory=dict)  # by the digest of the source
-    strangers: list[str] = field(default_factory=list)  # what ran, and no artifact brought
+    strangers: list[str] = field(default_factory=list)  # kernels that ran and are in no artifact
     running: Kernel | None = None
-    memory: list[tuple[int, int]] = field(default_factory=list)  # of its arguments
+    memory: list[tuple[int, int]] = field(default_factory=list)  # address ranges of the running kernel's arguments
 
     def clear(self) -> None:
         self.kernels.clear()
@@ -71,11 +72,11 @@ class Seen:
 
 
 SEEN = Seen()
-_of_file: dict[str, str] = {}  # the file of a kernel's code -> the digest of its source
+_of_file: dict[str, str] = {}  # file of a kernel's code -> digest of its source
 
 
 def install() -> None:
-    """From now on, in a process that had TRITON_INTERPRET=1 from its start."""
+    """Replace the functions. The process must have started with TRITON_INTERPRET=1; raises RuntimeError otherwise."""
     if not triton.knobs.runtime.interpret:
         raise RuntimeError("TRITON_INTERPRET=1 must be set before triton is imported")
     _install_libdevice()
@@ -83,7 +84,7 @@ def install() -> None:
     AsyncCompile.triton = _noted(AsyncCompile.triton)
     interpreter.GridExecutor.__call__ = _counted(interpreter.GridExecutor.__call__)
     interpreter.GridExecutor._init_args_hst = _ranged(interpreter.GridExecutor._init_args_hst)
-    fresh_memory.fill(255)  # NaN: what a kernel leaves unwritten is never right by luck
+    fresh_memory.fill(255)  # NaN: an element that no kernel writes cannot be right by chance
 
 
 def _noted(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,8 +107,10 @@ def _noted(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _give_constants(kernel: Any) -> None:
-    """Of a kernel of the user's, Inductor's interpreted launch leaves its constants out: it looks for them in the
-    configuration alone, and takes the grid from wrong arguments.
+    """Add the constants of a user's kernel to its configuration.
+
+    Inductor's interpreted launch takes constants from the configuration only. Without them, it computes the grid from
+    the wrong arguments.
     """
     if kernel.heuristic_type is not HeuristicType.USER_AUTOTUNE:
         return
@@ -142,7 +145,7 @@ def _counted(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reason(error: BaseException) -> str:
-    """What is at the bottom of an error of the interpreter's, in one line."""
+    """Return the root cause of an interpreter error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
@@ -163,7 +166,7 @@ def _ranged(to_host: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _within(pointers: Any, mask: Any) -> int:
-    """Check the accesses of one instruction; how many elements they are."""
+    """Check the accesses of one instruction and return their number of elements."""
     mask = np.broadcast_to(mask.data, pointers.data.shape)
     addresses = pointers.data[mask]
     if SEEN.running is None or not addresses.size:
@@ -227,7 +230,7 @@ def _install_libdevice() -> None:
     def served(name: str, *arguments: Any) -> Any:
         asked.append(name)
         try:
-            # CUDA's own declaration: of a type that it has no function for, the call is an error here as well.
+            # Call CUDA's declaration: it raises an error for a type that libdevice does not support.
             return getattr(of_cuda, name)(*arguments, _semantic=interpreter.interpreter_semantic)
         finally:
             asked.pop()

@@ -1,7 +1,8 @@
-"""CUDA's functions (libdevice) that Inductor's kernels call, in numpy: Triton's interpreter has none of them.
+"""CUDA's libdevice functions that Inductor's kernels call, in numpy, because Triton's interpreter lacks them.
 
-By the name in Triton's ``libdevice``. Each is computed in float64 and rounded once, but for those whose result is that
-of their own precision. Where CUDA's have an error of some units in the last place, these have none of theirs.
+The names are those of Triton's ``libdevice``. Most functions are computed in float64 and rounded once. Those in
+IN_OWN_PRECISION are computed in the precision of their arguments. CUDA's functions may differ by some units in the last
+place.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # numpy's
+Array = Any  # a numpy array
 Function = Callable[..., Array]
 
 
 def _each(function: Callable[[float], float]) -> Function:
-    """Of Python's ``math``, which has no arrays."""
+    """Apply a function of ``math`` to each element."""
     return np.vectorize(function, otypes=[np.float64])
 
 
@@ -26,7 +27,7 @@ def _erfinv(x: float) -> float:
     if not abs(x) < 1.0:
         return math.copysign(math.inf, x) if abs(x) == 1.0 else math.nan
     found = statistics.NormalDist().inv_cdf((1.0 + x) / 2.0) / math.sqrt(2.0) if abs(x) > 1e-3 else x
-    for _ in range(3):  # Newton: where (1 + x) / 2 has lost digits of x
+    for _ in range(3):  # Newton's method: (1 + x) / 2 has lost digits of x
         found -= (math.erf(found) - x) * math.sqrt(math.pi) / 2.0 * math.exp(found * found)
     return found
 
@@ -48,7 +49,7 @@ def _lgamma(x: float) -> float:
 
 
 def _integral(integrand: Callable[[Array, Array], Array]) -> Function:
-    """The mean of a function of period pi by its middle points, which converges faster than any power."""
+    """Return the mean of a function of period pi by the midpoint rule, which converges faster than any power."""
     points = (np.arange(400) + 0.5) * np.pi / 400
 
     def function(x: Array) -> Array:
@@ -102,11 +103,11 @@ IN_DOUBLE: dict[str, Function] = {
 
 
 class NoReference(Exception):
-    """There is no such function here; the message names it."""
+    """This file lacks the libdevice function that the message names."""
 
 
 def evaluate(name: str, arguments: list[Array], dtype: Any) -> Array:
-    """``libdevice.name(*arguments)``, of that dtype. Raises NoReference."""
+    """Return ``libdevice.name(*arguments)`` with ``dtype``. Raises NoReference if ``name`` is not implemented."""
     with np.errstate(all="ignore"):
         if (own := IN_OWN_PRECISION.get(name)) is not None:
             return own(*arguments).astype(dtype)

@@ -1,6 +1,4 @@
-"""Four small models, so small that an interpreter takes seconds: an MLP, GPT-2, a network of convolutions, and one that
-is mostly softmax and layer norm.
-"""
+"""Four models that an interpreter runs in seconds: an MLP, GPT-2, convolutions, and softmax with layer norm."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from benchmarks.models.zoo import Example, causal
 
 
 class _Classifier(nn.Module):
-    """Logits of ``body``, and their loss where there is a target."""
+    """Returns the logits of ``body``, and their loss if there is a target."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -57,7 +55,7 @@ def convolutions() -> Example:
 
 
 class _Attends(nn.Module):
-    """Attention by its definition, with a mask: softmax, layer norm and log-softmax, one after the other."""
+    """Masked attention written out: softmax, layer norm and log-softmax, one after the other."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,9 +1,10 @@
-"""The process that runs rows on the made-up device: to have them compiled, or to have their kernels interpreted.
+"""Runs rows on the made-up device: either compiles them, or interprets their kernels and compares the results.
 
-Usage: python -m benchmarks.interpreter.program SPEC, a JSON object: ``rows``, their names, and ``interpret``. Prints a
-line of JSON before each row ({"begun": row}) and one after it. precompiled is switched on from outside: to compile, a
-daemon's worker makes artifacts, and nothing is looked at; to interpret, with TRITON_INTERPRET=1, they are loaded by
-the client's own path (mode "lookup") and run, and outputs, gradients and changed inputs are compared with eager's.
+Usage: python -m benchmarks.interpreter.program SPEC. SPEC is a JSON object: ``rows``, a list of names; ``interpret``.
+Prints a JSON line before each row ({"begun": row}) and one after it. The caller enables precompiled.
+
+To compile, a daemon's worker makes artifacts, and no result is compared. To interpret (with TRITON_INTERPRET=1), the
+client loads and runs the artifacts in mode "lookup". Outputs, gradients and changed inputs are compared with eager's.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def main() -> None:
 
 
 def _use_the_same_keys() -> None:
-    """The variable is in the key, since it changes what Triton does. Here it must not: the artifacts are those made
-    without it.
+    """Leave TRITON_INTERPRET out of the keys, so that lookups find artifacts that were compiled without it.
+
+    The variable is part of the key otherwise, because it changes Triton.
     """
     facts = environment.facts
 
@@ -63,15 +65,15 @@ def _use_the_same_keys() -> None:
 
 
 def _compiled(name: str) -> dict[str, Any]:
-    """Have the row's graphs compiled. What compiled code gives on the device is garbage, so its errors say nothing."""
+    """Compile the row's graphs. The device computes nothing, so an error of the row has no meaning."""
     started, known, error, waited = time.monotonic(), len(precompiled.report()), "", True
     try:
         calls = _calls(name)
-        for _ in range(2):  # after a swap, what an artifact does not serve is asked for
+        for _ in range(2):  # after a swap, calls that no artifact serves are submitted
             for _eager, run in calls:
                 run()
             waited = precompiled.wait(WAIT_S)
-    except Exception as problem:  # noqa: BLE001 - told; the row may have had its graphs before
+    except Exception as problem:  # noqa: BLE001 - reported; the graphs may already be submitted
         error = _line(problem)
         waited = precompiled.wait(WAIT_S)
     return {
@@ -95,7 +97,7 @@ def _interpreted(name: str) -> dict[str, Any]:
             SEEN.strangers.clear()  # kernels of the user's that eager has run
             found["different"] += [f"call {number}: {text}" for text in judge(run())]
             stage = "eager"
-    except Exception as problem:  # noqa: BLE001 - told as the row's answer
+    except Exception as problem:  # noqa: BLE001 - it is the row's answer
         found["error" if stage == "compiled" else "eager_error"] = _line(problem)
         found["traceback"] = traceback.format_exc()[-3000:]
     torch.cuda.synchronize()
@@ -111,13 +113,13 @@ def _graphs(known: int) -> list[list[str | None]]:
 
 
 def _launches() -> int:
-    """How often this process has launched a kernel on the device, which only writes that down."""
+    """Return how many kernels this process launched on the device, which logs a launch without executing it."""
     log = Path(os.environ["CUDA_MADE_UP_STATE"], "log.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     return sum(event["event"] in ("launch", "graph-launch") and event["pid"] == os.getpid() for event in events)
 
 
-# One call: a run of eager, which gives what another run's results differ in, and a run of the compiled function.
+# One call: a function that runs eager and returns a comparison (result -> differences), and a compiled run.
 Call = tuple[Callable[[], Callable[[Any], list[str]]], Callable[[], Any]]
 
 
@@ -160,7 +162,7 @@ def _unequal(got: list[Any], expected: list[Any], rtol: float, atol: float) -> l
     for number, (left, right) in enumerate(zip(got, expected, strict=True)):
         try:
             assert type(left) is type(right), (type(left), type(right))
-            # Dynamo moves the steps of an optimizer to the device (OptimizerVariable.move_step_if_cpu), plain as well.
+            # Dynamo moves an optimizer's steps to the device (OptimizerVariable.move_step_if_cpu), as in plain torch.
             moved = isinstance(right, torch.Tensor) and right.device.type == "cpu" and right.ndim == 0
             torch.testing.assert_close(left, right, rtol=rtol, atol=atol, check_device=not moved)
         except AssertionError as error:
@@ -194,8 +196,10 @@ def _of_random(name: str) -> Call:
 
 
 def _of_user_kernels() -> Call:
-    """A program with Triton kernels of its own. Interpreted, they are not traced by Dynamo; and on the device, eager
-    does not compute them. So there are two of it: eager's kernels are interpreted, compiled are those that are not.
+    """A program with its own Triton kernels, in two versions.
+
+    Dynamo cannot trace interpreted kernels, and eager on the made-up device needs them. So the eager version has
+    interpreted kernels, and the compiled version has not.
     """
     import triton
 

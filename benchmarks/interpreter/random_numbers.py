@@ -1,5 +1,5 @@
-"""Rows with random numbers: kernels draw others than eager does on a GPU, or on the CPU. What can be compared is this:
-their distribution, that two calls differ, and that a backward has the mask of its forward.
+"""Rows with random numbers, which differ between a kernel and eager. Three properties are checked instead of the
+values: the distribution, that two calls differ, and that a backward uses the mask of its forward.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import torch
 from torch.nn import functional
 
 NUMBER = 8192
-SIGMAS = 6.0  # further off, a mean or a deviation is wrong: by chance once in 1e9
+SIGMAS = 6.0  # tolerance of a mean or variance; a correct one exceeds it with a chance of 1e-9
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """``function`` multiplies by random numbers: of ones, its output is these, and so is its gradient."""
+    """``function`` multiplies its input by random numbers. For ones, the output and the gradient are these numbers."""
 
     function: Callable[[torch.Tensor], torch.Tensor]
     mean: float
@@ -34,7 +34,7 @@ RANDOM = {
 
 
 def draw(function: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-    """Two calls of it: outputs and gradients."""
+    """Call the function twice; return the outputs and gradients."""
     found = []
     for _ in range(2):
         x = torch.ones(NUMBER, device="cuda", requires_grad=True)
@@ -45,7 +45,7 @@ def draw(function: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]
 
 
 def odd(expected: Drawn, found: list[torch.Tensor]) -> list[str]:
-    """What is not as it should be with what ``draw`` gave."""
+    """Return the properties in which the results of ``draw`` are wrong."""
     first, gradient, second, _ = found
     odds = []
     if not torch.isfinite(first).all() or first.min() < expected.least - 1e-6 or first.max() > expected.most + 1e-6:

@@ -1,4 +1,4 @@
-"""The rows: the small models in training and in inference, random numbers, and programs of the tests' corpus."""
+"""The rows: small models in training and inference, random numbers, and programs of the tests' corpus."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ CORPUS = ("functions", "inputs", "numpy_calls", "optimizers", "settings", "sizes
 
 
 def corpus() -> dict[str, Any]:
-    """The corpus' rows by name: functions that make one."""
+    """Return the functions that make the corpus's rows, by name."""
     folder = str(ROOT / "tests" / "programs")
     if folder not in sys.path:
         sys.path.insert(0, folder)
     for name in CORPUS:
-        import_module(f"corpus.{name}")  # each adds its rows
+        import_module(f"corpus.{name}")  # each module registers its rows
     found: dict[str, Any] = import_module("corpus.rows").ROWS
     return found
 
 
 def rows() -> list[str]:
-    """The names of all: model mlp training, ..., random NAME, ..., user kernels, corpus NAME, ..."""
+    """Return all names: model mlp training, ..., random NAME, ..., user kernels, corpus NAME, ..."""
     models = [f"model {name} {task}" for name in MODELS for task in TASKS]
     random = [f"random {name}" for name in RANDOM]
     return [*models, *random, "user kernels", *(f"corpus {name}" for name in corpus())]

@@ -1,8 +1,9 @@
-"""What artifacts for CUDA compute, without a GPU: their Triton kernels by Triton's interpreter, against eager.
+"""Checks the values of artifacts for CUDA without a GPU: Triton's interpreter runs their kernels.
 
-`make interpreter` (`python -m benchmarks.interpreter`), on the made-up device
-(docs/explanation/made-up-cuda.md), with a CUDA build of torch in an environment of its own (5 GB); an hour on 2 cores.
-The exit status is 1 when a row or a kernel is not equal to eager, except rows that cannot be had here (WITHOUT).
+`make interpreter` (`python -m benchmarks.interpreter`) takes an hour on 2 cores. It runs on the made-up device
+(docs/explanation/made-up-cuda.md), with a CUDA build of torch in a separate environment (5 GB).
+
+Exits 1 if a row or a kernel differs from eager, except the rows of WITHOUT, which cannot run here.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ ROW_LIMIT_S = 900.0
 LOT = 20
 ADDRESSES = "OutsideOfArguments"
 
-# Of a kernel. "stopped": it ran, and its row came to no result, because of another. "unreached": an artifact has it,
-# and no call of the row came to it.
+# States of a kernel. "stopped": it ran, but another kernel's error ended the row. "unreached": no call of the row ran
+# it.
 KERNEL_STATES = ("equal", "wrong", "not runnable", "stopped", "unreached")
 
-# Which eager cannot run on the made-up device, or no artifact has; docs/reference/benchmarks.md says why of each.
+# Rows that eager cannot run on the made-up device, or that have no artifact. docs/reference/benchmarks.md has the
+# reasons.
 WITHOUT = frozenset({
     "operator_of_a_library", "numpy_functions", "numpy_methods_and_operators", "all_dynamic_with_floats_of_modules",
     "attention_flash_attention", "frozen_linear", "frozen_convolution", "freezing_by_option",
@@ -54,13 +56,14 @@ TOTALS = [
 
 @dataclass
 class Row:
-    """What was found of a row; ``kernels``: digest of the source -> name, state, why. ``brought``: those of them of
-    whose very source the artifact has the machine code with a launcher.
+    """The result of a row. ``kernels``: digest of the source -> (name, state, reason).
+
+    ``brought``: the kernels of whose source the artifact has the machine code and a launcher.
     """
 
     name: str
-    # equal; wrong; launched (kernels, on the device, which computes nothing); stopped (by an error); no artifact;
-    # no row (eager does not run on the device)
+    # equal; wrong; launched (kernels ran on the device, which computes nothing); stopped (by an error); no artifact; no
+    # row (eager does not run on the device)
     state: str
     why: str
     kernels: dict[str, tuple[str, str, str]] = field(default_factory=dict)
@@ -91,19 +94,19 @@ HEADERS = ["row", "kernels tried", *KERNEL_STATES, "row is", "took"]
 
 
 def row_of(told: dict[str, Any]) -> Row:
-    """Of what ``asdict`` made of one."""
+    """Make a Row from the result of ``asdict``."""
     return Row(**{**told, "kernels": {digest: tuple(kernel) for digest, kernel in told["kernels"].items()}})
 
 
 def judge(name: str, answer: dict[str, Any]) -> Row:
-    """A row of what its process told."""
+    """Make a Row from the answer of its process."""
     artifacts = [graph for graph in answer.get("graphs", []) if graph[1] == "hit"]
     others = [graph for graph in answer.get("graphs", []) if graph[1] != "hit"]
     kernels = answer.get("kernels", {})
     why = answer.get("error", "")
     ended = False
     if answer.get("launches") or answer.get("strangers"):
-        # What the device only wrote down was computed by nobody, whatever was compared.
+        # The device computes nothing, so an equal result proves nothing.
         state, why = "launched", f"launched and not interpreted: {answer['launches']}; unknown: {answer['strangers']}"
     elif answer.get("eager_error"):
         state, why = "no row", answer["eager_error"]
@@ -114,7 +117,7 @@ def judge(name: str, answer: dict[str, Any]) -> Row:
     elif others or not artifacts:
         told = "; ".join(dict.fromkeys(str(graph[2] or graph[0]) for graph in others)) or "no graph"
         state, why = "no artifact", f"{told} ({why})" if why else told
-        # What the client has compiled itself is in none.
+        # Drop kernels that the client compiled: they are in no artifact.
         kernels = {digest: kernel for digest, kernel in kernels.items() if kernel["brought"]}
     elif why:
         state = "stopped"
@@ -141,7 +144,7 @@ def _of_kernel(kernel: dict[str, Any], ended: bool, row: str) -> tuple[str, str]
 
 
 def examine(names: Sequence[str], say: Say) -> Iterator[Row]:
-    """All rows on one host with a made-up device, some at a time: each lot is compiled, then interpreted."""
+    """Run the rows on one host with a made-up device. Each lot of LOT rows is compiled, then interpreted."""
     with fresh_host() as host:
         host.start_daemon()
         for begin in range(0, len(names), LOT):
@@ -156,7 +159,7 @@ def examine(names: Sequence[str], say: Say) -> Iterator[Row]:
 
 
 def _run(host: Host, names: Sequence[str], say: Say, *, interpret: bool) -> dict[str, dict[str, Any]]:
-    """What the program told of each row."""
+    """Return the program's answer for each row."""
     found: dict[str, dict[str, Any]] = {}
     log = host.root / "program.log"
     commands = functools.partial(command, host, interpret=interpret)
@@ -178,8 +181,8 @@ def _progress(name: str, answer: dict[str, Any], interpret: bool) -> str:
 
 
 def command(host: Host, names: Sequence[str], *, interpret: bool) -> Command:
-    """The program for these rows."""
-    # A cache of its own: else what the client compiles itself, of no artifact, might come out of Inductor's.
+    """Return the command of the program for these rows."""
+    # A separate Inductor cache: otherwise, graphs without an artifact could be served from it.
     cache = str(host.root / "interpreted")
     interpreted = {"TRITON_INTERPRET": "1", "PRECOMPILED_MODE": "lookup", "TORCHINDUCTOR_CACHE_DIR": cache}
     extra = interpreted if interpret else {}
@@ -237,7 +240,7 @@ def is_right(rows: Sequence[Row]) -> bool:
 
 
 def _on_made_up(version: str, device: str) -> int:
-    """The same command in the environment that has the CUDA build, on a host with the device."""
+    """Run this command again in the environment with the CUDA build, on a host with the device."""
     sys.path.insert(0, str(ROOT / "tests" / "versions"))
     environments = import_module("environments")
 
@@ -251,7 +254,7 @@ def _on_made_up(version: str, device: str) -> int:
 
 
 def _names(parser: argparse.ArgumentParser, arguments: argparse.Namespace, known_rows: Sequence[Row]) -> list[str]:
-    """What is asked for, without what is known."""
+    """Return the rows of --only and --every that ``known_rows`` lacks."""
     from benchmarks.interpreter.rows import rows
 
     known = rows()
@@ -263,7 +266,7 @@ def _names(parser: argparse.ArgumentParser, arguments: argparse.Namespace, known
 
 
 def _kernels(rows: Sequence[Row]) -> dict[str, tuple[str, str, str]]:
-    """Distinct kernels; what is worst of one that several rows have, but equal rather than stopped."""
+    """Return the distinct kernels. A kernel of several rows has its worst state, but "equal" goes before "stopped"."""
     worst = ("wrong", "not runnable", "equal", "stopped", "unreached")
     found: dict[str, tuple[str, str, str]] = {}
     for row in rows:

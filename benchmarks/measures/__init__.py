@@ -1,1 +1,1 @@
-"""The measures of `make bench`, one file each, with the programs that they run; (a), (b), (h) are in ``starts``."""
+"""The measures of `make bench`, one file each, with their programs. (a), (b) and (h) are in ``starts``."""

@@ -1,4 +1,4 @@
-"""(f) What the daemon takes while it does nothing."""
+"""(f) Memory of an idle daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.harness.effort import QUICK, Effort, Say
 from benchmarks.harness.hosts import fresh_host
 from benchmarks.harness.result import Result
 
-# Idle is a length of time: what was freed at the end of a start, or of a compile, has gone back to the system by then.
+# By then, memory that was freed after a start or a compile has returned to the system.
 SETTLE_S = 2.0
 
 

@@ -1,4 +1,4 @@
-"""(i) What it costs to load an artifact in a fresh process."""
+"""(i) Time to load an artifact in a fresh process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""A process that loads one artifact, as a client does on a hit; prints the seconds, and the processes that it started.
+"""Loads one artifact as a client does on a hit, and prints the seconds and the child processes.
 
-Usage: python -m benchmarks.measures.load_program SPEC, a JSON object: ``store``, which has one artifact. Prints one
-line of JSON: ``backend_s``, the import of precompiled's backend after torch.compile has imported Dynamo and Inductor;
-``load_s``: read, verify and load; ``started``, the child processes.
+Usage: python -m benchmarks.measures.load_program SPEC. SPEC is a JSON object: ``store``, a store with one artifact.
+Prints one JSON line:
+- ``backend_s``: import of precompiled's backend after torch.compile has imported Dynamo and Inductor
+- ``load_s``: read, verify and load
+- ``started``: the child processes
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 import torch
 
-# The interpreter's events (sys.audit) before it starts a process in any way.
+# Audit events (sys.audit) that the interpreter raises before it starts a process.
 STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec", "subprocess.Popen"}
 
 
@@ -25,7 +27,7 @@ def main() -> None:
     sys.addaudithook(lambda event, args: started.append(f"{event} {args}"[:200]) if event in STARTS else None)
     torch.compile(torch.nn.Identity())
     begun = time.perf_counter()
-    import precompiled.backend  # noqa: F401 - with what a lookup needs
+    import precompiled.backend  # noqa: F401 - and what a lookup needs
 
     backend_s = time.perf_counter() - begun
     from precompiled.client.load import load

@@ -1,4 +1,4 @@
-"""(g) How long a graph waits for its lookup, beside the key that torch's own cache would make of it."""
+"""(g) Time of a lookup, next to the time that torch's own cache takes to make a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.harness.hosts import BenchmarkError, fresh_host
 from benchmarks.harness.result import Result
 
 PLACEHOLDERS = 5000
-REPEATS = 5  # in one process, after the first
+REPEATS = 5  # in one process, after the first lookup
 SIDES = ("ours", "torch's key")
 
 
@@ -23,7 +23,7 @@ def lookup(effort: Effort, say: Say) -> list[Result]:
 
 
 def _compare(title: str, graph: dict[str, Any], goal: float, effort: Effort, say: Say) -> list[Result]:
-    """One graph: the first lookup of a process, and those that follow."""
+    """Compare the first lookup of a process, and the repeated ones."""
     results = {
         "first": Result("g", f"lookup of {title}, first in a process: ours / torch's key", "", goal),
         "again": Result("g", f"lookup of {title}, again in it: ours / torch's key", "", goal),
@@ -45,7 +45,7 @@ def _compare(title: str, graph: dict[str, Any], goal: float, effort: Effort, say
 
 
 def _sample(side: str, graph: dict[str, Any]) -> list[float]:
-    """The seconds of one fresh process: its first lookup, and the repeated ones."""
+    """Return the seconds of one fresh process: its first lookup, then the repeated ones."""
     with fresh_host() as host:
         spec = {**graph, "side": side, "repeats": REPEATS}
         extra = {"PRECOMPILED_MODE": "lookup"}

@@ -1,12 +1,14 @@
-"""The process that looks one graph up: our lookup, or the key that torch's own cache makes of it.
+"""Times the lookup of one graph: precompiled's lookup, or the cache key that torch makes.
 
-Usage: python -m benchmarks.measures.lookup_program SPEC, a JSON object: ``placeholders``, how many inputs the graph
-has, or ``model`` and ``size``, whose training graph it is (models/suite.py); ``side``, "ours" or "torch's key";
-``repeats``, how often it is done again in the same process. Prints one line of JSON: ``seconds``, the first lookup in
-the process and then the repeated ones.
+Usage: python -m benchmarks.measures.lookup_program SPEC. SPEC is a JSON object:
+- ``placeholders``: number of the graph's inputs; or ``model`` and ``size``: a training graph of models/suite.py
+- ``side``: "ours" or "torch's key"
+- ``repeats``: number of repetitions in the same process
 
-Either side gets the graph where it gets every graph: as Dynamo's backend, with Dynamo's fake tensors. All of torch
-that either side needs is imported before, so that no import of torch's counts for or against anybody.
+Prints one JSON line: ``seconds``, of the first lookup and of each repetition.
+
+Both sides get the graph as Dynamo's backend does, with Dynamo's fake tensors. All of torch that either side needs is
+imported before, so that neither side pays for an import of torch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ WIDTH = 8
 
 
 class _Measured(BaseException):
-    """Out of torch, once it was measured: nothing of it is to be compiled. No Exception, which torch would handle."""
+    """Leaves torch after the measurement, before it compiles. Torch would handle an Exception."""
 
 
 class _Layers(torch.nn.Module):
@@ -45,17 +47,17 @@ class _Layers(torch.nn.Module):
 
 
 def ours(module: torch.fx.GraphModule, repeats: int) -> list[float]:
-    """All that a graph waits for before it is known that no artifact is there; the mode is `lookup`."""
+    """Return the seconds until a lookup has found no artifact. The mode is `lookup`."""
     ends = []
 
-    def in_process() -> Any:  # the last thing on a miss is to call plain torch.compile: here the lookup has ended
+    def in_process() -> Any:  # called right after a lookup that misses
         ends.append(time.perf_counter())
         return module.forward
 
     found = []
     for _ in range(1 + repeats):
         started = time.perf_counter()
-        # As the hook does: the first graph of a process imports it.
+        # Import it here, as the hook does: the first graph of a process pays for the import.
         from precompiled import backend
 
         backend.compile_or_swap(module, {}, in_process)
@@ -69,7 +71,7 @@ def ours(module: torch.fx.GraphModule, repeats: int) -> list[float]:
 
 
 def torchs(module: torch.fx.GraphModule, inputs: list[Any], repeats: int) -> list[float]:
-    """AOTAutograd's key of the same graph, called by torch itself with the arguments that torch makes for it."""
+    """Return the seconds of AOTAutograd's key of the same graph. Torch itself calls it with its own arguments."""
     found: list[float] = []
     key = autograd_cache.autograd_cache_key
 
@@ -98,7 +100,7 @@ def main() -> None:
         result["placeholders"] = sum(node.op == "placeholder" for node in module.graph.nodes)
         repeats = spec["repeats"]
         result["seconds"] = ours(module, repeats) if spec["side"] == "ours" else torchs(module, inputs, repeats)
-        raise _Measured  # Dynamo's guards for 5,000 inputs are nobody's lookup
+        raise _Measured  # skip Dynamo's guards for 5,000 inputs, which are not part of a lookup
 
     torch.manual_seed(0)
     if "model" in spec:

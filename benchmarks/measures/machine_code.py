@@ -1,4 +1,4 @@
-"""The instructions of a kernel in a ``.so``, so that two builds of it can be compared."""
+"""Extracts the instructions of a kernel from a ``.so``, so that two builds can be compared."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 @lru_cache(maxsize=64)
 def functions(file: Path) -> dict[str, list[str]]:
-    """The instructions of each function: without addresses, and without the places of spilled registers.
+    """Return the instructions of each function, without addresses and without stack slots of spilled registers.
 
-    Which of its slots on the stack a register is spilled to, GCC decides by an order that another unit changes.
+    GCC orders these slots differently if the translation unit differs.
     """
     text = subprocess.run(
         ["objdump", "-d", "-C", "--no-show-raw-insn", str(file)], capture_output=True, text=True, check=True
@@ -24,15 +24,15 @@ def functions(file: Path) -> dict[str, list[str]]:
             current = found.setdefault(head[1], [])
         elif "\t" in line:
             code = re.sub(r" *#.*|-?0x[0-9a-f]+\((?=%r[ibs]p)", "", line.split("\t", 1)[1])
-            # Of what is called or jumped to, the name.
+            # Keep only the name of a call's or jump's target.
             current.append(re.sub(r"[0-9a-f]+ <(.*?)(?:\+0x[0-9a-f]+)?>$", r"<\1>", code.strip()))
     return found
 
 
 def of_the_kernel(file: Path, name: str) -> dict[str, list[str]]:
-    """A kernel's function, and those that OpenMP's parallel regions become, under the name "kernel".
+    """Return a kernel's function and its OpenMP regions under the name "kernel".
 
-    ``name``: what it is called where several are in ``file``.
+    ``name``: the kernel's name if ``file`` has several.
     """
     found = functions(file)
     name = name if name in found else "kernel"

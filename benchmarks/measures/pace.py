@@ -1,4 +1,4 @@
-"""(j) What a compile costs the eager steps beside it."""
+"""(j) How much a compile slows the eager steps that run at the same time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ALONE_STEPS = 12
 
 @dataclass(frozen=True)
 class Pace:
-    """One process's steps until its swap, beside those of one that runs alone."""
+    """The steps of a process until its swap, relative to a process without a compile."""
 
-    alone_s: float  # median of the steps of a process alone
-    median: float  # of the eager steps, over that
+    alone_s: float  # median step of a process without a compile
+    median: float  # eager step / ``alone_s``
     worst: float
-    done: float  # steps from the first call's end to the swap, over those that one alone does in that time
-    swapped_s: float  # from the beginning of the first call to the end of the first compiled step
+    done: float  # eager steps until the swap / steps of the other process in this time
+    swapped_s: float  # from the start of the first call to the end of the first compiled step
 
     def line(self) -> str:
         return (
@@ -34,12 +34,12 @@ class Pace:
 
 
 def take(spec: Mapping[str, Any]) -> Pace:
-    """A process alone, that runs what Dynamo traced, and one whose graphs are compiled meanwhile."""
+    """Measure a process that runs Dynamo's graphs eagerly, then a process whose graphs are compiled meanwhile."""
     with fresh_host() as host:
         alone_s = host.run({**spec, "way": "traced", "steps": ALONE_STEPS}, hook=False)["step_s"]
         host.start_daemon()
         steps = host.run(spec, hook=True)["steps"]
-    # The first has Dynamo in it, the last is compiled; all between are eager.
+    # The first step includes Dynamo, the last one is compiled; all between are eager.
     eager = [step["s"] for step in steps[1:-1]]
     if not eager or not steps[-1].get("compiled"):
         raise BenchmarkError(f"of {len(steps)} steps none is eager, or the last is not compiled")
@@ -52,7 +52,7 @@ def take(spec: Mapping[str, Any]) -> Pace:
 
 def pace(effort: Effort, say: Say) -> list[Result]:
     """(j) Eager steps beside the compile of their graphs, over eager steps of a process alone."""
-    # A program that has one core shares it with its compile, half and half: there the median alone has a goal.
+    # On one core, the program and its compile share the core equally, so only the median has a goal.
     shared = len(os.sched_getaffinity(0)) == 1
     results = []
     for model in MODELS:

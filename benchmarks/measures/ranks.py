@@ -13,7 +13,7 @@ from benchmarks.harness.result import Result
 def ranks_at_once(effort: Effort, say: Say) -> list[Result]:
     """(d) Ranks that start cold at once: their CPU seconds beyond warm ones, and when all of them run compiled."""
     count = effort.ranks
-    # A goal that was set for four and eight: between them one compile is shared by more.
+    # The goals were set for four and eight processes. With more processes, each pays a smaller share of the compile.
     goal = 0.45 if count < 8 else 0.3
     beyond = Result("d", f"CPU s of {count} processes cold, beyond {count} warm: ours / torch.compile", "", goal)
     until = Result("d", f"time until all {count} run compiled: ours / one torch.compile, cold", "", 1.15)
@@ -46,15 +46,15 @@ def ranks_at_once(effort: Effort, say: Say) -> list[Result]:
 
 @dataclass(frozen=True)
 class _Ranks:
-    """Processes that were started at once."""
+    """Processes that started at once."""
 
-    cpu_s: float  # of everything that came of them
-    compiled_s: float  # from the start of the first to the end of the last one's first compiled step
-    after_call_s: float  # to there from the first one's first call
+    cpu_s: float  # of the processes and all their descendants
+    compiled_s: float  # from the first process's start to the end of the last process's first compiled step
+    after_call_s: float  # the same, from the first call of the first process
 
 
 def _at_once(host: Host, spec: dict[str, Any], count: int, hook: bool) -> _Ranks:
-    # One thread each: with more, they would spin against each other, and their CPU seconds say nothing.
+    # One thread each: more threads would compete for the cores, and their CPU seconds would mean nothing.
     command = host.command(spec, hook=hook, extra={"OMP_NUM_THREADS": "1"})
     found = host.tree([command] * count, daemon=None if hook else False)
     for client in found["clients"]:
@@ -65,7 +65,7 @@ def _at_once(host: Host, spec: dict[str, Any], count: int, hook: bool) -> _Ranks
     programs = [client["result"] for client in found["clients"]]
     ends = []
     for program in programs:
-        # The first step is a compiled one with plain torch.compile (which has no reports) and on a hit.
+        # The first step is compiled with plain torch.compile (no reports) and on a hit.
         at_once = all(graph["state"] == "compiled" for graph in program["first"])
         step = program["steps"][0 if at_once else program["later"]]
         ends.append(step["at"] + step["s"])

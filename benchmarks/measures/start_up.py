@@ -1,4 +1,4 @@
-"""(e) The seconds that the hook adds to the start of each Python."""
+"""(e) Time that the hook adds to each start of Python."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start_up(effort: Effort, say: Say) -> list[Result]:
 
 
 def _virtual_environment(directory: Path, *, with_hook: bool) -> str:
-    """Make a virtual environment in which only precompiled can be imported; returns its Python."""
+    """Make a virtual environment that contains only precompiled; return its Python."""
     venv.create(directory, symlinks=True, with_pip=False)
     (packages,) = (directory / "lib").glob("python*/site-packages")
     (packages / "sources.pth").write_text(f"{Path(precompiled.__file__).parent.parent}\n")

@@ -1,4 +1,4 @@
-"""(k) What C++ compilers cost for models' kernels: in units, and one by one as plain torch.compile builds them."""
+"""(k) Cost of the C++ compilers for models' kernels: in units, and one by one as plain torch.compile builds them."""
 
 from __future__ import annotations
 

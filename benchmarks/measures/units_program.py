@@ -1,7 +1,7 @@
-"""Builds the C++ kernels of one model's training step twice: one by one, and in units. Prints a line of JSON.
+"""Builds the C++ kernels of a model's training step one by one and in units. Prints the costs as a JSON line.
 
-Usage: python -m benchmarks.measures.units_program SPEC (as models/program.py's). Both use the precompiled header: torch
-builds it with the first kernel of all, and keeps it for all compiles of a user.
+Usage: python -m benchmarks.measures.units_program SPEC (as for models/program.py). Both builds use the precompiled
+header, which torch builds with the first kernel and keeps for all compiles of a user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from precompiled.torch_internals.worker import kernel_units
 
 
 class _Notes:
-    """Notes the kernels that the wrappers name, and builds each, since the step needs it."""
+    """Notes the kernels that the wrappers name, and builds each, because the step runs it."""
 
     def __init__(self) -> None:
         self.named: dict[str, tuple[list[str], str]] = {}
@@ -38,11 +38,11 @@ class _Notes:
         raise NotImplementedError("no program here has cpp_wrapper")
 
     def all_named(self, compiler: Any) -> None:
-        """Do nothing: each kernel is built already."""
+        """Do nothing: each kernel is already built."""
 
 
 def _measured(build: Callable[[], list[Path]]) -> tuple[list[Path], dict[str, Any]]:
-    """The file of each kernel, and the figures of the build."""
+    """Return the file of each kernel, and the figures of the build."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     files = build()
     seconds = time.monotonic() - started

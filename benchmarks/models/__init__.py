@@ -1,1 +1,1 @@
-"""What is compiled, and the process that does it (``program``): ``suite`` is measured, ``zoo`` is seen to work."""
+"""The compiled models and the process that runs them (``program``). ``suite`` is measured; ``zoo`` only has to work."""

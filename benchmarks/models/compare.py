@@ -1,4 +1,4 @@
-"""Is what compiled code gives equal to what eager gives? One tolerance for all of the benchmarks."""
+"""Compares the results of compiled code with eager's. All benchmarks use these tolerances."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import torch
 
 from benchmarks.models.zoo import Example
 
-# As torch's own tests of Inductor compare (test_torchinductor.py: atol 1e-4, rtol 1e-4 and up).
+# As in torch's own tests of Inductor (test_torchinductor.py: atol 1e-4, rtol 1e-4 and up).
 RTOL, ATOL = 1e-3, 1e-4
-# Small models have gradients far below ATOL, and zeros would pass for them: no element may be off by more than this
-# part of its tensor's largest. Nor is rounding to count where a gradient is zero but for it (the bias of an
-# attention's keys): below this part of the largest gradient, nothing is a difference.
+# Small models have gradients far below ATOL, for which zeros would pass. So an element's error must also stay below
+# this part of its tensor's largest element. Some gradients are zero except for rounding (the bias of an attention's
+# keys), so errors below this part of the largest gradient do not count.
 OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
-# Of models in their real size, whose gradients are sums of so many terms that single elements say nothing: a tensor as
-# a whole may be off by this part of its norm, or of a hundredth of the largest gradient's. What is wrong is off by all.
+# For models of real size, whose gradients are sums of many terms, so single elements have large errors. The norm of a
+# tensor's error may be this part of the tensor's norm, or of a hundredth of the largest gradient's norm.
 OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
 
-# Of the steps of a training: a step's weights have the rounding of all steps before it.
+# For the steps of a training: the weights accumulate the rounding errors of all steps.
 OF_LARGEST_AFTER_STEPS = 1e-5
 
 Tensors = Mapping[str, torch.Tensor | None]
 
 
 def step(function: Callable[..., Any], example: Example, training: bool) -> Tensors:
-    """One step: outputs and, when training, all gradients and buffers, by name. The model is as before afterwards.
+    """Run one step and return its outputs. When training, also all gradients and buffers, by name. Restores the model.
 
-    ``function``: the example's model, or what it was compiled to.
+    ``function``: the example's model, or its compiled form.
     """
     model = example.model
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -36,7 +36,7 @@ def step(function: Callable[..., Any], example: Example, training: bool) -> Tens
         output = function(**example.inputs, **(example.targets if training else {}))
     found = {f"output{name}": tensor.detach() for name, tensor in _tensors(output)}
     if training:
-        # Every part of the model has a loss here; its other outputs are compared, not differentiated.
+        # Each part of the model contributes to the loss; other outputs are compared, not differentiated.
         output["loss"].backward()
         found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
         found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
@@ -48,7 +48,7 @@ def step(function: Callable[..., Any], example: Example, training: bool) -> Tens
 
 
 def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in what a model returns, key-value caches included."""
+    """Yield the tensors in a model's result, key-value caches included."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, Mapping):
@@ -62,7 +62,7 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGEST_GRADIENT) -> list[str]:
-    """One line for each tensor that is not what it should be; names that begin with "gradient" set the noise level.
+    """Return one line for each wrong tensor. Names that begin with "gradient" set the noise level.
 
     ``of_largest``: the part of the largest gradient that is noise.
     """
@@ -83,7 +83,7 @@ def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGE
 def compare_steps(
     got: Sequence[Tensors], expected: Sequence[Tensors], *, half: bool = False
 ) -> list[str]:  # fmt: skip
-    """The differences of each step. ``half``: compare whole tensors by their norms, as half precision needs."""
+    """Return the differences of each step. ``half``: compare norms of whole tensors, as half precision needs."""
     found = [] if len(got) == len(expected) else [f"{len(got)} steps, not {len(expected)}"]
     for number, (left, right) in enumerate(zip(got, expected, strict=False)):
         off = unlike(left, right) if half else differences(left, right, of_largest=OF_LARGEST_AFTER_STEPS)
@@ -92,7 +92,7 @@ def compare_steps(
 
 
 def of_other_kind(got: Tensors, expected: Tensors) -> list[str]:
-    """The same where values mean nothing: by what a tensor is, but for strides, which are no part of a result."""
+    """Compare shape, dtype and device only, for results whose values mean nothing. Strides are not part of a result."""
 
     def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
         found, wanted = ((one.shape, one.dtype, one.device) for one in (left, right))
@@ -102,7 +102,7 @@ def of_other_kind(got: Tensors, expected: Tensors) -> list[str]:
 
 
 def unlike(got: Tensors, expected: Tensors) -> list[str]:
-    """The same for models in their real size, by the norms of whole tensors."""
+    """Compare norms of whole tensors, for models of real size."""
     norms = {name: float(tensor.double().norm()) for name, tensor in expected.items() if tensor is not None}
     floor = OF_LARGEST_NORM * max((norm for name, norm in norms.items() if name.startswith("gradient")), default=0.0)
 
@@ -116,7 +116,7 @@ def unlike(got: Tensors, expected: Tensors) -> list[str]:
 
 
 def _compared(got: Tensors, expected: Tensors, off: Callable[[str, torch.Tensor, torch.Tensor], str]) -> list[str]:
-    """``off``: what is wrong with a tensor that both have, "" for nothing."""
+    """``off``: returns the error of a tensor that both sides have, or ""."""
     found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
     for name in expected.keys() & got.keys():
         left, right = got[name], expected[name]

@@ -1,22 +1,27 @@
-"""The measured program, a process of its own: one of suite.py, by one of the ways to compile it.
+"""The measured program: runs one model of suite.py, compiled in one of several ways.
 
-Usage: python -m benchmarks.models.program SPEC, a JSON object: ``model``, ``size``, ``task``, ``shapes`` of suite.py;
-``way``:
+Usage: python -m benchmarks.models.program SPEC. SPEC is a JSON object: ``model``, ``size``, ``task``, ``shapes`` of
+suite.py; ``way``:
 
     eager       not compiled
     traced      torch.compile(backend="eager"): Dynamo alone
-    compile     torch.compile; precompiled, caches and Inductor's modes are switched on from outside
+    compile     torch.compile; the caller enables precompiled, caches and Inductor's modes
     artifacts   the same, after torch.compiler.load_cache_artifacts of the file ``path``
     aoti        torch.export and AOTInductor: package written to ``path``, loaded, and called
     aoti-load   that package, loaded and called
 
-``pending``: what is done while graphs wait for their artifact, "step" or "wait"; ``steps``: how many then follow;
-``device``: where the model is, the CPU where it is left out; ``mode``: of torch.compile;
-``optimizer``: whether each has AdamW's step; ``check``: whether outputs and gradients are compared with eager's at the
-end; ``serve``: "go N" lines on stdin are N steps each, their seconds come on stdout; ``save``: file for
-torch.compiler.save_cache_artifacts, at the end.
+Optional:
 
-Prints one line of JSON. Times of day are of the monotonic clock, which all processes of a machine share.
+- ``pending``: while graphs are pending, "step" or "wait"
+- ``steps``: number of steps after that
+- ``device``: of the model, by default the CPU
+- ``mode``: of torch.compile
+- ``optimizer``: whether each step includes AdamW's
+- ``check``: whether to compare outputs and gradients with eager's at the end
+- ``serve``: each stdin line "go N" runs N steps and prints their seconds
+- ``save``: file for torch.compiler.save_cache_artifacts at the end
+
+Prints one JSON line. Times are of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -51,27 +56,27 @@ def reports() -> list[dict[str, Any]]:
 
 
 def phases() -> dict[str, float]:
-    """Seconds of what torch measures itself (torch._dynamo.utils.dynamo_timed), by its own names."""
+    """Return the seconds that torch measures (torch._dynamo.utils.dynamo_timed), by torch's names."""
     utils = sys.modules.get("torch._dynamo.utils")
     return {} if utils is None else {name: sum(values) for name, values in utils.compilation_time_metrics.items()}
 
 
 def counters() -> dict[str, dict[str, int]]:
-    """Torch's own counts of cache hits and misses."""
+    """Return torch's counts of cache hits and misses."""
     utils = sys.modules.get("torch._dynamo.utils")
     names = ("aot_autograd", "inductor")
     return {} if utils is None else {name: dict(utils.counters[name]) for name in names}
 
 
 def peak_bytes() -> int:
-    """The largest resident size of this process so far (VmHWM; that of getrusage may be a parent's)."""
+    """Return this process's largest resident size so far (VmHWM; getrusage may return a parent's)."""
     with open("/proc/self/status") as file:
         (line,) = (line for line in file if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def uses_subprocess() -> bool:
-    """Whether Inductor's SUBPROCESS mode has sent anything to one: what it cannot pickle it compiles in process."""
+    """Whether Inductor's SUBPROCESS mode used a subprocess. It compiles in process whatever it cannot pickle."""
     mode = sys.modules.get("torch._inductor.compile_fx_subproc")
     return mode is not None and mode._SubprocessFxCompile.process_pool.cache_info().currsize > 0
 
@@ -89,19 +94,19 @@ class Program:
         self.steps: list[dict[str, float]] = []
         self.marks = {"began": BEGAN, "torch": TORCH, "imported": IMPORTED, "built": time.monotonic()}
         self.function: Callable[..., torch.Tensor] = self.model
-        self.before: dict[str, float] = {}  # of torch's phases, before the first call
+        self.before: dict[str, float] = {}  # seconds of torch's phases before the first call
 
     def prepare(self) -> None:
-        """Make the callable. What has to be loaded or compiled for it belongs to the first call; imports do not."""
+        """Make the callable. Its loads and compiles count as part of the first call; imports do not."""
         spec, way = self.spec, self.spec["way"]
         if way in ("compile", "artifacts", "traced"):
             settings = {
                 "backend": "eager" if way == "traced" else "inductor",
-                # Not None: what is meant is one or the other, and not the second after the first.
+                # With None, the second step would become dynamic.
                 "dynamic": spec["shapes"] == "dynamic",
                 **({"mode": spec["mode"]} if spec.get("mode") and way != "traced" else {}),
             }
-            torch.compile(torch.nn.Identity(), **settings)  # imports Dynamo and what its backend needs
+            torch.compile(torch.nn.Identity(), **settings)  # imports Dynamo and its backend
             self.marks["dynamo"] = time.monotonic()
             if way == "artifacts":
                 with open(spec["path"], "rb") as file:
@@ -139,14 +144,14 @@ class Program:
         if self.optimizer is not None:
             self.optimizer.step()
         if self.device.type == "cuda":
-            torch.cuda.synchronize()  # a call returns when its kernels are launched
+            torch.cuda.synchronize()  # a call returns after its kernels are launched
         seconds = time.monotonic() - started
         ended = time.process_time()
         self.steps.append({"at": started, "s": seconds, "cpu_s": ended - cpu, "cpu_end_s": ended})
         return seconds
 
     def step_until_compiled(self) -> None:
-        """Steps until one has run nothing but artifacts; each says whether it has."""
+        """Run steps until one has called artifacts only. Sets ``compiled`` of each step."""
         before = reports()
         self.steps[0]["compiled"] = float(bool(before) and _compiled_by([], before))
         deadline = time.monotonic() + PENDING_LIMIT_S
@@ -161,7 +166,7 @@ class Program:
                 return
 
     def check(self) -> list[str]:
-        """What differs from eager."""
+        """Return the differences from eager."""
         found = []
         for inputs in self.inputs:
             results = []
@@ -185,7 +190,7 @@ class Program:
 
 
 def _compiled_by(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    """Whether, between two reports, artifacts were called and nothing else."""
+    """Whether only artifacts were called between two reports."""
     called = [
         sum(graph[name] for graph in after) - sum(graph[name] for graph in before)
         for name in ("calls_eager", "calls_compiled")
@@ -205,7 +210,7 @@ def main() -> None:
         precompiled.wait()
     else:
         program.step_until_compiled()
-    result["later"] = len(program.steps)  # the index of the first step of those asked for
+    result["later"] = len(program.steps)  # the index of the first requested step
     if spec.get("serve"):
         program.serve()
     for _ in range(spec.get("steps", 0)):
@@ -221,7 +226,7 @@ def main() -> None:
             file.write(saved[0] if saved else b"")
     if spec.get("check"):
         result["different"] = program.check()
-    # All that is no part of a start: the steps after the first, and this.
+    # CPU seconds that are not part of a start: of the steps after the first, and of this check.
     started = program.steps[0]["cpu_end_s"]
     result["aside_cpu_s"] = time.process_time() - started
     print(json.dumps(result), flush=True)

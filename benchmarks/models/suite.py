@@ -1,7 +1,7 @@
-"""The six models whose starts are measured (starts/), in the size that is quoted and in one for trying things out.
+"""The models whose starts are measured (starts/), each in full size and in a small size for trials.
 
-Random weights, no downloads, dropout 0 (eager and compiled code draw differently). The step is one call of a module
-that returns one tensor: the loss in training, the logits (or the predicted noise) in inference.
+Random weights, no downloads, dropout 0 (eager and compiled code draw different random numbers). A step is one call of a
+module that returns one tensor: the loss in training, the logits (or the predicted noise) in inference.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.models.zoo import Example, causal, classifier, images
 SIZES = ("full", "small")
 TASKS = ("training", "inference")
 SHAPES = ("static", "dynamic")
-# Of each step in turn. Never 1, for which Dynamo specializes.
+# Batch sizes of the steps, in turn. Never 1, which Dynamo specializes.
 BATCHES = {"static": (2,), "dynamic": (4, 2, 3)}
 LARGEST = 4
 LENGTH = 64
@@ -31,7 +31,7 @@ def gpt2(small: bool) -> Example:
 
 
 def demo(small: bool) -> Example:
-    """The model of examples/demo/train.py, whatever the size."""
+    """The model of examples/demo/train.py, which has one size."""
     return _gpt2(2048, 128, 4, 4, 256)
 
 
@@ -86,7 +86,7 @@ def unet(small: bool) -> Example:
 
 
 def llama_1b(small: bool) -> Example:
-    """The shape of Llama 3.2 1B, on texts of 512 tokens: for GPUs."""
+    """Llama 3.2 1B's shape on texts of 512 tokens, for GPUs."""
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2} if small else {
         "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
     }  # fmt: skip
@@ -98,7 +98,7 @@ def llama_1b(small: bool) -> Example:
 
 
 def resnet50(small: bool) -> Example:
-    """As torchvision's: for GPUs."""
+    """The same as torchvision's, for GPUs."""
     settings = {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 1]} if small else {}
     return images(
         transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=LARGEST,
@@ -107,7 +107,7 @@ def resnet50(small: bool) -> Example:
 
 
 def _encoder(small: bool, width: int, layers: int) -> dict[str, int]:
-    """The sizes of a stack of transformer layers."""
+    """Return the sizes of a stack of transformer layers."""
     width, layers = (128, 2) if small else (width, layers)
     return {
         "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers,
@@ -118,16 +118,17 @@ def _encoder(small: bool, width: int, layers: int) -> dict[str, int]:
 MODELS: dict[str, Callable[[bool], Example]] = {
     build.__name__: build for build in (gpt2, bert, llama, resnet, vit, unet)
 }
-# For measures that ask for them by name.
+# Models that a measure requests by name.
 FURTHER: dict[str, Callable[[bool], Example]] = {build.__name__: build for build in (demo, llama_1b, resnet50)}
-# Whose starts are measured on a GPU.
+# Models whose starts are measured on a GPU.
 ON_GPU = ("gpt2", "llama_1b", "resnet50")
 
 
 class Step(torch.nn.Module):
-    """One call of the model; its predictions, or their loss where there is a ``target``.
+    """One call of the model. Returns its predictions, or their loss if there is a ``target``.
 
-    The loss is computed here: HuggingFace's own logs a warning for some models, at which Dynamo breaks the graph.
+    The loss is computed here because HuggingFace's loss logs a warning for some models, and Dynamo breaks the graph
+    there.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -141,7 +142,7 @@ class Step(torch.nn.Module):
             return predicted
         if target.is_floating_point():
             return functional.mse_loss(predicted, target)
-        if predicted.ndim == 3:  # each token's successor
+        if predicted.ndim == 3:  # predict the next token
             return functional.cross_entropy(predicted[:, :-1].flatten(0, 1), target[:, 1:].flatten())
         return functional.cross_entropy(predicted, target)
 
@@ -149,7 +150,7 @@ class Step(torch.nn.Module):
 def build(
     name: str, size: str, task: str, shapes: str, device: torch.device = CPU
 ) -> tuple[Step, list[dict[str, Any]]]:  # fmt: skip
-    """The module and its inputs, one dict for each batch size in turn; the same in every process."""
+    """Return the module and its inputs, one dict for each batch size. They are the same in every process."""
     torch.manual_seed(0)
     example = {**MODELS, **FURTHER}[name](size == "small")
     step = Step(example.model).train(task == "training").to(device)

@@ -1,4 +1,4 @@
-"""A small U-Net as diffusion models have it: down and up blocks with skips, a time embedding, attention."""
+"""A small U-Net like those of diffusion models: down and up blocks with skips, a time embedding, attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 class UNet(nn.Module):
-    """Predicts the noise in a sample at a time step; with ``noise`` given, also the loss."""
+    """Predicts the noise in a sample at a time step. With ``noise``, also returns the loss."""
 
     def __init__(self, channels: int = 3, width: int = 32, depth: int = 2) -> None:
         super().__init__()

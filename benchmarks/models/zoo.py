@@ -1,7 +1,7 @@
-"""Architectures of different kinds from small configurations: random weights, no downloads, dropout 0.
+"""Small models of many architectures: random weights, no downloads.
 
-Dropout and other draws are off because eager and compiled code draw differently; everything else is as each
-architecture has it. Two layers, 32 to 64 wide, wherever the architecture leaves the choice.
+Dropout and other random draws are off, because eager and compiled code draw different numbers. Otherwise, each
+architecture keeps its defaults. Models have two layers, 32 to 64 wide, if the architecture allows it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.models.unet import UNet
 
 VOCABULARY, WIDTH, INNER, HEADS, LAYERS = 128, 64, 128, 2, 2
 BATCH, LENGTH, IMAGE, LABELS = 2, 16, 32, 4
-# Five times what most have: with two narrow layers, attention would be flat, and its gradients lost among rounding.
+# Five times the usual value. Otherwise, attention in two narrow layers is flat, and rounding hides its gradients.
 SPREAD = 0.1
 _SIZES: dict[str, Any] = {
     "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
@@ -27,7 +27,7 @@ _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 @dataclass(frozen=True)
 class Example:
-    """``inputs``: keyword arguments of a call; ``targets``: further ones in training, from which a loss comes."""
+    """``inputs``: keyword arguments of a call. ``targets``: further ones in training, for the loss."""
 
     model: torch.nn.Module
     inputs: dict[str, Any]
@@ -41,7 +41,7 @@ class Architecture:
     _build: Callable[[], Example]
 
     def build(self) -> Example:
-        """The same each time: weights and inputs from one seed."""
+        """Return a model whose weights and inputs come from one seed."""
         torch.manual_seed(0)
         return self._build()
 
@@ -59,7 +59,7 @@ def _architecture(kind: str) -> Callable[[Callable[[], Example]], Callable[[], E
 
 
 def _tokens(length: int = LENGTH, *, batch: int = BATCH, vocabulary: int = VOCABULARY) -> torch.Tensor:
-    # Above the special tokens, which some models look for.
+    # Skip the special tokens, which some models treat differently.
     return torch.randint(8, vocabulary, (batch, length))
 
 
@@ -75,7 +75,7 @@ def causal(
     length: int = LENGTH,
     **settings: Any,
 ) -> Example:
-    """A language model, and ``batch`` texts of ``length`` tokens, which it is to predict in training."""
+    """A language model, and ``batch`` texts of ``length`` tokens as inputs and labels."""
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     tokens = _tokens(length, batch=batch, vocabulary=vocabulary)
     built = model(config(**{"vocab_size": vocabulary, **special, **settings}))
@@ -99,7 +99,7 @@ def llama() -> Example:
 
 @_architecture("decoder")
 def mistral() -> Example:
-    # A window shorter than the sequence, so that it is there.
+    # The window is shorter than the sequence, so it has an effect.
     return causal(transformers.MistralForCausalLM, transformers.MistralConfig, num_key_value_heads=1,
                    sliding_window=8, **_LLAMA_LIKE)  # fmt: skip
 
@@ -151,7 +151,7 @@ def classifier(
     length: int = LENGTH,
     **settings: Any,
 ) -> Example:
-    """A classifier of texts, and ``batch`` of them, each second one of half the length."""
+    """A text classifier, and ``batch`` texts; each second one has half the length."""
     tokens = _tokens(length, batch=batch, vocabulary=vocabulary)
     mask = torch.ones_like(tokens)
     mask[1::2, length // 2 :] = 0
@@ -223,7 +223,7 @@ def bart() -> Example:
 
 
 def images(model: type, config: type, *, size: int = IMAGE, batch: int = BATCH, **settings: Any) -> Example:
-    """A classifier of images, and ``batch`` of them, ``size`` by ``size``."""
+    """An image classifier, and ``batch`` images of ``size`` by ``size``."""
     built = model(config(**{"num_labels": LABELS, **settings}))
     labels = torch.arange(batch) % LABELS
     return Example(built, {"pixel_values": torch.randn(batch, 3, size, size)}, {"labels": labels})
@@ -242,7 +242,7 @@ def vit() -> Example:
 @_architecture("vision transformer")
 def deit() -> Example:
     made = images(transformers.DeiTForImageClassification, transformers.DeiTConfig, **_VIT_LIKE)
-    # Zeros at first: a vector without variance, from which a layer norm (eps 1e-12) makes gradients of a million times.
+    # They start as zeros. Layer norm (eps 1e-12) of a vector without variance scales gradients by a million.
     embeddings = made.model.deit.embeddings
     for parameter in (embeddings.cls_token, embeddings.position_embeddings):
         torch.nn.init.normal_(parameter, std=SPREAD)
@@ -271,7 +271,7 @@ def resnet() -> Example:
 
 @_architecture("convolution")
 def convnext() -> Example:
-    # The layers' own scale is 1e-6 at first, which would hide what they compute.
+    # The initial layer scale of 1e-6 would hide the layers' results.
     return images(transformers.ConvNextForImageClassification, transformers.ConvNextConfig, num_stages=2,
                    hidden_sizes=[32, 64], depths=[1, 1], layer_scale_init_value=0.5)  # fmt: skip
 
@@ -280,8 +280,8 @@ def convnext() -> Example:
 def mobilenet_v2() -> Example:
     made = images(transformers.MobileNetV2ForImageClassification, transformers.MobileNetV2Config, size=64, batch=8,
                    image_size=64, depth_multiplier=0.25, classifier_dropout_prob=0.0)  # fmt: skip
-    # In double precision: of its many values some lie so near to ReLU6's kinks that rounding decides about gradients.
-    # In single precision eager is as far from the truth as any compile of it, and farther than all tolerances.
+    # Double precision: some values lie so close to ReLU6's kinks that rounding changes the gradients. In single
+    # precision, eager is as inaccurate as compiled code, and both exceed all tolerances.
     return Example(made.model.double(), {"pixel_values": made.inputs["pixel_values"].double()}, made.targets)
 
 
@@ -328,6 +328,6 @@ def clip() -> Example:
         projection_dim=32,
     )  # fmt: skip
     tokens = _tokens()
-    tokens[:, -1] = 3  # where the text's embedding is taken
+    tokens[:, -1] = 3  # the model takes the text's embedding at this token
     inputs = {"input_ids": tokens, "pixel_values": torch.randn(BATCH, 3, IMAGE, IMAGE)}
     return Example(transformers.CLIPModel(config), inputs, {"return_loss": True})

@@ -1,1 +1,1 @@
-"""Every operator that torch has samples for (OpInfo, in torch's wheel), through the daemon: `make operators`."""
+"""Compiles every operator that torch has samples for (OpInfo, in torch's wheel) by the daemon: `make operators`."""

@@ -1,9 +1,11 @@
-"""The process that runs operators, some at once in one function: eager, then compiled, forward and backward.
+"""Runs operators eager and compiled, forward and backward, several of them in one compiled function.
 
-Usage: python -m benchmarks.operators.program SPEC, a JSON object: ``groups``, a list of lists of rows. Prints a line of
-JSON before each group ({"begun": group}) and one for each row after it. A group that ends with an error, or has a graph
-that no worker compiled, is halved until that is said of one row. A row that differs among others is run again alone
-("among": how it differed there). Random numbers are torch's own (``fallback_random``), so that results can be compared.
+Usage: python -m benchmarks.operators.program SPEC. SPEC is a JSON object: ``groups``, a list of lists of rows. Prints a
+JSON line before each group ({"begun": group}) and one for each of its rows.
+
+If a group fails, or if no worker compiled one of its graphs, it is halved until a single row fails. A row that differs
+from eager in a group runs again alone; ``among`` is its difference in the group. With ``fallback_random``, both sides
+draw torch's random numbers, so results are comparable.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ import torch
 import precompiled
 from benchmarks.operators.samples import UNINITIALISED, Row, Sample
 
-# As in torch's test of Inductor: beyond what assert_close allows, since sums are taken in another order.
+# As in torch's test of Inductor; wider than assert_close's, because sums are in another order.
 TOLERANCE = {torch.float16: (1e-2, 2e-2), torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4)}
 
-# What is called, with its arguments.
+# Functions to call, with their arguments.
 Calls = list[tuple[Any, tuple[Any, ...], dict[str, Any]]]
 
-# What is compiled at once: rows, their samples, and what eager gives.
+# Rows that are compiled together: each with its sample and eager's result.
 Run = Sequence[tuple[Row, Sample, Any]]
 
 Answer = dict[str, Any]  # state: "no sample", "equal", "different", "error"; why, graphs, reasons, messages, among
@@ -41,7 +43,7 @@ def main() -> None:
         for row in group:
             try:
                 samples.append((tuple(row), Sample(tuple(row))))
-            except Exception as error:  # noqa: BLE001 - of OpInfo, for this dtype
+            except Exception as error:  # noqa: BLE001 - OpInfo may fail for this dtype
                 print(json.dumps({"row": row, "state": "no sample", "why": _line(error)}), flush=True)
         for found in _examine(samples):
             print(json.dumps(found), flush=True)
@@ -53,7 +55,7 @@ def _examine(samples: Sequence[tuple[Row, Sample]]) -> list[Answer]:
     for row, sample in samples:
         try:
             run.append((row, sample, _run([sample], _calls(1))[0]))
-        except Exception as error:  # noqa: BLE001 - eager itself does not take it
+        except Exception as error:  # noqa: BLE001 - eager itself may reject the sample
             answers.append({"row": row, "state": "no sample", "why": _line(error)})
     return answers + _settled(run)
 
@@ -79,7 +81,7 @@ def _alone(item: tuple[Row, Sample, Any], among: Answer) -> Answer:
 
 
 def _compiled(run: Run) -> list[Answer]:
-    """Each row's answer; the graphs of all are counted with the first one."""
+    """Return each row's answer. The first answer has the graphs of all rows."""
     torch._dynamo.reset()
     known = len(precompiled.report())
     results: Any = None
@@ -87,7 +89,7 @@ def _compiled(run: Run) -> list[Answer]:
     try:
         compiled = torch.compile(_calls(len(run)), options={"fallback_random": True})
         results = _run([sample for _row, sample, _expected in run], compiled)
-    except Exception:  # noqa: BLE001 - told as the rows' answer
+    except Exception:  # noqa: BLE001 - it is the rows' answer
         error = traceback.format_exc()
     graphs = precompiled.report()[known:]
     reasons = [graph.reason or graph.state for graph in graphs if graph.source not in ("hit", "swap")]
@@ -104,9 +106,9 @@ def _compiled(run: Run) -> list[Answer]:
 
 
 def _calls(number: int) -> Callable[[Calls], list[Any]]:
-    """A function that makes so many calls, one after the other.
+    """Return a function that makes ``number`` calls, one after the other.
 
-    Not in a loop: where a call breaks the graph in one, Dynamo leaves the whole function alone.
+    The calls are not in a loop: if a call in a loop breaks the graph, Dynamo skips the whole function.
     """
     lines = (f" r{n} = calls[{n}][0](*calls[{n}][1], **calls[{n}][2])\n" for n in range(number))
     scope: dict[str, Any] = {}
@@ -116,7 +118,7 @@ def _calls(number: int) -> Callable[[Calls], list[Any]]:
 
 
 def _run(samples: Sequence[Sample], call: Callable[[Calls], list[Any]]) -> list[Any]:
-    """For each sample its outputs and gradients."""
+    """Return the outputs and gradients of each sample."""
     copies = [_copied(sample) for sample in samples]
     torch.manual_seed(1)
     pairs = list(zip(samples, copies, strict=True))
@@ -150,7 +152,7 @@ def _difference(found: Any, expected: Any, *, values: bool) -> str:
         return f"{len(left)} results, eager has {len(right)}"
     for one, other in zip(left, right, strict=True):
         if other is None and isinstance(one, torch.Tensor) and not one.any():
-            continue  # an input that the result does not depend on: compiled code gives zeros, with plain as well
+            continue  # the result does not depend on this input: compiled code returns zeros, also without precompiled
         if not isinstance(other, torch.Tensor):
             if repr(one) != repr(other):
                 return f"{one!r}, eager has {other!r}"

@@ -14,7 +14,7 @@ import torch
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "bool")
 
-# What these give is whatever was in the memory: only the form of it is compared.
+# Their results are uninitialised memory, so only shape, strides and dtype are compared.
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 
 # operator (with its variant), dtype
@@ -23,7 +23,7 @@ Row = tuple[str, str]
 
 @functools.cache
 def operators() -> dict[str, Any]:
-    """OpInfo objects by name; some seconds at the first call."""
+    """Return OpInfo objects by name. The first call takes some seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
@@ -31,7 +31,7 @@ def operators() -> dict[str, Any]:
 
 
 def rows(dtypes: tuple[str, ...] = DTYPES) -> list[Row]:
-    """All operators with each dtype that they take on the CPU, those of one dtype together."""
+    """Return all operators with each dtype that they support on the CPU, grouped by dtype."""
     return [
         (name, dtype)
         for dtype in dtypes
@@ -41,10 +41,10 @@ def rows(dtypes: tuple[str, ...] = DTYPES) -> list[Row]:
 
 
 class Sample:
-    """The first sample of an operator, as in torch's test: what is called with it, and what gets a gradient."""
+    """The first sample of an operator, as in torch's test. Inputs of a differentiable operator require gradients."""
 
     def __init__(self, row: Row) -> None:
-        """Raises what OpInfo raises where it has no sample."""
+        """Raises OpInfo's exception if OpInfo has no sample."""
         op, dtype = operators()[row[0]], getattr(torch, row[1])
         torch.manual_seed(0)
         differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")

@@ -1,7 +1,7 @@
-"""Every operator that torch has samples for: is it compiled by the daemon, and equal to eager?
+"""For every operator that torch has samples for: does the daemon compile it, and does it equal eager?
 
-`make operators` (`python -m benchmarks.operators`); about an hour on 2 cores. The exit status is 1 when a row differs
-from eager and plain torch.compile's does not, or of more than 1 % of the rows a graph was compiled in the client.
+`make operators` (`python -m benchmarks.operators`) takes about an hour on 2 cores. Exits 1 if a row differs from eager
+while plain torch.compile's does not, or if the client compiled a graph of more than 1 % of the rows.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from benchmarks.harness.table_command import Report, add_every, add_files, add_o
 from benchmarks.operators import samples
 from benchmarks.operators.samples import Row
 
-IN_PROCESS = 0.01  # of all rows, at most
-# Rows in one function, so in one graph where nothing breaks it; and what no group takes on a loaded machine.
+IN_PROCESS = 0.01  # largest share of rows that the client compiles
+# Rows in one function (one graph unless a row breaks it); seconds, far above a group's time on a loaded machine.
 GROUP, GROUP_LIMIT_S = 24, 1800.0
 CLIENTS = 2
 
 Answer = dict[str, Any]  # of program.py
 
-# Equal alone, and not in a function with other rows.
+# Equal to eager alone, but not in a function with other rows.
 AMONG = "different among others"
 WRONG = (AMONG, "different", "error", "died")
 
 
 @dataclass
 class Found:
-    """What became of all rows."""
+    """The results of all rows."""
 
     answers: dict[Row, Answer] = field(default_factory=dict)
-    plain: dict[Row, Answer] = field(default_factory=dict)  # of those that were not equal
+    plain: dict[Row, Answer] = field(default_factory=dict)  # plain torch.compile's answers for wrong rows
 
     def states(self) -> dict[str, int]:
-        """How many rows are in which state: "equal", "as plain", "no sample", or one of WRONG."""
+        """Return how many rows have each state: "equal", "as plain", "no sample", or one of WRONG."""
         return dict(Counter(self.state(row) for row in self.answers))
 
     def state(self, row: Row) -> str:
@@ -52,7 +52,7 @@ class Found:
         return "as plain" if same else state
 
     def graphs(self) -> tuple[int, dict[str, int]]:
-        """All graphs, and those that no worker compiled, by reason."""
+        """Return the number of graphs, and of those that no worker compiled, by reason."""
         shown = [answer for row, answer in self.answers.items() if self.state(row) != "no sample"]
         reasons = Counter(reason for answer in shown for reason in answer.get("reasons", ()))
         return sum(answer.get("graphs", 0) for answer in shown), dict(reasons)
@@ -64,7 +64,7 @@ class Found:
         return {"rows": list(self.answers.values()), "plain": list(self.plain.values())}
 
     def read(self, told: Mapping[str, Sequence[Answer]]) -> None:
-        """Add what ``as_json`` gave."""
+        """Add a result of ``as_json``."""
         for kind, answers in (("rows", self.answers), ("plain", self.plain)):
             answers.update({(answer["row"][0], answer["row"][1]): answer for answer in told[kind]})
 
@@ -72,7 +72,7 @@ class Found:
         return [row for row in self.answers if self.state(row) in WRONG]
 
     def in_process(self) -> dict[str, list[Row]]:
-        """The rows of which no worker compiled some graph, by reason."""
+        """Return, by reason, the rows with a graph that no worker compiled."""
         found: dict[str, list[Row]] = {}
         for row, answer in self.answers.items():
             for reason in dict.fromkeys(answer.get("reasons", ())):
@@ -86,7 +86,7 @@ def _state(answer: Answer) -> str:
 
 
 def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
-    """``found``: gets the answers as they come. What it has is not run again, but for what was not run plain."""
+    """Run the rows that ``found`` lacks, and wrong ones that plain torch.compile did not run. Returns ``found``."""
     found = Found() if found is None else found
     for row in found.wrong():
         if row not in found.plain:
@@ -115,7 +115,7 @@ def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
                 for done in clients.map(some, range(CLIENTS)):
                     del done
             except BaseException:
-                interrupted.set()  # or the clients would go on to their ends first
+                interrupted.set()  # otherwise each client would first run all its groups
                 raise
         again: list[list[Row]] = []
         for row in found.wrong():
@@ -128,7 +128,7 @@ def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
 
 
 def _run(host: Host, groups: list[list[Row]], name: str, say: Say, *, hook: bool) -> Iterator[tuple[Row, Answer]]:
-    """The answers for all rows, by one process; by another one from where a process died."""
+    """Yield the answers of all rows. If the process dies, another one continues."""
     waiting, log, done = list(groups), host.root / f"{name}.log", 0
     while waiting:
         begun: list[Row] = waiting[0]

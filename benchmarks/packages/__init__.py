@@ -1,1 +1,1 @@
-"""Packages beside tracing and beside plain torch.compile (`make bench-packages`, `make architectures-packages`)."""
+"""Packages next to tracing and to plain torch.compile (`make bench-packages`, `make architectures-packages`)."""

@@ -1,4 +1,4 @@
-"""(p) The first call of a process that has a package, beside plain torch.compile's warm start; what recording costs."""
+"""(p) The first call of a process with a package next to torch.compile's warm start, and the cost of recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def first_call(quick: bool, say: Say) -> list[float]:
     with fresh_host() as our_host, fresh_host() as plain_host:
         our_host.start_daemon()
         our_host.run(spec, hook=True, extra=ON)
-        our_host.run(spec, hook=True, extra=ON)  # what followed the swap is recorded as well
+        our_host.run(spec, hook=True, extra=ON)  # also records the graphs that follow the swap
         plain_host.run(spec, hook=False)
         say("both caches are filled")
 
@@ -35,9 +35,9 @@ def first_call(quick: bool, say: Say) -> list[float]:
 
 
 def recording(quick: bool, say: Say) -> list[float]:
-    """GPT-2 training: the first call of a process that records packages, over that of one that does not.
+    """GPT-2 training: the first call of a process that records packages, divided by that of one that does not.
 
-    Dynamo traces in both, and the artifacts are there.
+    Dynamo traces in both, and the artifacts exist.
     """
     spec = (QUICK if quick else FULL).spec(pending="wait", steps=2)
     with fresh_host() as host:
@@ -55,7 +55,7 @@ def recording(quick: bool, say: Say) -> list[float]:
 
 
 def measure_in_turns(sample: Callable[[str], float], sides: tuple[str, str], quick: bool, say: Say) -> list[float]:
-    """The first side's seconds over the second's, in pairs whose order changes each time."""
+    """Return ratios of the first side's seconds to the second's, in pairs whose order alternates."""
     ratios = []
     for number in range(2 if quick else 7):
         seconds = {side: sample(side) for side in (sides if number % 2 else reversed(sides))}

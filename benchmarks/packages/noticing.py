@@ -1,4 +1,4 @@
-"""What it costs to notice the functions that Dynamo calls while it traces (packages/dynamo/native_calls.py)."""
+"""The cost of noticing the functions that Dynamo calls while it traces (packages/dynamo/native_calls.py)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ LAYERS = {False: 6, True: 1}
 
 
 def noticing(quick: bool, say: Say) -> list[float]:
-    """CPU seconds of Dynamo's trace of a GPT-2 with calls noticed from the beginning, over those of one without.
+    """CPU seconds of Dynamo's trace of a GPT-2 that notices calls from its beginning, divided by those of one that does
+    not.
 
-    CPython 3.12 and newer watch each trace so. Before, only a trace that meets an enum with functions, a metaclass of
-    the program's or the like is watched: there the ratio is what such a trace pays.
+    CPython 3.12 and newer watch each trace. Older versions only watch a trace that meets, for example, an enum with
+    functions or a metaclass of the program. For these versions, the ratio is the cost of such a trace.
     """
     import torch
 
     from precompiled.packages.dynamo import native_calls
 
     trace = _tracer(torch, LAYERS[quick])
-    trace()  # imports, and what Dynamo keeps for a process
+    trace()  # imports modules and fills Dynamo's caches
 
     def sample(side: str) -> float:
         native_calls.FROM_THE_BEGINNING = side == "noticed"

@@ -1,7 +1,7 @@
-"""One architecture in a process of its own: eager, then compiled, and what Dynamo and packages did meanwhile.
+"""Runs one architecture eager and compiled, and prints what Dynamo and packages did as a JSON line.
 
-Usage: python -m benchmarks.packages.program SPEC, a JSON object: ``architecture``, ``task``. Prints a line of JSON.
-precompiled is switched on from outside.
+Usage: python -m benchmarks.packages.program SPEC. SPEC is a JSON object: ``architecture``, ``task``. The caller enables
+precompiled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.harness.state import counted
 from benchmarks.models.compare import differences, step
 from benchmarks.models.zoo import ARCHITECTURES
 
-STEPS = 2  # the second call must be served as well, without a recompile
+STEPS = 2  # the second call must be served without a recompile
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Packages: a table of architectures, and the first call of the second process beside plain torch.compile's warm start.
+"""Packages: a table of architectures, and the second process's first call next to plain torch.compile's warm start.
 
 `python -m benchmarks.packages` (the table), `... --first-call`, `... --recording`, `... --noticing` (the measures).
-Exit status 1 when a row is not as it should be (a frame was traced in the second process, or something differs from
-eager), or the goal is missed.
+Exits 1 if a row is not right (a frame was traced in the second process, or a value differs from eager), or if the goal
+is missed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from benchmarks.packages.noticing import noticing
 
 @dataclass
 class Row(ArchitectureRow, MeasuredRow):
-    """It is recorded by one process, used by the next, compared by a third."""
+    """One process records the package, the next one uses it, a third one compares it."""
 
-    frames: int = 0  # those that Dynamo met in the first process
+    frames: int = 0  # frames that Dynamo met in the first process
     compiled: int = 0
     traced: int = 0  # frames in the second process
-    audited: int = 0  # frames that the third process traced, with the same result as the package's
+    audited: int = 0  # frames that the third process traced with the same result as the package
     guards: int = 0
-    first_s: float = 0.0  # the first call in the second process
-    traced_s: float = 0.0  # the same with packages off: the artifacts are there, Dynamo traces
+    first_s: float = 0.0  # seconds of the first call in the second process
+    traced_s: float = 0.0  # the same with packages off: the artifacts exist, Dynamo traces
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -66,7 +66,7 @@ def _examine(host: Host, row: Row) -> None:
     row.frames = len(first["functions"])
     row.compiled = sum(bool(function["guards"]) for function in first["functions"])
     row.guards = sum(function["guards"] for function in first["functions"])
-    # Dynamo's own counters: of frames, and of graphs.
+    # Dynamo's counters of frames and of graphs.
     row.traced = second["traced"] + second["graphs"]
     row.audited = sum(function["state"] == "audited" for function in third["functions"])
     row.different = [*first["different"], *second["different"]]

@@ -1,6 +1,6 @@
-"""Programs of others (`make programs`): what libraries' users write, run three times with precompiled switched on."""
+"""Programs that use other libraries (`make programs`), each run three times with precompiled."""
 
-from benchmarks.programs import graphs, images, language, loops, science, services, tools  # noqa: F401 - they fill it
+from benchmarks.programs import graphs, images, language, loops, science, services, tools  # noqa: F401 - they register the programs
 from benchmarks.programs.registry import PROGRAMS, Program
 
 __all__ = ["PROGRAMS", "Program"]

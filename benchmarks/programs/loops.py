@@ -1,4 +1,4 @@
-"""Programs of libraries that run the loop themselves, or bring what goes around a model."""
+"""Programs of libraries that run the training loop or extend it."""
 
 from __future__ import annotations
 

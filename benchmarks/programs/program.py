@@ -1,8 +1,8 @@
-"""The process that runs one program of the table: its steps, and what precompiled says of them.
+"""Runs the steps of one program of the table, and prints precompiled's reports as a JSON line.
 
-Usage: python -m benchmarks.programs.program SPEC, a JSON object: ``name``; ``values``, the file for what each step
-gave; ``wait``, whether to wait after a step for graphs that are pending; ``eager_steps``, how many steps run eager
-before torch.compile has an effect. Prints a line of JSON. precompiled is switched on from outside, if at all.
+Usage: python -m benchmarks.programs.program SPEC. SPEC is a JSON object: ``name``; ``values``, the file for the results
+of each step; ``wait``, whether to wait for pending graphs after each step; ``eager_steps``, the number of steps before
+torch.compile has an effect. The caller may enable precompiled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-import torch._inductor.compile_fx  # as the first call of torch.compile does, in all ways: two thirds of a small step
+import torch._inductor.compile_fx  # the first call of torch.compile imports it: two thirds of a small step
 
 from benchmarks.harness import state
 from benchmarks.programs import PROGRAMS
@@ -45,7 +45,7 @@ def main() -> None:
     states = [state.counted(), *others]
     found = {
         "seconds": seconds,
-        "first_s": first_s,  # the first step since torch.compile was first called: imports and a model come before
+        "first_s": first_s,  # from the first call of torch.compile, without imports and the making of the model
         "waited": waited,
         "traced": sum(one["traced"] for one in states),
         "reports": [report for one in states for report in one["reports"]],
@@ -55,12 +55,12 @@ def main() -> None:
 
 
 def _asked(name: str) -> list[Any]:
-    """What a function of state.py returns in the program's other processes."""
+    """Call a function of state.py in the program's other processes and return the results."""
     return [answer for ask in ELSEWHERE for answer in ask(state.__name__, name)]
 
 
 def _noted_compiles() -> list[float]:
-    """When torch.compile is called, from now on."""
+    """Return a list that gets the time of each later call of torch.compile."""
     compile, calls = torch.compile, []
 
     def noted(*args: Any, **kwargs: Any) -> Any:

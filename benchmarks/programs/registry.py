@@ -1,8 +1,8 @@
-"""What a program of the table is: a function that goes through the steps of one, and yields what each step gave.
+"""The registry of programs. A program is a function that yields the results of each of its steps.
 
-A program is written as its library's own documentation writes it: it calls ``torch.compile`` or lets the library do so,
-and knows nothing of precompiled. Sizes are small and weights random; what draws random numbers in a step is switched
-off, since eager and compiled code draw differently.
+It is written as in its library's documentation: it calls ``torch.compile`` or lets the library do so, and does not
+mention precompiled. Sizes are small and weights random. A step draws no random numbers, because eager and compiled code
+draw different ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-# By name: what a step computed. Names that begin with "gradient" set the noise level (models/compare.py).
+# Results of a step, by name. Names that begin with "gradient" set the noise level (models/compare.py).
 Values = Mapping[str, torch.Tensor | None]
 Steps = Callable[[], Iterator[Values]]
 STEPS = 3
@@ -21,7 +21,7 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Program:
-    """``library``: whose program it is; ``needs``: the modules that have to be there to run it."""
+    """``library``: the library that the program uses. ``needs``: the modules that it imports."""
 
     name: str
     library: str
@@ -35,18 +35,18 @@ class Program:
 
 PROGRAMS: dict[str, Program] = {}
 
-# Calls a function, by its module and name, in each process that runs the program's compiled code for it.
+# Calls a function, given by module and name, in each other process that runs the program's compiled code.
 Ask = Callable[[str, str], Sequence[Any]]
 ELSEWHERE: list[Ask] = []
 
 
 def elsewhere(ask: Ask) -> None:
-    """The program's compiled code runs in the processes that ``ask`` reaches, beside the one with the steps."""
+    """Register ``ask``, which reaches the other processes that run the program's compiled code."""
     ELSEWHERE.append(ask)
 
 
 def program(library: str, *needs: str) -> Callable[[Steps], Steps]:
-    """Put a function into the table; its name is the program's. ``needs``: modules other than the library's own."""
+    """Register a function as the program of its name. ``needs``: modules other than ``library``."""
 
     def register(steps: Steps) -> Steps:
         PROGRAMS[steps.__name__] = Program(steps.__name__, library, (library, *needs), steps)
@@ -62,7 +62,7 @@ def trained(
     of: Callable[[torch.nn.Module], torch.optim.Optimizer] | None = None,
     steps: int = STEPS,
 ) -> Iterator[dict[str, Any]]:
-    """The usual loop: each step's loss and gradients. ``loss_of`` calls the compiled model; ``of``: the optimizer."""
+    """Train; yield each step's loss and gradients. ``loss_of`` calls the compiled model; ``of`` makes the optimizer."""
     optimizer = of(model) if of else torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()

@@ -1,7 +1,8 @@
-"""Programs of others, three times each: is every graph served, what is traced again, is it equal to eager?
+"""Programs that use other libraries, run three times: is each graph served, what is traced again, are values equal to
+eager's?
 
-`make programs` (`python -m benchmarks.programs`). The exit status is 1 when a program differs from eager (and from
-plain torch.compile), or ends with an error, or fewer than 99 % of all graphs were served.
+`make programs` (`python -m benchmarks.programs`). Exits 1 if a program differs from eager and from plain torch.compile,
+if it fails, or if fewer than 99 % of all graphs are served.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from benchmarks.models.compare import compare_steps
 from benchmarks.programs import PROGRAMS
 
 PAGE = "reference/coverage.md"
-SERVED = 0.99  # of all graphs, at least
+SERVED = 0.99  # smallest share of all graphs
 RUNS = ("first", "second", "third")
-_KILLED = re.compile(r"ended with -\d+")  # by a signal
+_KILLED = re.compile(r"ended with -\d+")  # ended by a signal
 
 
 @dataclass
 class Row(ServedRow):
-    """One program. Its runs: nothing cached, the next process, the one after that."""
+    """One program. Its first run starts with empty caches; the next two are later processes."""
 
     name: str
     library: str
     about: str
-    absent: tuple[str, ...] = ()  # modules without which it was not run
-    packages: list[int] = field(default_factory=list)  # of the graphs, not even traced
+    absent: tuple[str, ...] = ()  # missing modules; if there are any, the program does not run
+    packages: list[int] = field(default_factory=list)  # number of graphs from packages, which are not traced
 
     @property
     def equal(self) -> bool:
-        """As far as plain torch.compile is: it may die of the code that Inductor makes of it."""
+        """Whether the values equal eager's, or differ (or crash) just as with plain torch.compile."""
         return self.as_plain if self.error else not self.different
 
     @property
     def right(self) -> bool:
-        """Equal, and every graph served in every run that came to its end."""
+        """Whether the values are equal, and every graph was served in each run that ended normally."""
         return self.equal and self.graphs == self.served and (bool(self.error) or min(self.graphs, default=0) > 0)
 
     def cells(self) -> list[str]:
@@ -71,7 +72,7 @@ HEADERS = [
 
 
 def examine(names: Sequence[str], say: Say) -> list[Row]:
-    """All programs by one daemon, two at a time: most of their seconds are imports."""
+    """Run all programs with one daemon, two at a time, because imports take most of the time."""
     rows = []
     for name in names:
         program = PROGRAMS[name]
@@ -99,21 +100,21 @@ def _compare(host: Host, row: Row) -> None:
         row.packages.append(sum(is_served(report) and report["source"] == "package" for report in found["reports"]))
         row.different += [f"{run} run, {text}" for text in compare_steps(results[run], expected)]
     if row.different:
-        # Compiled code may differ from eager by more than rounding where eager itself is no measure (chaos, ties).
+        # Compiled code may differ from eager by more than rounding if eager is unstable (chaos, ties).
         _, plain = _run(host, row, "plain")
         if compare_steps(plain, expected):
             _, swapped = _run(host, row, "swapped", eager_steps=1)
             row.different = [
                 text
                 for values in results.values()
-                if compare_steps(values, swapped)  # as the first run: eager, then compiled
+                if compare_steps(values, swapped)  # a first run is eager, then compiled, like this one
                 for text in compare_steps(values, plain)
             ]
             row.as_plain = not row.different
 
 
 def _dies(host: Host, row: Row) -> bool:
-    """Whether the program is ended by a signal with plain torch.compile, too: Inductor's code may be what ends it."""
+    """Whether a signal ends the program with plain torch.compile too: Inductor's code may crash it."""
     try:
         _run(host, row, "plain")
     except BenchmarkError as error:
@@ -125,7 +126,7 @@ def _run(
     host: Host, row: Row, run: str, variables: Mapping[str, str] | None = None, *, hook: bool = False,
     eager_steps: int = 0,
 ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
-    """What the process says, and what its steps gave."""
+    """Return what the process printed, and the results of its steps."""
     file = host.root / f"{row.name}-{run}.pt"
     spec = {"name": row.name, "values": str(file), "wait": hook, "eager_steps": eager_steps}
     found = host.run(spec, hook=hook, extra={**(variables or {}), **host.temporary()}, program="programs.program")

@@ -1,4 +1,4 @@
-"""Programs of libraries that stand around a model: settings, tests, records, and what watches or patches torch."""
+"""Programs of libraries around a model: settings, tests, experiment logs, and tools that watch or patch torch."""
 
 from __future__ import annotations
 

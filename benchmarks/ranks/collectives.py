@@ -1,4 +1,4 @@
-"""Collectives that the compiled code itself has."""
+"""Collectives inside the compiled code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KIND = "collectives"
 
 
 class _Summed(torch.nn.Module):
-    """Half of a layer's columns on each of two ranks; ``how`` sums what they give, over ``group``."""
+    """Each of two ranks has half of a layer's columns; ``how`` sums their results over ``group``."""
 
     def __init__(self, how: Any, group: Any = None) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def _added(x: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 class _Reduce(torch.autograd.Function):
-    """As Megatron's layers sum what ranks have: all-reduce forward, nothing backward."""
+    """The sum of Megatron's layers: all-reduce in the forward, identity in the backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -139,7 +139,7 @@ def reordered() -> Iterator[Values]:
 
 
 def _sharded_weights(settings: dict[str, Any]) -> Iterator[Values]:
-    """As SimpleFSDP does it: each rank holds half of each weight's rows."""
+    """Like SimpleFSDP: each rank holds half of each weight's rows."""
 
     class Layers(torch.nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One model on each rank, each with its own part of a batch."""
+"""Data parallelism: each rank has the whole model and its own part of the batch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One rank of many, without the others: torch's fake process group sends nothing, and answers at once.
+"""Runs one rank of many without the others: torch's fake process group sends nothing and returns at once.
 
-Usage: python -m benchmarks.ranks.fake SPEC, a JSON object: ``rank``, ``world``. Prints what became of its graphs.
+Usage: python -m benchmarks.ranks.fake SPEC. SPEC is a JSON object: ``rank``, ``world``. Prints the graphs' reports.
 """
 
 from __future__ import annotations

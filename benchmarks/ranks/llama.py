@@ -1,4 +1,4 @@
-"""A Llama-shaped model on a mesh of two dimensions, made as torchtitan makes its own, in its order."""
+"""A Llama-shaped model on a two-dimensional mesh, parallelized in torchtitan's order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Attention(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         rows, length = x.shape[:2]
-        # As many heads as this rank has.
+        # This rank has only its share of the heads.
         query, key, value = (
             layer(x).view(rows, length, -1, WIDTH // HEADS) for layer in (self.wq, self.wk, self.wv)
         )
@@ -41,7 +41,7 @@ class Attention(torch.nn.Module):
 
 
 def _turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
-    """Rotary embeddings."""
+    """Apply rotary embeddings."""
     cosine, sine = (part[: x.shape[1], None, :] for part in (turns.cos(), turns.sin()))
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
@@ -89,10 +89,10 @@ class Llama(torch.nn.Module):
 
 
 def parallelized(mesh: DeviceMesh) -> Llama:
-    """As torchtitan does it: tensor parallel, each block compiled, fully_shard.
+    """Parallelize as torchtitan does: tensor parallel, compile each block, fully_shard.
 
-    Without checkpoints, which lie between the first two there: in torch 2.13 a compiled block that is checkpointed, and
-    has DTensors, raises in its first forward (a DeviceMesh is among the tensors that AOTAutograd saves).
+    Torchtitan's checkpoints, between the first two, are left out. In torch 2.13, the first forward of a compiled and
+    checkpointed block with DTensors raises, because AOTAutograd saves a DeviceMesh among its tensors.
     """
     torch.manual_seed(0)
     model = Llama()
@@ -126,7 +126,7 @@ def steps(tensor_parallel: int) -> Iterator[Values]:
     world = dist.get_world_size()
     mesh = init_device_mesh("cpu", (world // tensor_parallel, tensor_parallel), mesh_dim_names=("dp", "tp"))
     model = parallelized(mesh)
-    number = mesh["dp"].get_local_rank()  # ranks of one tensor-parallel group have the same tokens
+    number = mesh["dp"].get_local_rank()  # all ranks of a tensor-parallel group have the same tokens
 
     def loss(step: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(1000 * step + number)

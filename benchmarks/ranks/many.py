@@ -1,10 +1,10 @@
-"""What 64 ranks cost: CPU seconds of compiling, beside those of one rank.
+"""CPU seconds that 64 ranks spend on compiling, relative to one rank.
 
-`python -m benchmarks.ranks.many` (a part of `make bench-ranks`). Each rank is a process that believes in 63 others
-(torch's fake process group, which sends nothing), of a Llama in tensor parallel over eight ranks and fully_shard over
-eight of these. As many at a time as there are cores. What is counted is all that came of them but themselves: daemon,
-workers and compilers. The exit status is 1 when 64 ranks take more than 1.1 times what one takes, or a graph was not
-served.
+`python -m benchmarks.ranks.many` (a part of `make bench-ranks`). Each rank is a process in torch's fake process group
+of 64, which sends nothing. A Llama is tensor parallel over eight ranks and fully_shard over eight such groups. As many
+ranks run at a time as there are cores. The figure includes the daemon, workers and compilers, not the ranks.
+
+Exits 1 if 64 ranks take more than 1.1 times the CPU seconds of one rank, or if a graph was not served.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def main() -> int:
 
 
 def _compiling(number: int) -> tuple[float, int, int]:
-    """CPU seconds; graphs of all ranks, which must all be served; their keys."""
+    """Return CPU seconds, and the number of graphs and of keys. Raises BenchmarkError if a graph was not served."""
     with fresh_host() as host:
-        # Ranks that lie as far apart as they can.
+        # Spread the ranks as far apart as possible.
         specs = [{"rank": rank * WORLD // number, "world": WORLD} for rank in range(number)]
         extra = {"OMP_NUM_THREADS": "1", "PRECOMPILED_MODE": "wait"}
         command = host.command({}, hook=True, extra=extra, program="ranks.fake")
@@ -61,7 +61,7 @@ def _compiling(number: int) -> tuple[float, int, int]:
 
 
 def _in_turns(command: dict[str, Any], specs: Sequence[dict[str, int]]) -> int:
-    """Run a rank for each spec, as many at a time as there are cores; prints what they print as one JSON array."""
+    """Run a rank for each spec, as many at a time as there are cores. Print their outputs as one JSON array."""
 
     def run(spec: dict[str, int]) -> Any:
         argv = [*command["argv"][:-1], json.dumps(spec)]

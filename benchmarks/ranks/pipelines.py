@@ -1,4 +1,4 @@
-"""Layers one after the other on several ranks, and what goes on around a training."""
+"""Pipeline parallelism, and checkpoints that are written during a training."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One rank of a case: its steps, and what precompiled says of them.
+"""Runs one rank of a case, and writes its results and precompiled's reports.
 
-Usage, by torchrun: python -m benchmarks.ranks.program SPEC, a JSON object: ``name``; ``file``, the beginning of the
-names of two files, for what each step gave (``.pt``) and for the rest (``.json``); ``wait``, whether to wait after a
-step for graphs that are pending. precompiled is switched on from outside, if at all.
+Usage, by torchrun: python -m benchmarks.ranks.program SPEC. SPEC is a JSON object: ``name``; ``file``, the prefix of
+two files, one for the results of each step (``.pt``) and one for the rest (``.json``); ``wait``, whether to wait for
+pending graphs after each step. The caller may enable precompiled.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def main() -> None:
     found = {"seconds": seconds, "waited": waited, **state.counted()}
     Path(f"{spec['file']}-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
-    # Not by the end of Python, where the destructor of DDP's group waits, with the GIL held, for a thread that waits
-    # for the GIL: plain torch 2.13 hangs so once in a while.
+    # Leave without Python's shutdown. There, the destructor of DDP's process group holds the GIL and waits for a thread
+    # that waits for the GIL: plain torch 2.13 sometimes hangs.
     atexit._run_exitfuncs()
     os._exit(0)
 

@@ -1,7 +1,7 @@
-"""What a case of the table is: a function that one rank of a process group runs, and that yields what each step gave.
+"""The registry of cases. A case is a function that each rank runs, and that yields the results of each step.
 
-A case is written as torch's documentation has it, calls ``torch.compile``, and knows nothing of precompiled. Nothing in
-a step draws random numbers, since eager and compiled code draw differently.
+It is written as in torch's documentation, calls ``torch.compile``, and does not mention precompiled. A step draws no
+random numbers, because eager and compiled code draw different ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-# By name: what a step computed on this rank. Names that begin with "gradient" set the noise level (models/compare.py).
+# Results of a step on this rank, by name. Names that begin with "gradient" set the noise level (models/compare.py).
 Values = Mapping[str, torch.Tensor | None]
 Steps = Callable[[], Iterator[Values]]
 STEPS = 3
@@ -22,13 +22,13 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """``kind``: how the work is divided; ``ranks``: by how many."""
+    """``kind``: how the work is divided. ``ranks``: the number of ranks."""
 
     name: str
     kind: str
     ranks: int
     steps: Steps
-    half: bool = False  # in half precision: whole tensors are compared, by their norms
+    half: bool = False  # half precision: norms of whole tensors are compared
 
     @property
     def about(self) -> str:
@@ -39,7 +39,7 @@ CASES: dict[str, Case] = {}
 
 
 def case(kind: str, ranks: int = 2, *, half: bool = False) -> Callable[[Steps], Steps]:
-    """Put a function into the table; its name is the case's."""
+    """Register a function as the case of its name."""
 
     def register(steps: Steps) -> Steps:
         CASES[steps.__name__] = Case(steps.__name__, kind, ranks, steps, half)
@@ -49,7 +49,7 @@ def case(kind: str, ranks: int = 2, *, half: bool = False) -> Callable[[Steps], 
 
 
 class Block(torch.nn.Module):
-    """A layer with a residual connection, as transformers have them."""
+    """A layer with a residual connection, like a transformer's."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Block(torch.nn.Module):
 
 
 class Net(torch.nn.Module):
-    """Numbers in, one of four classes out."""
+    """Classifies eight numbers into four classes."""
 
     def __init__(self, width: int = 16, blocks: int = 2) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Net(torch.nn.Module):
 
 
 def batch(step: int, *, same: bool = False, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers (rows, 8) and classes (rows,) of a step: another batch on each rank, but where they are the ``same``."""
+    """Return numbers (rows, 8) and classes (rows,) for a step. Each rank gets another batch, unless ``same``."""
     generator = torch.Generator().manual_seed(1000 * step + (0 if same else 1 + dist.get_rank()))
     return torch.randn(rows, 8, generator=generator), torch.randint(4, (rows,), generator=generator)
 
@@ -94,7 +94,7 @@ def trained(
     *,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The usual loop: each step's loss and gradients, as this rank has them. ``loss`` calls what is compiled."""
+    """Train and yield this rank's loss and gradients of each step. ``loss`` calls the compiled code."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -113,7 +113,7 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor, which may be a DTensor."""
+    """Return this rank's part of a tensor, which may be a DTensor."""
     from torch.distributed.tensor import DTensor
 
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().clone()

@@ -1,4 +1,4 @@
-"""Parameters divided among the ranks, and gathered where they are used."""
+"""Parameters that are divided among the ranks and gathered before use."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""The first step of a job that was started before, beside plain torch.compile's warm one: a Llama on a mesh of 2 x 2.
+"""The first step of a later start next to plain torch.compile's warm one: a Llama on a mesh of 2 x 2.
 
-`python -m benchmarks.ranks.starts` (a part of `make bench-ranks`). Each start is a torchrun with four ranks, ours and
-plain's in turns, each with its own caches, filled by a first start. A start's figure is its slowest rank's first step:
-forward, backward and optimizer, with what has to be loaded or compiled; imports and the making of the model are none of
-it. The exit status is 1 when the median ratio is above 0.3, a graph was not served, Dynamo traced a frame in ours, or
-the four ranks had other graphs compiled than one has.
+`python -m benchmarks.ranks.starts` (a part of `make bench-ranks`). Each start is a torchrun with four ranks.
+Precompiled and plain torch take turns; each has its own caches, which a first start fills. The figure of a start is the
+first step of its slowest rank: forward, backward, optimizer, loads and compiles, without imports and the making of the
+model.
+
+Exits 1 if the median ratio is above 0.3, if a graph was not served, if Dynamo traced a frame with precompiled, or if
+the four ranks compiled more graphs than one rank has.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def measure(repeats: int, say: Say) -> Report:
 
 
 def _first_step(host: Host, row: Row, name: str, *, again: bool = False) -> float:
-    """Of the slowest rank; ``again``: it has been started before."""
+    """Return the first step's seconds of the slowest rank. ``again``: a later start, which must trace nothing."""
     hook = name == "ours"
     ranks = start(host, row, name, hook=hook, extra=PACKAGES if hook else {})
     if hook:

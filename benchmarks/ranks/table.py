@@ -1,7 +1,7 @@
-"""Distributed programs, by torchrun and gloo: is each rank's result right, what is served, what compiled how often?
+"""Distributed programs, by torchrun and gloo: is each rank's result right, what is served, how often is it compiled?
 
-`make ranks` (`python -m benchmarks.ranks`). The exit status is 1 when a rank's result differs from eager (and from
-plain torch.compile), or a case ends with an error, or a graph was not served.
+`make ranks` (`python -m benchmarks.ranks`). Exits 1 if a rank's result differs from eager and from plain torch.compile,
+if a case fails, or if a graph was not served.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ RUNS = ("first", "second")
 
 @dataclass
 class Row(ServedRow):
-    """One case. Its runs: nothing cached, and started anew."""
+    """One case. Its first run starts with empty caches; the second one is a later start."""
 
     name: str
     kind: str
     about: str
     ranks: int
-    compiled: list[int] = field(default_factory=list)  # graphs, by the daemon
-    of_one_rank: int = 0  # the most graphs that a rank had in the first run
+    compiled: list[int] = field(default_factory=list)  # number of graphs that the daemon compiled
+    of_one_rank: int = 0  # largest number of graphs that a rank had in the first run
 
     @property
     def right(self) -> bool:
@@ -72,7 +72,7 @@ HEADERS = [
 
 
 def examine(names: Sequence[str], say: Say) -> list[Row]:
-    """The cases one after the other, all by one daemon."""
+    """Run the cases one after the other with one daemon."""
     cases = [CASES[name] for name in names]
     return measure_rows([Row(case.name, case.kind, case.about, case.ranks) for case in cases], _examine, say)
 
@@ -108,7 +108,7 @@ def _differences(host: Host, row: Row, run: str, expected: str) -> list[str]:
 
 
 def start(host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str]) -> list[dict[str, Any]]:
-    """What each rank says."""
+    """Run the case and return each rank's answer."""
     file = _file(host, row, run)
     spec = {"name": row.name, "file": str(file), "wait": hook}
     command = host.command(spec, hook=hook, extra={**extra, **host.temporary()}, program="ranks.program")

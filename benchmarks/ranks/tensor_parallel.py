@@ -1,4 +1,4 @@
-"""DTensors: layers divided among the ranks, over a mesh."""
+"""Tensor parallelism: DTensors on a mesh."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def parallel_loss() -> Iterator[Values]:
         numbers, classes = batch(step, same=True)
         return functional.cross_entropy(compiled(numbers), classes)
 
-    # With the backward, and once: an inner context would end the outer one.
+    # The context also spans the backward. It must not be nested: an inner context would end the outer one.
     with loss_parallel():
         yield from trained(model, loss)
 

@@ -1,8 +1,8 @@
-"""How costs grow: with the artifacts in the store, with clients that submit at once, with jobs in the queue.
+"""How costs grow with artifacts in the store, with clients that submit at once, and with jobs in the queue.
 
-`make bench-scale` (`python -m benchmarks.scale`). One host with a real daemon, a real worker and one real artifact; its
-store is filled with copies under other keys, valid to every reader (their files are hard links, so that they take no
-room). Exit status 1 when a submit was lost.
+`make bench-scale` (`python -m benchmarks.scale`). It uses a real daemon, worker and artifact. The store is filled with
+copies of the artifact under other keys. Their files are hard links, so they need no space. Exits 1 if a submit was
+lost.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PAGE = "reference/scale.md"
 
 @dataclass(frozen=True)
 class Scale:
-    stores: tuple[int, ...]  # artifacts
-    clients: tuple[tuple[int, int], ...]  # processes, submits over all of them
+    stores: tuple[int, ...]  # numbers of artifacts
+    clients: tuple[tuple[int, int], ...]  # (processes, submits of all processes)
     queue: int
-    repeats: int  # how often each look-up or command is repeated
+    repeats: int  # of each lookup or command
 
 
 FULL_SCALE = Scale((1, 10, 100, 1000, 10_000), ((1, 1000), (8, 4000), (64, 10_000), (64, 10_000)), 1000, 200)
@@ -39,7 +39,7 @@ QUICK_SCALE = Scale((1, 100), ((1, 200), (4, 400)), 50, 20)
 
 
 def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
-    """The tables, and how many submits were lost."""
+    """Return the tables, and the number of lost submits."""
     with fresh_host() as host:
         host.start_daemon()
         host.run(QUICK.spec(task="inference", pending="wait"), hook=True)
@@ -55,10 +55,10 @@ def measure(scale: Scale, say: Say) -> tuple[list[Table], int]:
         store_table = measure_store(host, artifact, scale.stores, scale.repeats, say)
         keys = copies(store, artifact, max(scale.stores[-1], scale.queue))
         host.stop_daemon()
-        # For the daemons from here on: 1,000 jobs of one user are over the default.
+        # 1,000 jobs of one user exceed the default limit.
         roomy = dataclasses.replace(host, flags={"max_queue_per_uid": scale.queue})
         daemon = psutil.Process(roomy.start_daemon())
-        # To have a warm worker, as a daemon that has served before.
+        # Start a worker, so that the daemon is as warm as one in use.
         submit(roomy, daemon, [client_spec(roomy, keys[:10], 10, 1)])
         clients_table, lost = measure_clients(roomy, daemon, keys, scale.clients, say)
         queue_table, more = measure_queue(roomy, keys, scale.queue, say)

@@ -1,4 +1,4 @@
-"""Times of a daemon with many clients, and with a long queue."""
+"""Measures a daemon with many clients and with a long queue."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from precompiled import wire
 from precompiled.client.ask import request
 from precompiled.graph.environment import interpreter_of_a_worker
 
-KNOWN = 50  # keys that are submitted again and again
+KNOWN = 50  # keys that clients submit repeatedly
 
 
 @dataclass
 class Load:
-    """The figures of some submits, by the clients and by the daemon."""
+    """Figures of a series of submits, from the clients and the daemon."""
 
     accepted: list[float]
     answered: list[float]
     lost: int
     other: dict[str, int]
-    submitted_s: float  # until the last client had its first replies
+    submitted_s: float  # seconds until the last client had its first replies
     seconds: float
     daemon_cpu_s: float
     daemon_bytes: tuple[int, int]  # before, after
@@ -40,7 +40,7 @@ class Load:
 def submit(
     host: Host, daemon: psutil.Process, specs: Sequence[dict[str, Any]], beside: Callable[[], None] | None = None
 ) -> Load:
-    """Run processes that submit at the same time; ``beside``: called meanwhile."""
+    """Run processes that submit at the same time. ``beside`` is called meanwhile."""
     extra = {"PRECOMPILED_AUTOSTART": "0"}
     commands = [host.command(spec, hook=False, extra=extra, program="scale.program") for spec in specs]
     with ExitStack() as stack:
@@ -71,7 +71,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
-    """The median and the 99th percentile, in milliseconds."""
+    """Return the median and the 99th percentile in milliseconds."""
     ordered = sorted(seconds)
     return 1000 * statistics.median(ordered), 1000 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
@@ -87,7 +87,7 @@ def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> d
 def measure_clients(
     host: Host, daemon: psutil.Process, keys: Sequence[str], loads: Sequence[tuple[int, int]], say: Say
 ) -> tuple[Table, int]:
-    """Clients that submit known keys, each the next one as soon as it has a reply; and how many submits were lost."""
+    """Measure clients that each submit a known key after the reply to the last one. Also returns the lost submits."""
     table = Table(
         f"The daemon: submits of {KNOWN} known keys; each client submits again after each reply",
         ["clients", "submits", "lost", "reply, median (ms)", "p99 (ms)", "replies a second", "all published after (s)",
@@ -95,7 +95,7 @@ def measure_clients(
     )  # fmt: skip
     lost = 0
     for count, total in loads:
-        # Each client in another order, so that some keys are in flight already, and others are not.
+        # Each client has another order, so that some keys are in flight already and others are not.
         specs = [
             client_spec(host, [keys[(number * 31 + offset) % KNOWN] for offset in range(KNOWN)], -(-total // count), 1)
             for number in range(count)
@@ -118,7 +118,7 @@ def _load_row(title: str, found: Load) -> list[str]:
 
 
 def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple[Table, int]:
-    """One client that submits all keys at once, while the worker is still starting; and how many submits were lost."""
+    """Measure one client that submits all keys while the worker starts. Also returns the lost submits."""
     table = Table(
         "The queue: all jobs submitted together before a worker runs, with constant requests of status and stats",
         ["jobs", "lost", "first reply, median (ms)", "p99 (ms)", "all done (s)", "daemon's CPU a job (µs)",
@@ -132,7 +132,7 @@ def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple
         seen: dict[str, list[float]] = {"status": [], "stats": [], "depth": [0]}
 
         def ask(until: int = count, seen: dict[str, list[float]] = seen) -> None:
-            """Ask for status and stats, again and again, while the queue fills and until half of it is done."""
+            """Request status and stats repeatedly until the queue has filled and half of it is done."""
             filled = False
             while len(seen["status"]) < 2000:
                 started = time.perf_counter()
@@ -145,7 +145,7 @@ def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple
                 filled = filled or depth >= until / 2
                 if (filled and depth < until / 2) or (depth == 0 and len(seen["depth"]) > 100):
                     return
-                time.sleep(0.1)  # the depth of a queue is a sample, not an event
+                time.sleep(0.1)  # the queue's depth is sampled
 
         found = submit(host, daemon, [client_spec(host, keys[:count], count, count)], ask)
         lost += found.lost

@@ -1,11 +1,18 @@
-"""A client that submits known keys, one after the other or many at once, through precompiled's own connection.
+"""Submits known keys over precompiled's own connection, one at a time or many at once.
 
-Usage: python -m benchmarks.scale.program SPEC, a JSON object: ``submits``, how many; ``window``, how many of them may
-wait for a first reply at the same time; ``keys``, taken in turn; ``blob``, the file with the graph of all keys;
-``environment``, as wire.Interpreter. The directories come from the environment variables. Prints "ready", waits for a
-line on stdin, and prints one line of JSON: ``accepted`` and ``answered``, seconds from each submit to the daemon's
-first reply and to the reply that its artifact is published; ``lost``, how many submits got no such reply; ``other``,
-replies of other kinds; ``submitted_s``, seconds until the last submit.
+Usage: python -m benchmarks.scale.program SPEC. SPEC is a JSON object:
+- ``submits``: number of submits
+- ``window``: number of submits that may wait for a first reply at the same time
+- ``keys``: taken in turn
+- ``blob``: the file with the graph of all keys
+- ``environment``: as wire.Interpreter
+
+Directories come from environment variables. Prints "ready", waits for a line on stdin, and prints a JSON line:
+- ``accepted``, ``answered``: seconds from each submit to the first reply, and to the reply that its artifact is
+  published
+- ``lost``: submits without such a reply
+- ``other``: number of replies of other kinds
+- ``submitted_s``: seconds until the last submit
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ LIMIT_S = 300.0  # without any reply
 
 
 class Clients:
-    """Submits and their replies, which come in the connection's thread."""
+    """Submits, and their replies, which arrive in the connection's thread."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec

@@ -1,4 +1,4 @@
-"""Times of look-ups and other reads of a store with more and more artifacts in it."""
+"""Measures lookups and other reads of a store with a growing number of artifacts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from precompiled.store.artifacts import Artifact, Store
 
 
 def copies(store: Store, artifact: Artifact, count: int) -> list[str]:
-    """Fill the store up to ``count`` artifacts like ``artifact``; returns all keys."""
+    """Fill the store up to ``count`` artifacts like ``artifact`` and return all keys."""
     keys = [artifact.manifest.key]
     native = artifact.path / fmt.NATIVE
     for number in range(1, count):
@@ -44,7 +44,7 @@ def copies(store: Store, artifact: Artifact, count: int) -> list[str]:
 
 
 def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats: int, say: Say) -> Table:
-    """The table of these times."""
+    """Return the table of the times."""
     table = Table(
         f"The store: time of one operation, by number of artifacts (medians of {repeats})",
         ["artifacts", "lookup, hit (µs)", "lookup, miss (µs)", "read and verify a hit (µs)", "search for eviction (s)",
@@ -71,7 +71,7 @@ def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats
 
 
 def _microseconds(look: Callable[[Any], bool], items: Sequence[Any]) -> float:
-    """The median time of ``look`` over ``items``; it returns whether it has found what it should."""
+    """Return the median time of ``look`` over ``items``. Raises BenchmarkError if ``look`` returns false."""
     seconds = []
     for item in items:
         started = time.perf_counter()

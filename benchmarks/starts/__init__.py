@@ -1,1 +1,1 @@
-"""Starts by all contenders (`make bench-full`): ``run`` takes samples; ``figures``, ``report``, ``goals`` read them."""
+"""Starts of all contenders (`make bench-full`): ``run`` takes samples; ``figures``, ``report``, ``goals`` read them."""

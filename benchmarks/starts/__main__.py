@@ -1,8 +1,9 @@
 """Starts of models by all contenders: from a fresh process to the first result, and to the first compiled one.
 
-`python -m benchmarks.starts` (`make bench-full`: everything, hours). Each sample is a fresh process on a host of its
-own; the contenders of one model, task and kind of shapes take turns, each turn beginning with another.
-Exit status 1 when a contender of ours crashed, was wrong or was not what it should be.
+`python -m benchmarks.starts` (`make bench-full`: everything, hours). Each sample is a fresh process on its own host.
+The contenders of a model, task and kind of shapes take turns; each turn begins with another contender.
+
+Exits 1 if one of precompiled's contenders crashed, differed from eager, or did not do what its name says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ways to start a compiled model that are compared: what each needs, and what it must have done to count."""
+"""The compared ways to start a compiled model: what each needs, and what it must have done to count."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from benchmarks.models.suite import SHAPES, TASKS
 
 @dataclass(frozen=True)
 class Contender:
-    """One of them. ``way``: how program.py compiles; ``env``: what is set for the process.
+    """One way to start a compiled model.
 
-    ``leaves``: what its host is good for afterwards; ``needs``: what its host must have been left with.
-    ``fresh_cache``: Inductor's cache is an empty one each time all the same. ``bytes_of``: where what it leaves lies on
-    its host. ``state``, ``source``: what precompiled must report of every graph after the first call, and
-    ``finally_source`` at the end: a sample of something else is no figure.
+    - ``way``: program.py's way to compile; ``env``: environment variables of the process
+    - ``leaves``: the kind of caches that its host has afterwards; ``needs``: the kind that it needs before
+    - ``fresh_cache``: start with an empty Inductor cache nevertheless
+    - ``bytes_of``: the path of what it leaves on its host
+    - ``state``, ``source``: what precompiled must report for each graph after the first call, and ``finally_source`` at
+      the end. Otherwise, the sample is "unexpected".
     """
 
     name: str
@@ -79,19 +81,21 @@ CONTENDERS: dict[str, Contender] = {
     )
 }  # fmt: skip
 
-# What fills a host for those that need it, where it is no contender itself.
+# Runs that fill a host for the contenders that need it.
 FILLS: dict[str, Contender] = {
     "artifacts": Contender("fill", "", spec={"save": "artifacts.bin"}),
     "precompile": Contender("fill", "", spec={"save": "artifacts.bin"}, env={"TORCH_CACHING_PRECOMPILE": "1"}),
     **{item.leaves: item for item in CONTENDERS.values() if item.leaves},
 }
 
-# The ones whose figures the goals are about.
+# The goals use the figures of these contenders.
 REPEATED = ("traced", "plain-cold", "plain-warm", "ours-cold", "ours-warm", "ours-package")
 
 
 def chosen(text: str) -> list[str]:
-    """Contenders by their names or the first parts of them: "ours,plain-warm". Raises ValueError for an unknown one."""
+    """Return the contenders of a list of names or their first parts: "ours,plain-warm". Raises ValueError for an
+    unknown one.
+    """
     found = []
     for word in text.split(","):
         names = [name for name in CONTENDERS if name == word or name.startswith(f"{word}-")]

@@ -1,4 +1,4 @@
-"""From the output of a start's processes to the figures of its sample, and whether the sample is valid."""
+"""Computes the figures of a sample from the output of its processes, and checks that the sample is valid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.starts.contenders import Contender
 from benchmarks.starts.sample import Sample
 from precompiled.store.artifacts import Store
 
-AROUND = 5  # steps after the swap that belong to it
+AROUND = 5  # steps after the swap that count as part of it
 
 
 def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dict[str, Any]) -> None:
@@ -34,14 +34,14 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     sample.step_s = program["step_s"]
     sample.tracing_s = _tracing(program["phases"])
     loads = sum(graph["load_s"] for graph in program["reports"] if graph["source"] == "swap")
-    # The load of a swap runs beside steps, whose CPU seconds are subtracted.
+    # The load of a swap runs during steps, whose CPU seconds are subtracted.
     sample.cpu_s = tree["cpu_s"] - program["aside_cpu_s"] + loads
     sample.memory = {**tree["memory"], "client": [program["peak_bytes"]]}
     sample.program = program
 
 
 def read_compiles(sample: Sample, host: Host, tree: dict[str, Any]) -> None:
-    """When the daemon's workers compiled, from the artifacts' manifests and the kernel's times."""
+    """Set the times of the workers' compiles, from the artifacts' manifests and the processes' start times."""
     monotonic = time.monotonic() - time.time()
     for artifact in Store(host.settings.cache_dir).all_artifacts():
         ended = artifact.manifest.created + monotonic
@@ -52,18 +52,19 @@ def read_compiles(sample: Sample, host: Host, tree: dict[str, Any]) -> None:
 
 
 def _tracing(phases: dict[str, float]) -> float | None:
-    """Dynamo's own seconds: of its frames, without its backend."""
+    """Return the seconds of Dynamo's frames without its backend."""
     if "_compile.compile_inner" not in phases:
         return None
     return phases["_compile.compile_inner"] - phases.get("OutputGraph.call_user_compiler", 0.0)
 
 
 def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """The longest step around the swap, beside the median of the eager ones before and of the compiled ones after.
+    """Return the longest step around the swap, and the medians of the eager steps before and the compiled steps after
+    it.
 
-    Around: from the step in which the artifact was published (``compiles``: from, to; monotonic seconds). The steps
-    before it are slowed down by the compile beside them. ``first``: the first step that ran compiled. The first call of
-    the process, in which Dynamo traces, is no eager step.
+    ``compiles``: (start, end) in monotonic seconds. ``first``: index of the first compiled step. "Around" begins with
+    the step in which the artifact was published, because earlier steps are slowed down by the compile. The first call
+    of the process includes Dynamo, so it does not count as an eager step.
     """
     eager = [step["s"] for step in steps[1:first]]
     compiled = [step["s"] for step in steps[first + 1 :]]
@@ -82,7 +83,7 @@ def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple
 
 
 def unexpected(contender: Contender, program: dict[str, Any]) -> str:
-    """Why this is no sample of its contender; "" when it is one."""
+    """Return why this sample is invalid for its contender, or ""."""
     first, last = program["first"], program["reports"]
     if not contender.hook:
         return "precompiled was on" if last else ""

@@ -1,4 +1,4 @@
-"""(a, b, h) What starts of GPT-2 in training are to reach."""
+"""(a, b, h) Goals for starts of GPT-2 in training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def first_calls(effort: Effort, say: Say) -> list[Result]:
 
 
 def goals(samples: Sequence[Sample]) -> list[Result]:
-    """GPT-2's training against its goals, (a), (b) and (h)."""
+    """Return the results (a), (b) and (h) of GPT-2's training."""
     mine = [sample for sample in samples if sample.group == Group("gpt2", "training", "static")]
     good = {(sample.contender, sample.turn): sample for sample in mine if sample.outcome == "ok"}
     for sample in mine:

@@ -1,7 +1,7 @@
-"""Where every second of a start goes: one bar for each contender, and beside ours the worker's.
+"""Draws where the time of a start goes: one bar for each contender, and a second one for precompiled's worker.
 
-Each section is a difference of two times that were taken, or what torch or precompiled measured itself; what is left
-of the first call is the step: forward, and backward in training.
+Each section is the difference of two measured times, or a time that torch or precompiled reports. The rest of the first
+call is the step: forward, and backward in training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from precompiled.timeline.picture import Bar, Section, in_order, svg
 IMAGES = ROOT / "docs" / "images"
 
 def sections(sample: Sample) -> list[Section]:
-    """The sections of one start, one after the other. Raises KeyError for a sample without figures."""
+    """Return the sections of one start in order. Raises KeyError for a sample without figures."""
     program, contender = sample.program, CONTENDERS[sample.contender]
     marks, phases, reports = program["marks"], program["phases"], program["first"]
     backend = phases.get("OutputGraph.call_user_compiler", 0.0)
@@ -53,7 +53,7 @@ def sections(sample: Sample) -> list[Section]:
 
 
 def worker_sections(sample: Sample) -> list[Section]:
-    """Beside a start of ours: the worker's start, and its compiles."""
+    """Return the worker's start and compiles during a start with precompiled."""
     begun = sample.program["marks"]["started"]
     found: list[Section] = []
     for compile_began, compile_ended in sample.compiles:
@@ -64,7 +64,7 @@ def worker_sections(sample: Sample) -> list[Section]:
 
 
 def draw(samples: Sequence[Sample], *, docs: bool) -> list[Path]:
-    """A picture for each group, to benchmarks/results/; the first one also to docs/images/ with ``docs``."""
+    """Write a picture for each group to benchmarks/results/; with ``docs``, the first one also to docs/images/."""
     paths = []
     for group in dict.fromkeys(sample.group for sample in samples):
         mine = [_typical(samples, group, name) for name in CONTENDERS]
@@ -83,7 +83,7 @@ def draw(samples: Sequence[Sample], *, docs: bool) -> list[Path]:
 
 
 def _typical(samples: Sequence[Sample], group: Group, contender: str) -> Sample | None:
-    """The sample whose first result came in the median time (the lower of two)."""
+    """Return the sample with the median time of the first result (the lower of two)."""
     good = [
         sample
         for sample in samples

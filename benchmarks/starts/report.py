@@ -1,4 +1,4 @@
-"""What samples come to, for people: a table for each group, pictures, a file."""
+"""Presents samples: a table for each group, pictures, a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADERS = [
 
 
 def tables(samples: Sequence[Sample]) -> str:
-    """A Markdown table for each group: medians and extremes; ratios within a turn."""
+    """Return a Markdown table for each group: medians and extremes; ratios within a turn."""
     parts = []
     for group in dict.fromkeys(sample.group for sample in samples):
         mine = [sample for sample in samples if sample.group == group]
@@ -63,7 +63,7 @@ def _ratio(mine: Sequence[Sample], group: Sequence[Sample], name: str, to: str) 
 
 
 def _megabytes(samples: Sequence[Sample], role: str) -> str:
-    """The largest process of a role, by the median of the samples."""
+    """Return the size of a role's largest process, the median over the samples."""
     found = [sample.memory[role][0] / 1e6 for sample in samples if sample.memory.get(role)]
     return f"{statistics.median(found):.0f}" if found else ""
 
@@ -88,7 +88,7 @@ def _remarks(samples: Sequence[Sample]) -> list[str]:
 
 
 def publish(samples: Sequence[Sample], quick: bool, say: Say, *, docs: bool = False) -> None:
-    """The tables, on stdout; the pictures and the raw samples, as files."""
+    """Print the tables; write the pictures and the raw samples to files."""
     print(f"\n{tables(samples)}\n")
     for path in draw(samples, docs=docs):
         say(f"timeline: {path}")

@@ -1,4 +1,4 @@
-"""Taking samples: each a fresh process on a host of its own; the contenders of a group take turns."""
+"""Takes samples: each is a fresh process on its own host. The contenders of a group take turns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from benchmarks.starts.contenders import CONTENDERS, FILLS, MODE, REPEATED, Cont
 from benchmarks.starts.figures import read, read_compiles, swap, unexpected
 from benchmarks.starts.sample import Group, Sample
 
-# After the first compiled step. More of them are (c)'s part; the swap is looked at in the first five.
+# Steps after the first compiled step. The swap is measured in the first five; (c) measures more steps.
 STEPS = 8
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One group: who takes part, and in how many turns."""
+    """One group, its contenders, and the number of turns."""
 
     group: Group
     contenders: tuple[str, ...]
@@ -31,7 +31,7 @@ class Plan:
 
 
 class Hosts(ExitStack):
-    """The hosts of one group: fresh ones, and those that a run has filled."""
+    """The hosts of one group: fresh ones, and those whose caches a run has filled."""
 
     def __init__(self, group: Group, size: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Hosts(ExitStack):
         self._caches = itertools.count()
 
     def sample(self, contender: Contender, turn: int) -> Sample:
-        """One start; whatever goes wrong in it is in the sample."""
+        """Take one sample. An error is recorded in the sample."""
         sample = Sample(self.group, contender.name, turn)
         try:
             if contender.needs:
@@ -100,7 +100,7 @@ class Hosts(ExitStack):
 
 
 def _last_error(text: str) -> str:
-    """The line that says what it was, of a program's errors."""
+    """Return the last line of stderr that names an error."""
     lines = [line for line in text.splitlines() if line.strip()]
     named = [line for line in lines if not line.startswith((" ", "\t")) and ("Error" in line or "Exception" in line)]
     return (named or lines or ["it said nothing"])[-1][:500]
@@ -111,7 +111,7 @@ def _weigh(path: Path) -> int:
 
 
 def run(plans: Sequence[Plan], size: str, say: Say) -> list[Sample]:
-    """All samples of the plans, group after group, in turns; says one line for each, and how far it is."""
+    """Take all samples of the plans, group after group, in turns. Prints a line with the progress for each."""
     total = sum(len(_taking_part(plan)) * plan.repeats for plan in plans)
     started = time.monotonic()
     samples: list[Sample] = []
@@ -141,7 +141,7 @@ def _taking_part(plan: Plan) -> list[Contender]:
 
 
 def default_plans(repeats: int, *, quick: bool) -> list[Plan]:
-    """What `make bench` takes: all contenders on GPT-2's training, the main ones several times and on other models."""
+    """Return `make bench`'s plans: all contenders on GPT-2's training; the REPEATED ones more often, on more models."""
     gpt2 = Group("gpt2", "training", "static")
     once = tuple(name for name in CONTENDERS if name not in REPEATED)
     plans = [Plan(gpt2, REPEATED, repeats), Plan(gpt2, once, 1)]

@@ -1,4 +1,4 @@
-"""One start of a program by one contender, as it was measured."""
+"""The measured values of one start by one contender."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Group:
-    """What is compared with each other: the same model, task, kind of shapes, device and mode of torch.compile."""
+    """Samples that are compared have the same model, task, kind of shapes, device and mode of torch.compile."""
 
     model: str
     task: str
@@ -25,9 +25,9 @@ class Group:
 
 @dataclass
 class Sample:
-    """One start. Seconds, bytes; None for what this contender has not, or did not get to.
+    """One start. Seconds and bytes; None if the contender lacks the value or did not get so far.
 
-    ``outcome``: "ok"; "crashed"; "wrong" (not equal to eager); "unexpected" (it did something else than its name says).
+    ``outcome``: "ok", "crashed", "wrong" (differs from eager) or "unexpected" (it did not do what its name says).
     """
 
     group: Group
@@ -35,19 +35,19 @@ class Sample:
     turn: int
     outcome: str = "ok"
     error: str = ""
-    note: str = ""  # what is to be known of its figures
+    note: str = ""  # a remark about the figures
     process_s: float | None = None  # from the start of the process to the first result
-    first_s: float | None = None  # from the first call, or what is loaded for it, to the first result
-    compiled_s: float | None = None  # from there to the end of the first step that ran compiled
-    step_s: float | None = None  # median of the steps after that
+    first_s: float | None = None  # from the first call, or the load before it, to the first result
+    compiled_s: float | None = None  # from the start of ``first_s`` to the end of the first compiled step
+    step_s: float | None = None  # median of the later steps
     tracing_s: float | None = None  # Dynamo's part of the first call
     swap: dict[str, float] = field(default_factory=dict)  # see figures.swap
-    cpu_s: float | None = None  # the whole host's, without the client's steps after the first
+    cpu_s: float | None = None  # of the whole host, without the client's steps after the first
     memory: dict[str, list[int]] = field(default_factory=dict)  # role -> peaks of its processes
     artifact_bytes: int | None = None
-    compiles: list[tuple[float, float]] = field(default_factory=list)  # by the daemon: from, to; monotonic seconds
+    compiles: list[tuple[float, float]] = field(default_factory=list)  # of the daemon: (start, end), monotonic seconds
     worker_started: float | None = None
-    program: dict[str, Any] = field(default_factory=dict)  # all that models/program.py said
+    program: dict[str, Any] = field(default_factory=dict)  # the output of models/program.py
 
     def line(self) -> str:
         if self.outcome != "ok":
@@ -61,7 +61,7 @@ def values(samples: Iterable[Sample], name: str) -> list[float]:
 
 
 def ratios(samples: Iterable[Sample], name: str, contender: str, to: str) -> list[float]:
-    """``contender``'s over ``to``'s, turn by turn, where both are there."""
+    """Return the ratios of ``contender`` to ``to``, turn by turn, if both have a value."""
     found: dict[str, dict[int, float]] = {contender: {}, to: {}}
     for sample in samples:
         value = getattr(sample, name)

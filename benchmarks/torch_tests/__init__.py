@@ -1,1 +1,1 @@
-"""torch's own tests of ``torch.compile``, with precompiled switched on, beside plain ``torch.compile``."""
+"""Runs torch's own tests of ``torch.compile`` with precompiled and with plain ``torch.compile``."""

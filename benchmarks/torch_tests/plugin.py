@@ -1,13 +1,13 @@
-"""A pytest plugin: tells the outcome of each test as it ends, and what became of the graphs.
+"""A pytest plugin that writes the outcome of each test, and the states of the graphs, to a file.
 
-Written as lines of JSON to the file that PRECOMPILED_TORCH_TESTS names: {"begun": id}, {"test": id, "outcome", "why",
-"at"}, and at the end {"graphs": {STATE: number}}. "at" is what a test failed in: its own statement, and the functions
-that this had called. Tests whose ids are in that file already are left out: a process that died is followed by another.
+PRECOMPILED_TORCH_TESTS names the file. Its JSON lines are {"begun": id}, {"test": id, "outcome", "why", "at"}, and at
+the end {"graphs": {STATE: number}}. "at" is the test's failing statement and the functions that it called. Tests whose
+ids are already in the file are skipped, so a new process continues where another one died.
 
-torch's tests of Inductor give ``torch.compile`` a function that calls ``compile_fx``. Such a call goes around the hook
-(reason ``direct-call``), so that with the hook on it is given to the backend ``precompiled`` here.
+torch's tests of Inductor give ``torch.compile`` a function that calls ``compile_fx``. Such a call bypasses the hook
+(reason ``direct-call``), so this plugin sends it to the backend ``precompiled``.
 
-In mode ``eager`` a graph's first call is eager, and its second one waits for the artifact: each graph that is called
+In mode ``eager``, a graph's first call is eager and its second one waits for the artifact, so each graph that is called
 twice is swapped.
 
 Private names: torch._inductor.compile_fx.compile_fx. Checked on 2.13.0.
@@ -29,8 +29,8 @@ import pytest
 from precompiled.version import switched_off
 
 VARIABLE = "PRECOMPILED_TORCH_TESTS"
-EVERY = f"{VARIABLE}_EVERY"  # N: each Nth test only
-_LAST = 2000  # characters of an error
+EVERY = f"{VARIABLE}_EVERY"  # N: run only each Nth test
+_LAST = 2000  # characters of an error that are kept
 
 
 def pytest_configure() -> None:
@@ -58,7 +58,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _at(traceback: Any, file: Path) -> str:
-    """The innermost statement of a file beside the test's that was being run, and the functions inside of that."""
+    """Return the innermost statement from a file in the test's folder, and the functions that it called."""
     found = ""
     for entry in traceback:
         if Path(str(entry.path)).parent == file.parent:
@@ -69,7 +69,7 @@ def _at(traceback: Any, file: Path) -> str:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    # A test that fails while it is set up or torn down has failed; one that is called has told its outcome there.
+    # A failure of setup or teardown is reported too. The call itself reports its outcome in phase "call".
     if report.when == "call" or report.outcome != "passed":
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
         told = {"test": report.nodeid, "outcome": outcome, "why": str(report.longrepr or "")[-_LAST:]}
@@ -84,7 +84,7 @@ def pytest_sessionfinish() -> None:
 
 
 def told(file: Path) -> list[dict[str, Any]]:
-    """All lines of such a file."""
+    """Return all lines of the file."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
@@ -107,7 +107,7 @@ def _to_the_backend() -> None:
     inside = threading.local()
 
     def compile_fx(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:
-        # What the backend compiles in process comes here again; and what has options is not a backend's call.
+        # The backend compiles in process by calling this function again. Calls with options do not come from a backend.
         if more or options or getattr(inside, "now", False):
             return own(model, inputs, *more, **options)
         inside.now = True
@@ -135,7 +135,7 @@ def _swap_before_the_second_call() -> None:
                 self.session.pending.await_artifact(awaited)
             return swapped(*args)
 
-        dispatch.call = call  # which Dynamo gets once this has returned
+        dispatch.call = call  # Dynamo gets it after this function returns
         return awaited
 
     Submitter.submit_and_await = submit_and_await  # type: ignore[assignment, method-assign]

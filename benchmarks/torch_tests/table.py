@@ -1,9 +1,10 @@
-"""torch's own tests of torch.compile, beside plain: passed with an empty store, a full one, and with swaps?
+"""torch's own tests of torch.compile: do they pass with an empty store, with a full one, and with swaps?
 
-`make torch-tests ARGS=FOLDER` (`python -m benchmarks.torch_tests FOLDER`). Neither torch's wheel nor this repository
-has the tests: a checkout of pytorch does (test/inductor, test/dynamo, test/functorch), best of the same version. The
-exit status is 1 if a test that passes plain does not pass in one of the other ways. A test that looks at what Inductor
-left in the process, although the graph ran eager, does not count (KINDS).
+`make torch-tests ARGS=FOLDER` (`python -m benchmarks.torch_tests FOLDER`). The tests are in a checkout of pytorch
+(test/inductor, test/dynamo, test/functorch), preferably of the same version. torch's wheel does not contain them.
+
+Exits 1 if a test that passes with plain torch.compile fails in another way. Tests that inspect what Inductor leaves in
+the process do not count while the graph runs eager (KINDS).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from benchmarks.harness.hosts import PACKAGES, ROOT, BenchmarkError, Host, fresh
 from benchmarks.harness.table_command import Report, add_files, run_table
 from benchmarks.torch_tests import plugin
 
-# Modes by way, in the order of the columns; plain has none.
+# The mode of each way, in the order of the columns. Plain has no mode.
 WAYS = {"plain": None, "cold": "wait", "warm": "wait", "swap": "eager"}
 
-Told = dict[str, Any]  # of plugin.py
+Told = dict[str, Any]  # a line of plugin.py
 
-# What a test looks at in its process that is not there while a graph runs eager, by what it says where it fails. With
-# an artifact all of it is there: torch keeps code and counts with what it caches, and restores them at a load.
+# Tests may inspect data of Inductor that does not exist while a graph runs eager. The failing statement shows the kind.
+# With an artifact, the data exists: torch caches code and counts, and restores them at a load.
 KINDS = {
     "looks at the code that Inductor wrote": re.compile(r"\b(source_)?codes?\b|FileCheck|run_and_get_"),
     "looks at what Inductor counted": re.compile(r"\b_?metrics\.|\bcounters?\b|_counts?\b"),
@@ -44,14 +45,14 @@ OURS = "ours"
 
 @dataclass
 class Found:
-    """What became of the tests of one file in one way, by id, and how many of its graphs came to what."""
+    """The tests of one file in one way, by id, and the number of graphs by state."""
 
     tests: dict[str, Told] = field(default_factory=dict)
     graphs: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Found:
-        """From what ``told`` gave."""
+        """Make a Found from the result of the method ``told``."""
         return cls({one["test"]: one for one in told["tests"]}, Counter(told["graphs"]))
 
     def told(self) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that a test, and a process, may take; and of how many tests one is run."""
+    """Time limits of a test and of a process, in seconds; ``every``: run only each Nth test."""
 
     test_s: float
     process_s: float
@@ -71,19 +72,19 @@ class Limits:
 
 
 def examine(file: Path, pytest_arguments: Sequence[str], limits: Limits, say: Say) -> dict[str, Found]:
-    """What was found, by way. Raises BenchmarkError where pytest comes to no test plain."""
+    """Return the results by way. Raises BenchmarkError if pytest runs no test with plain torch.compile."""
     found = {}
     with fresh_host() as host:
         host.start_daemon()
         for way in WAYS:
             if way == "swap":
-                host.clear()  # so that there is something to swap
+                host.clear()  # otherwise there would be nothing to swap
             try:
                 found[way] = _run(host, way, [str(file), *pytest_arguments], limits)
             except BenchmarkError as error:
                 if way == "plain":
                     raise
-                # Plain comes to its tests, so each of them differs.
+                # Plain torch.compile runs the tests, so each of them counts as different.
                 died = {"outcome": "died", "why": str(error)}
                 found[way] = Found({name: {"test": name, **died} for name in found["plain"].tests})
             say(f"{file.name}: {way}: {len(found[way].passed())} of {len(found[way].tests)} passed")
@@ -91,7 +92,7 @@ def examine(file: Path, pytest_arguments: Sequence[str], limits: Limits, say: Sa
 
 
 def different(found: Mapping[str, Found]) -> dict[str, dict[str, Told]]:
-    """By way, the tests that pass plain and did not there."""
+    """Return, by way, the tests that fail although they pass with plain torch.compile."""
     passed = found["plain"].passed()
     return {
         way: {name: told for name, told in other.tests.items() if name in passed and told["outcome"] != "passed"}
@@ -100,14 +101,14 @@ def different(found: Mapping[str, Found]) -> dict[str, dict[str, Told]]:
 
 
 def kind(told: Told) -> str:
-    """Why a test that passes plain did not pass: one of KINDS, or OURS."""
+    """Return the kind of a failure: one of KINDS, or OURS."""
     if told["outcome"] != "failed":
         return OURS
     return next((name for name, words in KINDS.items() if words.search(told.get("at", ""))), OURS)
 
 
 def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Found:
-    """All tests in one process; by another one from where a process died."""
+    """Run all tests in one process. If it dies, another one continues."""
     answers, log, mode = host.root / f"{way}.jsonl", host.root / f"{way}.log", WAYS[way]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     extra = {
@@ -127,7 +128,7 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
                 process.wait(limits.process_s)
             except subprocess.TimeoutExpired:
                 pass
-            finally:  # when this process is ended as well
+            finally:  # also if this process ends
                 process.kill()
                 process.wait()
         lines = plugin.told(answers)
@@ -146,7 +147,7 @@ def _found(lines: Sequence[Told]) -> Found:
     found = Found()
     for line in lines:
         found.graphs.update(line.get("graphs", {}))
-        # A test that is told twice passed at first, and failed when it was torn down.
+        # A test that passes and then fails in its teardown has two lines; the last one counts.
         if "test" in line:
             found.tests[line["test"]] = line
     return found
@@ -188,7 +189,7 @@ def main() -> int:
         for test_file in files:
             try:
                 found[test_file.name] = examine(test_file.resolve(), chosen, limits, say)
-            except BenchmarkError as error:  # a file that needs what is not installed
+            except BenchmarkError as error:  # a file that needs a missing module
                 problems.append(f"{test_file}: {error}")
         return report(found, problems)
 
@@ -196,7 +197,7 @@ def main() -> int:
 
 
 def report(found: Mapping[str, Mapping[str, Found]], problems: list[str]) -> Report:
-    """``problems``: of files that were not run."""
+    """``problems``: errors of files that did not run."""
     remarks: list[tuple[str, str | None]] = []
     for file, ways in found.items():
         for way, tests in different(ways).items():
@@ -222,7 +223,7 @@ def _rows(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
 
 
 def _differences(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
-    """Why tests that pass plain did not pass, and how many in each way."""
+    """Return the kinds of failures, and their number in each way."""
     counted = {name: Counter[str]() for name in (*KINDS, OURS)}
     for ways in found.values():
         for way, tests in different(ways).items():
@@ -232,7 +233,7 @@ def _differences(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
 
 
 def _graphs(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
-    """What graphs came to, and how many of them in each way."""
+    """Return the states of graphs, and their number in each way."""
     sums = {way: sum((ways[way].graphs for ways in found.values()), Counter()) for way in OTHERS}
     names = dict.fromkeys(name for way in OTHERS for name, _number in sums[way].most_common())
     return [[f"`{name}`", *(str(sums[way][name]) for way in OTHERS)] for name in names]

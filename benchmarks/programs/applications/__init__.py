@@ -1,1 +1,1 @@
-"""Files of applications, as users of frameworks and task queues have them. services.py and tools.py run them."""
+"""Applications of web frameworks and task queues. services.py and tools.py run them."""

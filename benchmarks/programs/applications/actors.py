@@ -1,4 +1,4 @@
-"""Actors in an event loop, as Ray Serve has them: a router, replicas with a queue each, and batches."""
+"""Actors in an event loop, like Ray Serve's: a router, replicas with a queue each, and batches."""
 
 import asyncio
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Query:
 
 
 class Replica:
-    """A model of its own, which answers what is in its queue, a batch at a time."""
+    """Has its own model and answers the queries of its queue in batches."""
 
     def __init__(self, batch: int) -> None:
         torch.manual_seed(0)
@@ -38,7 +38,7 @@ class Replica:
 
 
 class Router:
-    """Each query goes to the next replica."""
+    """Sends each query to the next replica."""
 
     def __init__(self, replicas: int, batch: int) -> None:
         self.replicas = [Replica(batch) for _ in range(replicas)]

@@ -1,4 +1,4 @@
-"""A Celery application whose tasks call a compiled model; its broker and its results are folders."""
+"""A Celery application whose tasks call a compiled model. Its broker and results are folders."""
 
 import importlib
 import os
@@ -14,7 +14,7 @@ app.conf.update(broker_transport_options={**_MESSAGES, "control_folder": f"{_ROO
 
 
 class WithModel(Task):
-    """The model is made once in each worker process, by the first task."""
+    """The first task of each worker process makes the model."""
 
     abstract = True
     _model: Any = None

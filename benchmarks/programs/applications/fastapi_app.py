@@ -1,4 +1,4 @@
-"""A FastAPI application: a model that its lifespan makes, a view in the event loop, and one in the pool of threads."""
+"""A FastAPI application: its lifespan makes a model; one view runs in the event loop, one in the thread pool."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""A Flask application: a view, and compiled code in a file that imports ``request``."""
+"""A Flask application: a view that calls compiled code, and compiled code that reads ``request``."""
 
 import torch
 from flask import Flask, Response, current_app, jsonify, request
@@ -15,7 +15,7 @@ def classify(points: torch.Tensor, temperature: float) -> torch.Tensor:
 
 @torch.compile
 def embed() -> torch.Tensor:
-    """The compiled function reads the request itself."""
+    """The compiled function itself reads the request."""
     points = torch.tensor(request.json["points"])
     return torch.tanh(model[0](points)) * 2
 

@@ -1,4 +1,4 @@
-"""Tests of a project, in which mocks stand for what compiled code calls. services.py has pytest run them."""
+"""A project's tests that mock functions which compiled code calls. services.py runs them with pytest."""
 
 from unittest import mock
 

@@ -1,4 +1,4 @@
-"""A library that puts its own functions into torch's places, and hooks on all modules, as profilers and loggers do."""
+"""A library that replaces functions of torch and hooks all modules, as profilers and loggers do."""
 
 import functools
 from collections import Counter
@@ -21,7 +21,7 @@ def wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def clipped_gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """A faster one, as the library says."""
+    """The library's approximation of GELU."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -32,7 +32,7 @@ def patch() -> None:
 
 
 def watch(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> None:
-    """Note what each leaf gives."""
+    """Note the output of each leaf module."""
 
     def hook(name: str, module: torch.nn.Module, args: Any, output: torch.Tensor) -> None:
         found[name] = output.detach().abs().mean()
