@@ -52,7 +52,7 @@ def graph(number: int) -> wire.Job:
     """An encoder layer in inference; each ``number`` has another width."""
     width = 32 * (number + 1)
     layer = torch.nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
-    programs: list[capture.Program] = []
+    programs: list[capture.SerializedGraph] = []
 
     def backend(module: torch.fx.GraphModule, _: list[Any]) -> Any:
         programs.append(capture.capture(module, {}))

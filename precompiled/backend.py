@@ -23,7 +23,7 @@ from precompiled.client import session as sessions
 from precompiled.client.dispatch import Compiled, Dispatch, counting
 from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.load import load
-from precompiled.client.process import PROCESS, Recorder
+from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.submit import Submitter, as_required
@@ -119,7 +119,7 @@ def compile_ahead(
     """Serve a program that compiles ``module`` itself, ahead of its calls, and runs none of it eager (vLLM).
 
     ``prepared`` returns the graph and the options, or raises Bypass. A miss waits for its artifact, in each mode.
-    ``written_down``: torch must be able to write the result down (standalone_compile.Kept). Returns
+    ``written_down``: torch must be able to write the result down (standalone_compile.SavedCallable). Returns
     ``served(callable)``, or the result of ``in_process``. Raises as ``compile_or_swap`` does.
     """
     begun = _begun(module)
@@ -244,7 +244,7 @@ def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
     return lambda: session.compiled_here(calls)
 
 
-def _recorded(recorder: Recorder, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
+def _recorded(recorder: RecorderProtocol, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
     report = calls.report
     recorder.graph(report, "bypassed", files=trace_origin.files(module))
     return stand_in.StandIn(module)
@@ -305,13 +305,13 @@ class _Graph:
             raise problem
         return self._miss(program)
 
-    def _keep(self, program: capture.Program) -> None:
+    def _keep(self, program: capture.SerializedGraph) -> None:
         """Keep the program of a miss that is not submitted, in the run record, so that `explain` can name the cause."""
         self.session.keep(
             self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
         )
 
-    def record(self, recorder: Recorder) -> Compiled:
+    def record(self, recorder: RecorderProtocol) -> Compiled:
         """Report to a watch's recorder what ``serve`` would find, and submit what is missing. The graph runs eager."""
         program, artifacts, failure = self._look_up()
         report = self.calls.report
@@ -326,7 +326,7 @@ class _Graph:
             self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
         return self._named(counting(self.calls, self.graph.eager()), program)
 
-    def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
+    def _look_up(self) -> tuple[capture.SerializedGraph, list[Artifact], Failure | None]:
         started = time.perf_counter()
         program = as_required(self.session, capture.capture(self.graph.module, self.options, self.graph.held))
         self.may_run_eager = not program.no_stand_in and program.device == "cpu"
@@ -341,7 +341,7 @@ class _Graph:
         self.calls.spent("lookup", report.lookup_s)
         return program, artifacts, failure
 
-    def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
+    def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
         """Whether a variant's guards hold for this graph. If they do, Dynamo guards on them from now on."""
         guards = artifact.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
@@ -349,7 +349,7 @@ class _Graph:
         nodes = [node for node in self.graph.module.graph.nodes if node.op == "placeholder"]
         return install_guards(guards, [nodes[position].meta["example_value"] for position in program.size_inputs])
 
-    def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
+    def _hit(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
         function = self._load(program, artifact)
         if self.session.stays_eager and not program.no_stand_in:
@@ -364,7 +364,7 @@ class _Graph:
             return self._named(dispatch.call, program)
         return self._named(counting(self.calls, function), program)
 
-    def _load(self, program: capture.Program, artifact: Artifact) -> Compiled:
+    def _load(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
         return load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
                     classes=program.classes, frozen=program.frozen, device=program.device,
                     groups=program.groups, context=program.context)  # fmt: skip
@@ -379,7 +379,7 @@ class _Graph:
             self.session.ledger.count_reason("fallbacks", failure.reason)
         return Refused(failure.message, code=failure.reason)
 
-    def _dispatch(self, program: capture.Program) -> Dispatch:
+    def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:
         if program.cudagraphs:
             cudagraph_parts.called_here()
         dispatch = Dispatch(
@@ -396,7 +396,7 @@ class _Graph:
         )
         return dispatch
 
-    def _miss(self, program: capture.Program) -> Compiled:
+    def _miss(self, program: capture.SerializedGraph) -> Compiled:
         if program.weights is not None and program.weights.nbytes > self.session.settings.max_graph_bytes:
             size = f"{program.weights.nbytes >> 20} MiB"
             raise Bypass(f"the weights to be frozen are {size}, over max_graph_bytes", code="freezing")
@@ -428,7 +428,7 @@ class _Graph:
                     break
         return self._named(dispatch.call, program)
 
-    def _named(self, function: Compiled, program: capture.Program) -> Compiled:
+    def _named(self, function: Compiled, program: capture.SerializedGraph) -> Compiled:
         """Adapt ``function`` to the arguments that Dynamo passes. If packages are recorded, mark it with its graph."""
         function = self.graph.taking_all(function)
         if PROCESS.packages is not None and self.graph.flatten is None:
@@ -454,24 +454,24 @@ class _Ahead(_Graph):
             raise Bypass("torch writes down what is compiled here, and the graph holds tensors", code="ahead-of-time")
         return super().serve()
 
-    def _kept(self, function: Compiled, program: capture.Program, artifact: Artifact) -> Compiled:
+    def _kept(self, function: Compiled, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
         if not self.written_down:
             return function
         bundle = self.session.store.read_files(artifact)[fmt.BUNDLE]
-        return standalone_compile.Kept(function, bundle, program.classes, program.device, program.groups)
+        return standalone_compile.SavedCallable(function, bundle, program.classes, program.device, program.groups)
 
-    def _look_up(self) -> tuple[capture.Program, list[Artifact], Failure | None]:
+    def _look_up(self) -> tuple[capture.SerializedGraph, list[Artifact], Failure | None]:
         program, artifacts, failure = super()._look_up()
         return replace(program, no_stand_in=_AHEAD), artifacts, failure
 
-    def _serves(self, program: capture.Program, artifact: Artifact) -> bool:
+    def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
         # No guards are checked at calls, so the compile must have added none to those of the capture.
         return tell_nothing_new(artifact.manifest.guards, json.loads(program.sections["inputs"]))
 
-    def _hit(self, program: capture.Program, artifact: Artifact) -> Compiled:
+    def _hit(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
         return self._kept(super()._hit(program, artifact), program, artifact)
 
-    def _miss(self, program: capture.Program) -> Compiled:
+    def _miss(self, program: capture.SerializedGraph) -> Compiled:
         super()._miss(program)  # waits until the artifact is loaded
         for artifact in self.session.store.lookup(self.calls.report.key):
             if self._serves(program, artifact):
@@ -480,8 +480,8 @@ class _Ahead(_Graph):
         self.calls.swap = Swap()  # the loaded artifact is not used
         raise Bypass("what is compiled ahead of its calls holds for some of their sizes only", code="size-guards")
 
-    def _dispatch(self, program: capture.Program) -> Dispatch:
+    def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:
         return Dispatch(self.calls, self.graph.eager(), program.size_inputs, lambda sizes: None, waits=True)
 
-    def _named(self, function: Compiled, program: capture.Program) -> Compiled:
+    def _named(self, function: Compiled, program: capture.SerializedGraph) -> Compiled:
         return self.graph.taking_all(function)

@@ -39,7 +39,7 @@ def load(shell: Any) -> None:
         click.echo("precompiled is off: PRECOMPILED=0 (or off, false, no), or PRECOMPILED_MODE=off, is set")
         return
     if not hasattr(shell, "_precompiled_lines"):
-        shell._precompiled_lines = lines = Lines(updates=type(shell).__module__.startswith("ipykernel"))
+        shell._precompiled_lines = lines = CellLines(updates=type(shell).__module__.startswith("ipykernel"))
         shell.events.register("post_run_cell", lines.after_cell)
         shell.register_magic_function(magic, "line", _EXTENSION)
 
@@ -52,7 +52,7 @@ def unload(shell: Any) -> None:
         shell.magics_manager.magics["line"].pop(_EXTENSION, None)
 
 
-class Lines:
+class CellLines:
     """The lines below cells: one for each cell in which Dynamo made graphs."""
 
     def __init__(self, *, updates: bool) -> None:

@@ -74,12 +74,12 @@ def _log_to_file(settings: config.Settings) -> None:
 
     path = settings.log_path
 
-    class Handler(RotatingFileHandler):
+    class LogHandler(RotatingFileHandler):
         def doRollover(self) -> None:
             super().doRollover()
             _point_output_at(path)  # else it went into the file that was put aside, unseen
 
-    handler = Handler(path, maxBytes=LOG_FILE_BYTES, backupCount=1)
+    handler = LogHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=1)
     handler.setFormatter(LineFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler], level=_level(settings), force=True)
     null = os.open(os.devnull, os.O_RDWR)

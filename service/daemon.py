@@ -48,7 +48,7 @@ from precompiled.service.notify import Notifier
 from precompiled.service.pool import Pool
 from precompiled.service.processes import become_subreaper
 from precompiled.service.scheduler import Scheduler
-from precompiled.service.server import Lock, Peer, Request, Server, prepare_runtime_dir
+from precompiled.service.server import ClientRequest, Lock, Sender, Server, prepare_runtime_dir
 from precompiled.service.watcher_link import REFUSED, WatcherLink
 
 from precompiled import wire
@@ -299,7 +299,7 @@ class Daemon:
 
     # ------------------------------------------------ requests
 
-    def _request(self, request: Request) -> None:
+    def _request(self, request: ClientRequest) -> None:
         peer, message = request.peer, request.message
         match message:
             case wire.Submit():
@@ -331,7 +331,7 @@ class Daemon:
                 self._server.send(peer.routing_id, wire.Stopping(os.getpid()))
                 self._stop_reason = self._stop_reason or f"asked by uid {peer.uid}, pid {peer.pid}"
 
-    def _asked_to_watch(self, peer: Peer, message: wire.Watch | wire.Unwatch | wire.Watches) -> None:
+    def _asked_to_watch(self, peer: Sender, message: wire.Watch | wire.Unwatch | wire.Watches) -> None:
         watcher = self._watcher
         if watcher is None:
             self._server.send(peer.routing_id, REFUSED)
@@ -344,11 +344,11 @@ class Daemon:
             watcher.ask(peer.routing_id, message)
 
     @staticmethod
-    def _seen_by(peer: Peer) -> int | None:
+    def _seen_by(peer: Sender) -> int | None:
         """The uid whose workers and counters a peer may see: its own; None: all uids (for root)."""
         return None if peer.uid in (0, os.geteuid()) else peer.uid
 
-    def _status(self, peer: Peer) -> wire.StatusReply:
+    def _status(self, peer: Sender) -> wire.StatusReply:
         uid = self._seen_by(peer)
         cache_dir = self._settings.cache_dir
         watcher = self._watcher

@@ -36,7 +36,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True)
-class Peer:
+class Sender:
     """The process that sent a message, as the kernel names it."""
 
     routing_id: bytes  # our name for the connection: where replies go
@@ -46,8 +46,8 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Request:
-    peer: Peer
+class ClientRequest:
+    peer: Sender
     message: wire.ClientMessage
     blob: bytes
 
@@ -205,7 +205,7 @@ class Server:
                 found.append((fd, readable | (events & select.POLLOUT)))
         return found
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[ClientRequest]:
         """Requests of peers, so many as belong to one turn; bad input is answered here."""
         self._connections.collect()
         for connection, frames in self._connections.messages():
@@ -227,9 +227,9 @@ class Server:
         if ours:
             self.path.unlink(missing_ok=True)
 
-    def _understand(self, connection: Connection, frames: list[bytes]) -> Request | None:
+    def _understand(self, connection: Connection, frames: list[bytes]) -> ClientRequest | None:
         message: wire.ClientMessage | None = None
-        peer = Peer(connection.name, connection.uid, connection.gid, connection.pid)
+        peer = Sender(connection.name, connection.uid, connection.gid, connection.pid)
         try:
             if not self._system and peer.uid not in (os.geteuid(), 0):
                 raise WireError(f"this daemon serves uid {os.geteuid()} alone", code="not-permitted")
@@ -265,7 +265,7 @@ class Server:
                 id=known.id[:MAX_TEXT] if known else "", key=known.key[:MAX_TEXT] if known else "",
             ))  # fmt: skip
             return None
-        return Request(peer, message, blob)
+        return ClientRequest(peer, message, blob)
 
     def _note(self, code: str, text: str) -> None:
         """Count bad input, and log one line per code and LOG_EVERY_S: a peer must not be able to fill the disk."""

@@ -18,7 +18,7 @@ class Captured:
 
     module: torch.fx.GraphModule
     inputs: list[Any]
-    program: capture.Program
+    program: capture.SerializedGraph
 
     @property
     def key(self) -> str:

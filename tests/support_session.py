@@ -28,7 +28,7 @@ from precompiled.client.count_sender import CountSender
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
 from precompiled.client.session import Session
-from precompiled.graph.capture import Program
+from precompiled.graph.capture import SerializedGraph
 from precompiled.torch_internals.client import inductor_backend
 from precompiled.torch_internals.graph import graph_codec
 
@@ -85,7 +85,7 @@ def _runs_eager(left: list[torch.fx.GraphModule], module: torch.fx.GraphModule, 
     return module.forward
 
 
-def _runs_program_eager(program: Program, *_: Any) -> tuple[Callable[..., Any], str]:
+def _runs_program_eager(program: SerializedGraph, *_: Any) -> tuple[Callable[..., Any], str]:
     return graph_codec.decode(json.loads(program.sections["graph"])).forward, ""
 
 

@@ -43,9 +43,11 @@ def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-def of_call(number: int, function: Callable[..., Any], *calls: tuple[Any, ...], **arguments: Any) -> capture.Program:
+def of_call(
+    number: int, function: Callable[..., Any], *calls: tuple[Any, ...], **arguments: Any
+) -> capture.SerializedGraph:
     """The program that Dynamo produces at one of several calls. Values that change between calls become symbolic."""
-    found: list[capture.Program] = []
+    found: list[capture.SerializedGraph] = []
 
     def backend(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
         found.append(capture.capture(module, {}))

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "reasons.md"
 sys.path.insert(0, str(ROOT))
 
-from precompiled.core.reasons import REASONS, Kind, Reason  # noqa: E402 - below the path
+from precompiled.core.reasons import REASONS, Reason, ReasonKind  # noqa: E402 - below the path
 
 # Where a code may come to more than one end; all bypasses come to the same, and the others to none.
-_SAYS_WHAT_FOLLOWS = (Kind.FAILURE, Kind.STORE, Kind.DAEMON, Kind.REMOTE, Kind.FARM)
+_SAYS_WHAT_FOLLOWS = (ReasonKind.FAILURE, ReasonKind.STORE, ReasonKind.DAEMON, ReasonKind.REMOTE, ReasonKind.FARM)
 
 
 def _advice(reason: Reason) -> str:
@@ -26,18 +26,18 @@ def _advice(reason: Reason) -> str:
     return ". ".join(text for text in (reason.follows, reason.advice) if text)
 
 
-def table(kind: Kind) -> str:
+def table(kind: ReasonKind) -> str:
     """The Markdown of one section's table."""
     rows = [(f"`{reason.code}`", reason.meaning, _advice(reason)) for reason in REASONS.values() if reason.kind is kind]
     last = "what happens then, and what you can do" if kind in _SAYS_WHAT_FOLLOWS else "what you can do"
-    columns = 2 if kind is Kind.WORKER else 3  # a reader cannot act on these
+    columns = 2 if kind is ReasonKind.WORKER else 3  # a reader cannot act on these
     head, *lines = [f"| {' | '.join(row[:columns])} |\n" for row in [("code", "what it means", last), *rows]]
     return "".join([head, "|---" * columns + "|\n", *lines])
 
 
 def page(text: str) -> str:
     """The page with its tables made anew. Raises ValueError where a section has none."""
-    for kind in Kind:
+    for kind in ReasonKind:
         start = text.index(f"\n## {kind.value}\n")
         end = text.find("\n## ", start + 1)
         section = text[start : end if end >= 0 else len(text)]

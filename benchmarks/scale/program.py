@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from precompiled import wire
-from precompiled.client.connection import Connection
+from precompiled.client.connection import DaemonConnection
 from precompiled.core import config
 
 LIMIT_S = 300.0  # without any reply
@@ -40,7 +40,7 @@ class Clients:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
         self.settings = config.load()
-        self.connection = Connection(self.settings)
+        self.connection = DaemonConnection(self.settings)
         self.interpreter = wire.Interpreter(**spec["environment"])
         self.blob = Path(spec["blob"]).read_bytes()
         self.sent: dict[str, float] = {}

@@ -44,7 +44,7 @@ STOP_S = 30.0
 @targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def bake_command(
-    out: Output, settings: Settings, output: Path, steps: int, timeout: float, target: targets.Devices | None,
+    out: Output, settings: Settings, output: Path, steps: int, timeout: float, target: targets.WantedDevices | None,
     cmd: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run a command and save its compiled graphs in a directory.

@@ -19,7 +19,7 @@ PREFIX = "precompiled_"
 
 
 @dataclass(frozen=True)
-class Told:
+class Row:
     """A metric. ``field``: in the document; ``label``: what its table goes by; ``counts``: it only ever grows."""
 
     name: str
@@ -31,54 +31,58 @@ class Told:
 
 # Fields of wire.StatsReply: all of them.
 STATS = (
-    Told("hits", "graphs whose artifact was in the store", "hits"),
-    Told("misses", "graphs that no artifact served when they were traced", "misses"),
-    Told("submitted", "graphs that clients sent", "submitted"),
-    Told("deduplicated", "graphs that clients sent while another's job for the same was there", "deduplicated"),
-    Told("compiled", "jobs whose artifact was published", "compiled"),
-    Told("failed", "jobs that failed", "failed"),
-    Told("swapped", "graphs that went over to compiled code while they ran", "swapped"),
-    Told("retried", "jobs that were run again since their worker died", "retried"),
-    Told("untraced_frames", "frames that a package spared Dynamo's trace", "untraced"),
-    Told("traced_frames", "frames that Dynamo traced while packages were on", "traced"),
-    Told("compile_seconds", "seconds that workers compiled", "compile_s"),
-    Told("saved_seconds", "compile seconds of hits and swaps in which clients did not wait for them", "saved_s"),
-    Told("fallbacks", "graphs that were to be served and were not, by reason", "fallbacks", "reason"),
-    Told("bypassed", "graphs that are not served, by reason", "bypassed", "reason"),
-    Told("not_served", "graphs whose calls raised, since an artifact is required, by reason", "not_served", "reason"),
-    Told("rejected", "requests that the daemon rejected, by reason", "rejected", "reason"),
-    Told("not_kept_frames", "frames that no package can hold, by reason", "not_kept", "reason"),
-    Told("from_base", "graphs whose artifact a base store had", "from_base", "base"),
+    Row("hits", "graphs whose artifact was in the store", "hits"),
+    Row("misses", "graphs that no artifact served when they were traced", "misses"),
+    Row("submitted", "graphs that clients sent", "submitted"),
+    Row("deduplicated", "graphs that clients sent while another's job for the same was there", "deduplicated"),
+    Row("compiled", "jobs whose artifact was published", "compiled"),
+    Row("failed", "jobs that failed", "failed"),
+    Row("swapped", "graphs that went over to compiled code while they ran", "swapped"),
+    Row("retried", "jobs that were run again since their worker died", "retried"),
+    Row("untraced_frames", "frames that a package spared Dynamo's trace", "untraced"),
+    Row("traced_frames", "frames that Dynamo traced while packages were on", "traced"),
+    Row("compile_seconds", "seconds that workers compiled", "compile_s"),
+    Row(
+        "saved_seconds", "compile seconds of hits and swaps in which clients did not wait for them", "saved_s"
+    ),
+    Row("fallbacks", "graphs that were to be served and were not, by reason", "fallbacks", "reason"),
+    Row("bypassed", "graphs that are not served, by reason", "bypassed", "reason"),
+    Row(
+        "not_served", "graphs whose calls raised, since an artifact is required, by reason", "not_served", "reason"
+    ),
+    Row("rejected", "requests that the daemon rejected, by reason", "rejected", "reason"),
+    Row("not_kept_frames", "frames that no package can hold, by reason", "not_kept", "reason"),
+    Row("from_base", "graphs whose artifact a base store had", "from_base", "base"),
 )
 # Fields of wire.StatusReply.
 STATUS = (
-    Told("uptime_seconds", "seconds since the daemon started", "uptime_s", counts=False),
-    Told("queue_depth", "jobs that wait for a worker", "queue_depth", counts=False),
-    Told("daemon_memory_bytes", "resident memory of the daemon", "rss_bytes", counts=False),
+    Row("uptime_seconds", "seconds since the daemon started", "uptime_s", counts=False),
+    Row("queue_depth", "jobs that wait for a worker", "queue_depth", counts=False),
+    Row("daemon_memory_bytes", "resident memory of the daemon", "rss_bytes", counts=False),
 )
 # Fields of what a remote's helper says of itself (remote/helper.py), where a remote is set.
 REMOTE = (
-    Told("remote_fetched", "objects that the helper fetched", "fetched"),
-    Told("remote_put", "objects that the helper put there", "put"),
-    Told("remote_absent", "keys that were asked for, not there, and compiled here", "absent"),
-    Told("remote_fetched_bytes", "bytes that the helper fetched", "bytes_fetched"),
-    Told("remote_put_bytes", "bytes that the helper put there", "bytes_put"),
-    Told("remote_refused", "objects that the helper refused, by reason", "refused", "reason"),
-    Told("remote_failed", "requests that the remote did not answer, by reason", "failed", "reason"),
-    Told("remote_given_up", "objects that the helper could not put, and does not try again", "given_up"),
-    Told("remote_waiting", "objects that are still to be put there", "waiting", counts=False),
+    Row("remote_fetched", "objects that the helper fetched", "fetched"),
+    Row("remote_put", "objects that the helper put there", "put"),
+    Row("remote_absent", "keys that were asked for, not there, and compiled here", "absent"),
+    Row("remote_fetched_bytes", "bytes that the helper fetched", "bytes_fetched"),
+    Row("remote_put_bytes", "bytes that the helper put there", "bytes_put"),
+    Row("remote_refused", "objects that the helper refused, by reason", "refused", "reason"),
+    Row("remote_failed", "requests that the remote did not answer, by reason", "failed", "reason"),
+    Row("remote_given_up", "objects that the helper could not put, and does not try again", "given_up"),
+    Row("remote_waiting", "objects that are still to be put there", "waiting", counts=False),
 )
 # What is counted here.
 MORE = (
-    Told("up", "1 where a daemon answers", "", counts=False),
-    Told("build_info", "1; the label is the daemon's version", "version", "version", counts=False),
-    Told("degraded", "things that do not work as they should: see `precompiled status`", "degraded", counts=False),
-    Told("workers", "worker processes, by state", "workers", "state", counts=False),
-    Told("workers_memory_bytes", "resident memory of the workers and what they started", "workers", counts=False),
-    Told("longest_job_seconds", "how long the job that runs longest has been running", "workers", counts=False),
-    Told("clients", "processes that live and have had a graph", "clients", counts=False),
-    Told("client_graphs", "their graphs, by how they run", "graphs", "state", counts=False),
-    Told("remote_up", "1 where the remote's helper runs and the remote answers it", "state", counts=False),
+    Row("up", "1 where a daemon answers", "", counts=False),
+    Row("build_info", "1; the label is the daemon's version", "version", "version", counts=False),
+    Row("degraded", "things that do not work as they should: see `precompiled status`", "degraded", counts=False),
+    Row("workers", "worker processes, by state", "workers", "state", counts=False),
+    Row("workers_memory_bytes", "resident memory of the workers and what they started", "workers", counts=False),
+    Row("longest_job_seconds", "how long the job that runs longest has been running", "workers", counts=False),
+    Row("clients", "processes that live and have had a graph", "clients", counts=False),
+    Row("client_graphs", "their graphs, by how they run", "graphs", "state", counts=False),
+    Row("remote_up", "1 where the remote's helper runs and the remote answers it", "state", counts=False),
 )  # fmt: skip
 WORKER_STATES = ("starting", "idle", "busy", "stopping")
 
@@ -113,7 +117,7 @@ def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
     )
 
 
-def _fields(table: Iterable[Told], document: dict[str, Any]) -> Iterator[Metric]:
+def _fields(table: Iterable[Row], document: dict[str, Any]) -> Iterator[Metric]:
     for told in table:
         if told.field not in document:  # a helper that has not said anything yet, a daemon of an earlier version
             continue
@@ -122,7 +126,7 @@ def _fields(table: Iterable[Told], document: dict[str, Any]) -> Iterator[Metric]
         yield _family(told, rows)
 
 
-def _family(told: Told, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+def _family(told: Row, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     kind = CounterMetricFamily if told.counts else GaugeMetricFamily

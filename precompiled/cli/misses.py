@@ -19,7 +19,7 @@ from precompiled.core.words import counted, human_seconds, listed
 from precompiled.graph.causes import Cause
 from precompiled.store.artifact_format import Failure
 from precompiled.store.reading import Artifact
-from precompiled.store.runs import NOT_SERVED, Process, Run, runs, spans_of, traces, waited_s, way
+from precompiled.store.runs import NOT_SERVED, Run, RunProcess, runs, spans_of, traces, waited_s, way
 
 # How the graphs that are no misses came to run.
 _HITS = ("hit", "package")
@@ -150,7 +150,7 @@ def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
     return f"its compile has failed since ({failed})" if failed else ""
 
 
-def _add(miss: Miss, process: Process, graph: dict[str, Any]) -> None:
+def _add(miss: Miss, process: RunProcess, graph: dict[str, Any]) -> None:
     miss.ranks.append(process.rank)
     waited = waited_s(graph)
     miss.waited_s = max(miss.waited_s, waited)
@@ -169,7 +169,7 @@ def _became(graph: dict[str, Any]) -> str:
     return f"{said} ({reason})" if reason else said
 
 
-def _causes(kepts: Kepts | None, process: Process, graph: dict[str, Any]) -> list[Cause]:
+def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> list[Cause]:
     key = graph.get("key", "")
     if kepts is None or not key or not kepts.of(key):
         return []
@@ -188,7 +188,7 @@ def _causes(kepts: Kepts | None, process: Process, graph: dict[str, Any]) -> lis
     return [Cause("size", "new size", f"{sizes}; what was there holds where {others}")]
 
 
-def _files(process: Process) -> Sequence[str]:
+def _files(process: RunProcess) -> Sequence[str]:
     """The program's own file, as far as its command says it."""
     paths = (os.path.join(process.directory, word) for word in process.argv[1:] if word.endswith(".py"))
     return [*list(paths)[:1], *process.files]

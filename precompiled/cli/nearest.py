@@ -25,7 +25,7 @@ NOT_SENT = "not sent"
 
 
 @dataclass(frozen=True)
-class Kept:
+class Candidate:
     """An artifact or a failure record in the store, or the program of a miss that was sent to nobody."""
 
     key: str
@@ -39,7 +39,7 @@ class Kept:
     is_own: bool
     stored: Artifact | fmt.Failure | str  # the name of the run that has kept it
 
-    def equal(self, other: Kept) -> list[str]:
+    def equal(self, other: Candidate) -> list[str]:
         return [name for name in key.SECTIONS if name in self.components
                 and self.components[name] == other.components.get(name)]  # fmt: skip
 
@@ -57,7 +57,7 @@ class Kept:
 class Nearest:
     """The nearest graph that was there before, and what differs."""
 
-    kept: Kept
+    kept: Candidate
     program: dict[str, Any]
     distance: tuple[int, ...]
     changes: list[difference.Change]
@@ -67,7 +67,7 @@ class Nearest:
 class Explained:
     """A graph that was a miss. ``mine``: what is there of its key, the oldest first."""
 
-    mine: list[Kept]
+    mine: list[Candidate]
     program: dict[str, Any]
     nearest: Nearest | None
     causes: list[Cause]
@@ -89,14 +89,14 @@ class Kepts:
         self._programs: dict[tuple[str, int], dict[str, Any] | None] = {}
 
     @cached_property
-    def all(self) -> list[Kept]:
+    def all(self) -> list[Candidate]:
         """The oldest first."""
         found = [*_artifacts(self._store), *_failures(self._store)]
         known = {item.key for item in found}
         found += (item for item in _not_sent(self._store) if item.key not in known)
         return sorted(found, key=lambda item: item.created)
 
-    def of(self, whole: str) -> list[Kept]:
+    def of(self, whole: str) -> list[Candidate]:
         return [item for item in self.all if item.key == whole]
 
     def explain(self, whole: str, files: Sequence[str] = ()) -> Explained:
@@ -119,7 +119,7 @@ class Kepts:
         located = [_located(program, cause, files) for cause in self._causes(mine[0], program, nearest)]
         return Explained(mine, program, nearest, located, list(self._variants(mine)))
 
-    def program(self, item: Kept) -> dict[str, Any] | None:
+    def program(self, item: Candidate) -> dict[str, Any] | None:
         name = item.key, item.slot
         if name not in self._programs:
             try:
@@ -131,7 +131,7 @@ class Kepts:
                 self._programs[name] = None  # it cannot be trusted, so it is not compared with
         return self._programs[name]
 
-    def _nearest(self, target: Kept, program: dict[str, Any], older: Sequence[Kept]) -> Nearest | None:
+    def _nearest(self, target: Candidate, program: dict[str, Any], older: Sequence[Candidate]) -> Nearest | None:
         """The one with the fewest components that differ, then the fewest fields in them; None where none is alike."""
         candidates = {
             item.key: item for item in older  # one of each key: variants differ in sizes only
@@ -164,7 +164,7 @@ class Kepts:
                 continue  # a failure record whose program is none
         return found
 
-    def _causes(self, target: Kept, program: dict[str, Any], nearest: Nearest | None) -> list[Cause]:
+    def _causes(self, target: Candidate, program: dict[str, Any], nearest: Nearest | None) -> list[Cause]:
         try:
             if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
                 return [causes.new(program, nearest.program if nearest is not None else None)]
@@ -172,7 +172,7 @@ class Kepts:
         except listing.NOT_A_PROGRAM:  # some of it can be compared, and not all
             return []
 
-    def _variants(self, mine: Sequence[Kept]) -> Iterator[dict[str, Any]]:
+    def _variants(self, mine: Sequence[Candidate]) -> Iterator[dict[str, Any]]:
         """The artifacts of a key, oldest first: for which sizes each was compiled, and where it holds."""
         for item in mine:
             if isinstance(item.stored, Artifact):
@@ -185,33 +185,33 @@ class Kepts:
                 }
 
 
-def _artifacts(store: Store) -> Iterator[Kept]:
+def _artifacts(store: Store) -> Iterator[Candidate]:
     for artifact in store.all_artifacts():
         found, slot = artifact.manifest, artifact.slot
-        yield Kept(
+        yield Candidate(
             found.key, slot, found.name, found.device, found.created, "artifact", found.components, str(artifact.root),
             store.is_own(artifact), artifact,
         )  # fmt: skip
 
 
-def _failures(store: Store) -> Iterator[Kept]:
+def _failures(store: Store) -> Iterator[Candidate]:
     for failure in store.failures():
         device, components = "", {}
         program = program_of(store, failure)
         if program is not None:
             components = key.components_of(program)
             device = _device(program)
-        yield Kept(
+        yield Candidate(
             failure.key, 0, failure.name, device, failure.created, "failed", components, str(store.root), True, failure
         )
 
 
-def _not_sent(store: Store) -> Iterator[Kept]:
+def _not_sent(store: Store) -> Iterator[Candidate]:
     kept = runs.programs(store.root)
     names = {graph.get("key"): graph.get("name", "") for run in runs.runs(store.root) for process in run.processes
              for graph in process.graphs.values()} if kept else {}  # fmt: skip
     for whole, (created, run) in kept.items():
-        yield Kept(whole, 0, names.get(whole, ""), "", created, NOT_SENT, {}, str(store.root), True, run)
+        yield Candidate(whole, 0, names.get(whole, ""), "", created, NOT_SENT, {}, str(store.root), True, run)
 
 
 def _device(program: dict[str, Any]) -> str:
@@ -219,12 +219,12 @@ def _device(program: dict[str, Any]) -> str:
     return "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
 
 
-def _function(item: Kept) -> str:
+def _function(item: Candidate) -> str:
     """The name without Dynamo's numbers: of ``forward [0/1]``, ``forward``."""
     return item.name.partition(" [")[0]
 
 
-def _frame(item: Kept) -> str:
+def _frame(item: Candidate) -> str:
     """The name with the number of the frame, without that of the trace: of ``forward [0/1]``, ``forward [0``."""
     return item.name.partition("/")[0]
 

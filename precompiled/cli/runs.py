@@ -20,7 +20,7 @@ from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import in_words
 from precompiled.core.words import counted, human_seconds
 from precompiled.graph.causes import Cause
-from precompiled.store.runs import BY_DAEMON, NOT_SERVED, RUNS, Process, Run, runs, traces, way
+from precompiled.store.runs import BY_DAEMON, NOT_SERVED, RUNS, Run, RunProcess, runs, traces, way
 
 MAX_SHOWN = 10
 
@@ -98,7 +98,7 @@ def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], N
     return document, show
 
 
-def _numbers(process: Process) -> dict[str, Any]:
+def _numbers(process: RunProcess) -> dict[str, Any]:
     """Graphs by how they run, functions that were traced, and seconds."""
     graphs = list(process.graphs.values())
     sources = Counter(graph["source"] if _is_served(graph) else "" for graph in graphs)
@@ -180,7 +180,7 @@ def said(run: Run) -> list[str]:
     return lines
 
 
-def _of_a_process(process: Process) -> str | None:
+def _of_a_process(process: RunProcess) -> str | None:
     """What is to be said of a process's graphs; None where all of them run as the daemon compiled them."""
     parts = []
     pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]

@@ -32,7 +32,7 @@ NOT_FOUND = 127
 @targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def run_command(
-    out: Output, settings: Settings, mode: str | None, target: targets.Devices | None, cmd: tuple[str, ...]
+    out: Output, settings: Settings, mode: str | None, target: targets.WantedDevices | None, cmd: tuple[str, ...]
 ) -> int:
     """Run a command, and its Python children, with precompiled on.
 

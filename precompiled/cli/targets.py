@@ -23,7 +23,7 @@ _FORM = re.compile(r"(?:(?P<code>[a-z]+\d+)|(?:cuda:)?sm_(?P<capability>\d+)a?)(
 
 
 @dataclass(frozen=True)
-class Devices:
+class WantedDevices:
     """What a command is to see: ``count`` devices of a kind."""
 
     kind: Kind
@@ -38,7 +38,7 @@ class Target(click.ParamType):
 
     name = "target"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Devices:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> WantedDevices:
         return parse(value) if isinstance(value, str) else value
 
 
@@ -49,7 +49,7 @@ option = click.option(
 )  # fmt: skip
 
 
-def parse(text: str) -> Devices:
+def parse(text: str) -> WantedDevices:
     """A kind of GPU (``h100``, ``cuda:sm_80`` where one kind has it) and how many (``h100x8``). Raises
     PrecompiledError.
     """
@@ -60,13 +60,13 @@ def parse(text: str) -> Devices:
     if parts["capability"] is None:
         if (kind := KINDS.get(parts["code"])) is None:
             raise _unknown(text, "is no kind of GPU that can be made up")
-        return Devices(kind, count)
+        return WantedDevices(kind, count)
     fitting = [kind for kind in KINDS.values() if f"{kind.major}{kind.minor}" == parts["capability"]]
     if len(fitting) != 1:
         # The key has the GPU's name and its multiprocessors: an artifact for one kind is none for the other.
         names = " and ".join(kind.code for kind in fitting)
         raise _unknown(text, f"is {names}, which have keys of their own" if fitting else "is no kind's architecture")
-    return Devices(fitting[0], count)
+    return WantedDevices(fitting[0], count)
 
 
 def _unknown(text: str, why: str) -> PrecompiledError:
@@ -74,7 +74,7 @@ def _unknown(text: str, why: str) -> PrecompiledError:
     return PrecompiledError(f"the target {text} {why}", f"There are {known}", code="unknown-target")
 
 
-def warning(target: Devices) -> str:
+def warning(target: WantedDevices) -> str:
     """What people must know before they believe anything that such a command says."""
     return (
         f"precompiled: MADE-UP GPU. The command sees {target}, which this host lacks. torch's operators run on the "
@@ -83,7 +83,7 @@ def warning(target: Devices) -> str:
     )
 
 
-def variables(target: Devices, cmd: Sequence[str], caches: Path) -> dict[str, str]:
+def variables(target: WantedDevices, cmd: Sequence[str], caches: Path) -> dict[str, str]:
     """What ``cmd`` gets to run on made-up devices; ``caches``: for what it measures itself, which is made up, too.
 
     Builds the device for the command's torch, where it can be told and is not built. Raises PrecompiledError where it

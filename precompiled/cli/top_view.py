@@ -36,7 +36,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphRow:
     state: str  # of STATES
     since: float
     program: str
@@ -55,7 +55,7 @@ class Look:
     stats: dict[str, Any] | None
     problem: str
     clients: list[Client]
-    graphs: list[Graph]
+    graphs: list[GraphRow]
     jobs: list[UnderWay] = field(default_factory=list)
 
 
@@ -142,7 +142,7 @@ def look(
                 continue
             rank = f"{process.rank}/{run.ranks}" if run.ranks > 1 else ""
             mine = [
-                Graph(_state(graph, compiling), graph["at"], process.program, rank, graph.get("name", "-"),
+                GraphRow(_state(graph, compiling), graph["at"], process.program, rank, graph.get("name", "-"),
                       graph.get("key", ""), _why(graph))
                 for graph in process.graphs.values()
             ]  # fmt: skip
@@ -155,7 +155,7 @@ def look(
     began = {worker["job"]: now - worker["job_s"] for worker in workers if worker["job"]}
     names = {job.key: job.name for job in jobs}
     others = sorted(compiling - known)
-    graphs += [Graph("compiling", began[key], "", "", names.get(key, "-"), key, "") for key in others]
+    graphs += [GraphRow("compiling", began[key], "", "", names.get(key, "-"), key, "") for key in others]
     return Look(now, status, stats, problem, clients, graphs, jobs)
 
 
@@ -173,13 +173,13 @@ def _why(graph: dict[str, Any]) -> str:
 # ---------------------------------------------------------------- chosen
 
 
-def _chosen(graphs: Sequence[Graph], choices: Choices) -> list[Graph]:
+def _chosen(graphs: Sequence[GraphRow], choices: Choices) -> list[GraphRow]:
     states = {
         "all": STATES, "waiting": ("compiling", "queued"), "not served": ("error", "eager", "in process"),
         "compiled": ("compiled",),
     }[choices.shown]  # fmt: skip
     found = [graph for graph in graphs if graph.state in states and choices.program in graph.program]
-    orders: dict[str, Callable[[Graph], Any]] = {
+    orders: dict[str, Callable[[GraphRow], Any]] = {
         "state": lambda graph: (STATES.index(graph.state), -graph.since, graph.name),
         "age": lambda graph: (-graph.since, graph.name),
         "program": lambda graph: (graph.program, _number(graph.rank), graph.name),

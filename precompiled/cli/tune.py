@@ -23,7 +23,7 @@ from precompiled.store.artifacts import Artifact, Store
 
 if TYPE_CHECKING:
     from precompiled import wire
-    from precompiled.client.connection import Connection
+    from precompiled.client.connection import DaemonConnection
 
 IDLE_PERCENT = 5
 LOOKS, LOOK_S = 3, 1.0  # so often in a row a GPU is seen to idle, before it is believed to
@@ -81,8 +81,8 @@ def untuned(store: Store, beginnings: Sequence[str] = ()) -> list[Artifact]:
     return sorted(found.values(), key=lambda item: (item.manifest.name, item.manifest.key))
 
 
-def _connected(settings: Settings) -> Connection:
-    from precompiled.client.connection import Connection
+def _connected(settings: Settings) -> DaemonConnection:
+    from precompiled.client.connection import DaemonConnection
     from precompiled.client.link import daemon_reachable
     from precompiled.client.remote_helper import ensure
     from precompiled.client.start import start_daemon
@@ -93,11 +93,11 @@ def _connected(settings: Settings) -> Connection:
         outcome = start_daemon(settings)
         if not outcome.runs:
             raise outcome.error()
-    return Connection(settings)
+    return DaemonConnection(settings)
 
 
 def _tune(
-    out: Output, settings: Settings, store: Store, artifact: Artifact, connection: Connection, when_idle: bool
+    out: Output, settings: Settings, store: Store, artifact: Artifact, connection: DaemonConnection, when_idle: bool
 ) -> str:
     """Have one compiled; why it was not, or nothing."""
     from precompiled import wire
@@ -139,7 +139,7 @@ def _is_tuned(store: Store, key: str, program: Mapping[str, Any]) -> bool:
     return capture.is_served(program, tuned)
 
 
-def _submitted(connection: Connection, message: wire.Submit, graph: bytes, limit_s: float) -> str:
+def _submitted(connection: DaemonConnection, message: wire.Submit, graph: bytes, limit_s: float) -> str:
     """Wait for a job's end: why it has failed, or nothing."""
     from precompiled import wire
 

@@ -34,7 +34,7 @@ _INSTRUCTIONS = frozenset(
 
 
 class Ahead:
-    """What the helper fetches for this process, and what the process has used (process.Ahead). Thread-safe."""
+    """What the helper fetches for this process, and what the process has used (process.AheadProtocol). Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

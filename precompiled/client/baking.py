@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from precompiled.client.process import PROCESS
 
 if TYPE_CHECKING:
-    from precompiled.client.process import Session
+    from precompiled.client.process import SessionProtocol
 
 VARIABLE = "PRECOMPILED_BAKING"
 LOOK_S = 0.05
 FLUSH_S = 60.0
 
 
-def begin(session: Session) -> None:
+def begin(session: SessionProtocol) -> None:
     """Start the thread if this process is baked. Called when this process gets a session."""
     described = os.environ.get(VARIABLE)
     if described:
@@ -33,7 +33,7 @@ def begin(session: Session) -> None:
         ).start()
 
 
-def _follow(session: Session, steps: int, directory: Path) -> None:
+def _follow(session: SessionProtocol, steps: int, directory: Path) -> None:
     try:
         (directory / str(os.getpid())).touch()
         while max((report.calls_eager + report.calls_compiled for report in session.reports()), default=0) < steps:

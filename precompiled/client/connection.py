@@ -59,7 +59,7 @@ OnReply = Callable[["wire.DaemonMessage"], None]
 
 # ---------------------------------------------------------------- fork
 
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_connections: weakref.WeakSet[DaemonConnection] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
@@ -80,7 +80,7 @@ class _Submit:
     lost: int = 0
 
 
-class Connection:
+class DaemonConnection:
     """This process's connection to the daemon. Thread-safe; only ``flush`` and ``close`` block."""
 
     _expected: tuple[wire.Expect, float] | None  # the message, and until when it is worth sending

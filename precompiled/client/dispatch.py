@@ -27,7 +27,7 @@ MAX_REQUESTS = 16
 AWAITS_SAFE_POINT = "its artifact is loaded, and awaits the end of a checkpoint in which it ran eager"
 
 
-class StandIn(Protocol):
+class EagerRunner(Protocol):
     """Runs a graph eagerly (torch_internals/eager/stand_in.py)."""
 
     def __call__(self, *args: Any) -> Any:
@@ -59,7 +59,7 @@ class Dispatch:
     def __init__(
         self,
         calls: GraphCalls,
-        eager: StandIn,
+        eager: EagerRunner,
         size_inputs: list[int],
         request_variant: Callable[[list[int]], None],
         is_capturing: Callable[[], bool] | None = None,

@@ -26,14 +26,14 @@ from precompiled.client.swap import Event, Instruction, State, Swap
 from precompiled.core import forking
 from precompiled.core.errors import COMPILE_ERROR, Bypass, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
-from precompiled.graph.capture import Program
+from precompiled.graph.capture import SerializedGraph
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact
 from precompiled.torch_internals.client import cuda_graph_capture, openmp_threads
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 if TYPE_CHECKING:
     from precompiled import wire
-    from precompiled.client.connection import Connection
+    from precompiled.client.connection import DaemonConnection
     from precompiled.client.ledger import GraphReport, Ledger
     from precompiled.core.config import Settings
     from precompiled.store.artifacts import Store
@@ -49,12 +49,12 @@ LOOK_ALONE_S = 0.5  # while no daemon answers
 ALONE_S = 60.0
 
 
-class Session(Protocol):
+class SessionView(Protocol):
     """The part of session.Session that this file uses."""
 
     settings: Settings
     store: Store
-    connection: Connection
+    connection: DaemonConnection
     ledger: Ledger
     stays_eager: bool
 
@@ -79,7 +79,7 @@ class Awaited:
     """A graph that runs eager until its artifact arrives."""
 
     calls: GraphCalls
-    program: Program
+    program: SerializedGraph
     hints: list[int]  # the sizes that the awaited variant must serve
     swap: Swap  # the graph's own, or a separate one for a further variant
     submit: Callable[[Awaited], None]
@@ -123,7 +123,7 @@ class Awaited:
 class Pending:
     """The awaited graphs of a process. Thread-safe."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SessionView) -> None:
         self._session = session
         settings = session.settings
         self._progress = Progress(wanted=settings.progress, waits=settings.mode == "wait" or settings.require)
@@ -456,7 +456,7 @@ class Pending:
         self.drop(item)
 
 
-def _compile_later(session: Session, item: Awaited) -> None:
+def _compile_later(session: SessionView, item: Awaited) -> None:
     action = functools.partial(_compile_now, session, item)
     if item.swap is item.calls.swap:
         item.dispatch.before_next_call(action, in_captures=False)
@@ -464,7 +464,7 @@ def _compile_later(session: Session, item: Awaited) -> None:
         item.dispatch.before_call_with(item.program.sizes(item.hints), action)
 
 
-def _compile_now(session: Session, item: Awaited) -> None:
+def _compile_now(session: SessionView, item: Awaited) -> None:
     """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
     # One of several threads compiles. The others run eager meanwhile; a thread whose call must not run eager waits
     # for the lock.
@@ -473,7 +473,7 @@ def _compile_now(session: Session, item: Awaited) -> None:
             _compile(session, item)
 
 
-def _compile(session: Session, item: Awaited) -> None:
+def _compile(session: SessionView, item: Awaited) -> None:
     item.compiled_here = True
     started = time.perf_counter()
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from precompiled.core.config import Settings
 
 
-class Session(Protocol):
+class SessionProtocol(Protocol):
     """session.Session holds the graphs of this process."""
 
     settings: Settings
@@ -34,7 +34,7 @@ class Session(Protocol):
         """Wait until the daemon has accepted every submit. None if there is no daemon."""
 
 
-class Packages(Protocol):
+class PackagesProtocol(Protocol):
     """packages/automatic.Automatic holds the packages of this process."""
 
     reports: list[Any]  # FunctionReport
@@ -55,7 +55,7 @@ class Packages(Protocol):
         """Restore Dynamo's own methods."""
 
 
-class Ahead(Protocol):
+class AheadProtocol(Protocol):
     """client/ahead.Ahead waits for the objects that the remote's helper fetches for this process."""
 
     @property
@@ -71,7 +71,7 @@ class Ahead(Protocol):
         """
 
 
-class Recorder(Protocol):
+class RecorderProtocol(Protocol):
     """client/recorder.Recorder reports to the watcher, if this process is a watch's capture (docs/guides/watch.md)."""
 
     def graph(
@@ -84,17 +84,17 @@ class Recorder(Protocol):
         """Take the daemon's reply to a submit."""
 
 
-class Process:
+class ProcessState:
     """The slots. ``given``: settings given in Python (``enable(mode=...)``), with the rank of command-line flags."""
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
         # When the import of torch began and ended, in seconds since the epoch. 0 if that was not observed.
         self.torch_imported = (0.0, 0.0)
-        self.session: Session | None = None
-        self.packages: Packages | None = None
-        self.recorder: Recorder | None = None
-        self.ahead: Ahead | None = None
+        self.session: SessionProtocol | None = None
+        self.packages: PackagesProtocol | None = None
+        self.recorder: RecorderProtocol | None = None
+        self.ahead: AheadProtocol | None = None
 
     def settings(self) -> Settings:
         """Read the settings of this process. Raises ConfigError."""
@@ -103,4 +103,4 @@ class Process:
         return config.load(self.given)
 
 
-PROCESS = Process()
+PROCESS = ProcessState()

@@ -29,7 +29,7 @@ log = logging.getLogger("precompiled.client.progress")
 PATIENCE_S = 1.0
 
 
-class Item(Protocol):
+class AwaitedGraph(Protocol):
     """The part of pending.Awaited that this file uses."""
 
     calls: GraphCalls
@@ -49,7 +49,7 @@ class Progress:
         self._since = 0.0  # time.monotonic(); 0 before the first awaited graph
         self._said = False
 
-    def look(self, awaited: Sequence[Item]) -> None:
+    def look(self, awaited: Sequence[AwaitedGraph]) -> None:
         """Print what is due. ``awaited``: the graphs that are still awaited."""
         if self._over:
             return
@@ -59,7 +59,7 @@ class Progress:
             self._over = True
             log.info("no progress is shown: %s", error)
 
-    def _look(self, awaited: Sequence[Item]) -> None:
+    def _look(self, awaited: Sequence[AwaitedGraph]) -> None:
         for item in awaited:
             self._since = self._since or item.since
             if item.calls not in self._graphs:

@@ -41,7 +41,7 @@ _WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "backend.pope
 
 
 @dataclass(frozen=True)
-class Place:
+class RunMembership:
     """A process's place in its run. ``run``: one name for all processes that were started together."""
 
     run: str
@@ -49,7 +49,7 @@ class Place:
     ranks: int
 
 
-def place(variables: Mapping[str, str]) -> Place:
+def place(variables: Mapping[str, str]) -> RunMembership:
     """This process's place: from torch.distributed if it is initialised, else from the environment variables."""
     rank, ranks = next(
         ((int(variables[one]), int(variables[all])) for one, all in _RANKS
@@ -68,7 +68,7 @@ def place(variables: Mapping[str, str]) -> Place:
     else:
         program = _program_pid()
         name = f"process-{program}-{runs.start_of(program)}"
-    return Place(re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].lstrip(".") or "run", rank, ranks)
+    return RunMembership(re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].lstrip(".") or "run", rank, ranks)
 
 
 def _program_pid() -> int:
@@ -105,7 +105,7 @@ class RunRecord:
 
     def _reset(self, *, forked: bool) -> None:
         self._lock = threading.Lock()
-        self._file: lines.Lines | None = None
+        self._file: lines.AppendedFile | None = None
         self._broken = False
         self._kept = 0
         self._forked = forked
@@ -174,10 +174,10 @@ class RunRecord:
             self._broken = True
             log.info("this run is not kept: %s", error)
 
-    def _begin(self) -> lines.Lines:
+    def _begin(self) -> lines.AppendedFile:
         here = place(os.environ)
         folder = runs.begin(self._root, here.run)
-        file = lines.Lines(folder / f"{here.rank}-{os.getpid()}.jsonl")
+        file = lines.AppendedFile(folder / f"{here.rank}-{os.getpid()}.jsonl")
         original = list(getattr(sys, "orig_argv", []))
         file.append({
             "rank": here.rank, "ranks": here.ranks, "pid": os.getpid(), "started": runs.start_of(os.getpid()),

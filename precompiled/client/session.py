@@ -15,13 +15,13 @@ import warnings
 from typing import TYPE_CHECKING
 
 from precompiled.client import baking
-from precompiled.client.connection import Connection
+from precompiled.client.connection import DaemonConnection
 from precompiled.client.count_sender import CountSender
 from precompiled.client.dispatch import MAX_REQUESTS
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
 from precompiled.client.link import daemon_reachable
 from precompiled.client.pending import Pending
-from precompiled.client.process import PROCESS, Recorder
+from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import (
@@ -61,11 +61,11 @@ class Session:
         self.store = Store(self.settings.cache_dir, self.settings.base, self._left_out)
         self._counts = CountSender(self.tell_counts)
         self.ledger = Ledger(self._counts.changed)
-        self.connection = Connection(self.settings)
+        self.connection = DaemonConnection(self.settings)
         self.pending = Pending(self)
         self.safe_points = SafePoints()
         # Set in a watch's capture (docs/guides/watch.md): the process captures graphs and is not served.
-        self.recorder: Recorder | None = PROCESS.recorder
+        self.recorder: RecorderProtocol | None = PROCESS.recorder
         # Set by `--target`: artifacts are for a GPU that this host lacks. Their kernels cannot run on this host, so
         # all calls run eager, which gives values as close as possible to the target's (docs/decisions/0046).
         self.stays_eager = TARGET_VARIABLE in os.environ

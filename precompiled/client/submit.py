@@ -34,7 +34,7 @@ _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 REQUIRED = "PRECOMPILED_REQUIRE=1 lets no graph run eager"
 
 
-def as_required(session: Session, program: capture.Program) -> capture.Program:
+def as_required(session: Session, program: capture.SerializedGraph) -> capture.SerializedGraph:
     """Return the program, marked as one that must not run eager if the setting ``require`` is set."""
     if session.requires and not program.no_stand_in:
         return replace(program, no_stand_in=REQUIRED)
@@ -54,9 +54,9 @@ class Submitter:
     calls: GraphCalls
     about: Callable[[], str]
     given: compile_after_trace.Given | None = None
-    traced: retrace.Traced | None = None
+    traced: retrace.TracedFrame | None = None
 
-    def request_variant(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
+    def request_variant(self, program: capture.SerializedGraph, dispatch: Dispatch, sizes: list[int]) -> None:
         """Submit a variant for the sizes of a call after the swap that no variant serves. The call itself runs eager.
 
         Raises NotServed if ``require`` is set and the submit fails.
@@ -73,7 +73,7 @@ class Submitter:
                 raise NotServed(self.calls.report.name, "submit-failed", str(error) or type(error).__name__) from error
             log.warning("no variant for the sizes %s: %s", sizes, error)
 
-    def without_a_job(self, program: capture.Program, dispatch: Dispatch, sizes: list[int]) -> None:
+    def without_a_job(self, program: capture.SerializedGraph, dispatch: Dispatch, sizes: list[int]) -> None:
         """Prepare to compile in process, for a call that must not run eager and whose sizes are not submitted.
 
         Raises NotServed if ``require`` is set.
@@ -86,7 +86,7 @@ class Submitter:
             self._awaited(program, dispatch, hints, swap, uuid.uuid4().hex).done.set()
 
     def submit_and_await(
-        self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
+        self, program: capture.SerializedGraph, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
     ) -> Awaited:
         """Submit a graph and await its artifact, which then serves ``dispatch``. Raises if the submit fails."""
         awaited = self._awaited(program, dispatch, hints, swap, id)
@@ -99,7 +99,9 @@ class Submitter:
             raise
         return awaited
 
-    def _awaited(self, program: capture.Program, dispatch: Dispatch, hints: list[int], swap: Swap, id: str) -> Awaited:
+    def _awaited(
+        self, program: capture.SerializedGraph, dispatch: Dispatch, hints: list[int], swap: Swap, id: str
+    ) -> Awaited:
         """Make the item for which a call of ``dispatch`` waits if it must not run eager."""
         awaited = Awaited(
             calls=self.calls,
@@ -117,7 +119,9 @@ class Submitter:
         dispatch.awaits[tuple(program.sizes(hints))] = lambda: self.session.pending.await_artifact(awaited)
         return awaited
 
-    def _compile_inline(self, program: capture.Program, hints: list[int], swap: Swap) -> tuple[Compiled, str] | None:
+    def _compile_inline(
+        self, program: capture.SerializedGraph, hints: list[int], swap: Swap
+    ) -> tuple[Compiled, str] | None:
         """Compile in process, or make Dynamo retrace the frame if only Dynamo can have the graph compiled.
 
         A retrace happens at the next call, as with plain torch.compile. It is not used for further sizes, since the
@@ -145,7 +149,7 @@ class Submitter:
             return None
 
     def submit(
-        self, program: capture.Program, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False
+        self, program: capture.SerializedGraph, hints: list[int], id: str, on_reply: OnReply, *, waiting: bool = False
     ) -> None:
         """Pass the program to the connection's thread, which calls ``on_reply`` with the daemon's replies.
 
@@ -174,7 +178,7 @@ class Submitter:
 
 
 def compile_inline(
-    program: capture.Program, hints: list[int], given: compile_after_trace.Given | None = None
+    program: capture.SerializedGraph, hints: list[int], given: compile_after_trace.Given | None = None
 ) -> tuple[Compiled, str] | None:
     """Compile in this process. Returns the callable and the guards on its sizes, or None if the graph stays eager.
 
@@ -212,7 +216,7 @@ def compile_inline(
 
 
 def _compile_as_given(
-    program: capture.Program, hints: list[int], given: compile_after_trace.Given, captured: Exception
+    program: capture.SerializedGraph, hints: list[int], given: compile_after_trace.Given, captured: Exception
 ) -> tuple[Compiled | None, Exception | None]:
     """Compile the graph as Dynamo gave it, after its captured program failed with ``captured``.
 

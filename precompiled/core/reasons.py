@@ -16,7 +16,7 @@ from functools import partial
 from precompiled.core import words
 
 
-class Kind(Enum):
+class ReasonKind(Enum):
     """Where a code occurs; the values are the headings of docs/reference/reasons.md."""
 
     BYPASS = "Bypass: this graph is not sent to the daemon (in process)"
@@ -44,7 +44,7 @@ class Outcome(Enum):
 class Reason:
     """One code. The texts are Markdown for docs/reference/reasons.md, with links that are relative to that page."""
 
-    kind: Kind
+    kind: ReasonKind
     outcome: Outcome | None  # None: no graph depends on it
     code: str
     meaning: str
@@ -83,17 +83,17 @@ def outcome(code: str, *, runs: bool) -> Outcome:
 
 
 _IN_PROCESS, _EAGER, _AGAIN = Outcome.IN_PROCESS, Outcome.EAGER, Outcome.AGAIN
-_bypass = partial(Reason, Kind.BYPASS, _IN_PROCESS)
-_failure = partial(Reason, Kind.FAILURE)
-_store = partial(Reason, Kind.STORE)
-_daemon = partial(Reason, Kind.DAEMON)
-_command = partial(Reason, Kind.COMMAND, None)
-_watch = partial(Reason, Kind.WATCH, None)
-_worker = partial(Reason, Kind.WORKER, None)
-_remote = partial(Reason, Kind.REMOTE, None)
-_farm = partial(Reason, Kind.FARM, None)
-_package = partial(Reason, Kind.PACKAGE, None)
-_package_file = partial(Reason, Kind.PACKAGE_FILE, None)
+_bypass = partial(Reason, ReasonKind.BYPASS, _IN_PROCESS)
+_failure = partial(Reason, ReasonKind.FAILURE)
+_store = partial(Reason, ReasonKind.STORE)
+_daemon = partial(Reason, ReasonKind.DAEMON)
+_command = partial(Reason, ReasonKind.COMMAND, None)
+_watch = partial(Reason, ReasonKind.WATCH, None)
+_worker = partial(Reason, ReasonKind.WORKER, None)
+_remote = partial(Reason, ReasonKind.REMOTE, None)
+_farm = partial(Reason, ReasonKind.FARM, None)
+_package = partial(Reason, ReasonKind.PACKAGE, None)
+_package_file = partial(Reason, ReasonKind.PACKAGE_FILE, None)
 
 # Each text must be understood alone: `explain` shows one row. A row of the page has at most 200 characters.
 _TABLE = (

@@ -53,7 +53,7 @@ PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after PATIENCE times the 
 
 
 @dataclass
-class Counts:
+class FarmCounts:
     """Counts of a farm.
 
     - ``refused``, ``failed``: jobs that nodes returned without an artifact, by code
@@ -91,7 +91,7 @@ class Farm:
     """
 
     def __init__(self, address: str, store: Store, ended: Callable[[str, list[int]], None]) -> None:
-        self.counts = Counts()
+        self.counts = FarmCounts()
         self._address, self._store, self._ended = address, store, ended
         self._state, self._reason = "unused", ""  # unused | starting | ok | unusable
         self._nodes: list[Node] = []

@@ -44,7 +44,7 @@ ABOUT = "about"
 
 
 @dataclass(frozen=True)
-class Program:
+class SerializedGraph:
     """A captured graph. ``sections`` has the JSON text of each section, in the order of SECTIONS."""
 
     sections: dict[str, str]
@@ -103,13 +103,15 @@ def restored(
     kept: dict[str, Any], modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int],
     modules: dict[str, str], classes: Mapping[str, type], groups: tuple[str, ...],
     context: contextvars.Context,
-) -> Program:  # fmt: skip
+) -> SerializedGraph:  # fmt: skip
     """Rebuild a program from the sections ``kept`` (from ``parse``). The other arguments are as captured."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = _no_stand_in(kept["graph"], kept["inputs"])
-    return Program(sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in, classes,
-                   groups=groups, context=context)  # fmt: skip
+    return SerializedGraph(
+        sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in, classes, groups=groups,
+        context=context,
+    )  # fmt: skip
 
 
 def _no_stand_in(graph: list[list[list[Any]]], inputs: dict[str, Any]) -> str:
@@ -122,7 +124,9 @@ def _dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def capture(module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequence[torch.Tensor] = ()) -> Program:
+def capture(
+    module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequence[torch.Tensor] = ()
+) -> SerializedGraph:
     """Capture a Dynamo graph and the state around it. Has no side effects. Raises Bypass with the reason.
 
     ``held`` are the tensors of its last inputs (torch_internals/client/graph_attributes.py).
@@ -162,7 +166,7 @@ def capture(module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequ
         "configs": _dump(settings),
         "environment": _dump(facts),
     }
-    return Program(
+    return SerializedGraph(
         sections,
         state,
         device,

@@ -27,7 +27,7 @@ _MAX_READABLE = 64_000
 
 
 def key(sections: Mapping[str, str]) -> str:
-    """The key: 64 hexadecimal digits. ``sections`` are those of a capture.Program."""
+    """The key: 64 hexadecimal digits. ``sections`` are those of a capture.SerializedGraph."""
     state = hashlib.sha256(f"precompiled schema {SCHEMA} format {FORMAT}\n".encode())
     for name in SECTIONS:
         text = sections[name].encode()

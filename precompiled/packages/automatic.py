@@ -124,7 +124,7 @@ class _Made(NamedTuple):
 
 
 class Automatic:
-    """The packages of this process (implements process.Packages and dynamo/dynamo_frames.Packages).
+    """The packages of this process (implements process.PackagesProtocol and dynamo/dynamo_frames.FrameHandler).
 
     ``reports`` has one report for each frame with tensors for which Dynamo had no code while packages were on.
     """
@@ -152,7 +152,7 @@ class Automatic:
         return self.publisher.flush(timeout_s)
 
     def name_graph(
-        self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
+        self, function: Callable[..., Any], report: GraphReport, program: capture.SerializedGraph, held: list[Any]
     ) -> None:
         """Attach the graph's key and description to its function (see the protocol). Never raises.
 
@@ -166,7 +166,7 @@ class Automatic:
             self.failed(error)
 
     def _name_graph(
-        self, function: Callable[..., Any], report: GraphReport, program: capture.Program, held: list[Any]
+        self, function: Callable[..., Any], report: GraphReport, program: capture.SerializedGraph, held: list[Any]
     ) -> None:
         if program.cudagraphs or program.frozen:
             # CUDA graphs need marks that only a trace puts on parameters. With frozen weights, the artifact contains

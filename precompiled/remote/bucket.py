@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from precompiled.core import durable, words
 from precompiled.remote.errors import RemoteError
-from precompiled.store.requests import Request
+from precompiled.store.requests import RemoteRequest
 
 _T = TypeVar("_T")
 
@@ -56,7 +56,9 @@ class Bucket:
     object.
     """
 
-    def __init__(self, url: str, timeout_s: float, note: Callable[[Request], None] = lambda request: None) -> None:
+    def __init__(
+        self, url: str, timeout_s: float, note: Callable[[RemoteRequest], None] = lambda request: None
+    ) -> None:
         """``note`` is called with each request, in the thread that makes it."""
         self.url = url
         self._note = note
@@ -182,7 +184,7 @@ class Bucket:
             problem = error.code
             raise
         finally:
-            self._note(Request(*what, began, time.monotonic() - clock, size, problem))
+            self._note(RemoteRequest(*what, began, time.monotonic() - clock, size, problem))
 
     def _in_time(self, breaker: Breaker, call: Callable[[], _T], timeout_s: float) -> _T:
         timeout_s = timeout_s or self._timeout_s

@@ -23,7 +23,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from precompiled.remote.errors import Refused
+from precompiled.remote.errors import ObjectRejected
 from precompiled.store import artifact_format as fmt
 
 FORMAT = 1
@@ -105,7 +105,7 @@ def open_envelope(head: bytes) -> tuple[Envelope, int]:
     """
     line, newline, _ = head[:MAX_ENVELOPE_BYTES].partition(b"\n")
     if not newline:
-        raise Refused("an object has no envelope", code="remote-corrupt")
+        raise ObjectRejected("an object has no envelope", code="remote-corrupt")
     try:
         raw = json.loads(line)
         if raw.get("format") != FORMAT:
@@ -120,5 +120,5 @@ def open_envelope(head: bytes) -> tuple[Envelope, int]:
         if fmt.canonical(envelope) != line:
             raise ValueError("not in canonical form")
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Refused(f"an object's envelope cannot be read: {error}", code="remote-corrupt") from error
+        raise ObjectRejected(f"an object's envelope cannot be read: {error}", code="remote-corrupt") from error
     return envelope, len(line) + 1

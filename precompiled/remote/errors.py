@@ -11,5 +11,5 @@ class RemoteError(PrecompiledError):
     """
 
 
-class Refused(RemoteError):
+class ObjectRejected(RemoteError):
     """One object is rejected: ``remote-corrupt``, ``remote-unsigned``, ``remote-untrusted``."""

@@ -23,7 +23,7 @@ _CLOCK = re.compile(r"clock-[0-9a-f]{16}")  # an object of ``time_there`` whose 
 
 
 @dataclass(frozen=True)
-class Item:
+class RemoteObject:
     """An object or lease of precompiled's. ``written``: seconds since the epoch; None if the remote does not record
     it.
     """
@@ -33,10 +33,10 @@ class Item:
     written: float | None
 
 
-def ours(bucket: Bucket) -> list[Item]:
+def ours(bucket: Bucket) -> list[RemoteObject]:
     """All objects and leases below the URL. Other files are ignored. Raises RemoteError."""
     return [
-        Item(path, size, written)
+        RemoteObject(path, size, written)
         for path, (size, written) in sorted(bucket.everything().items())
         if form.object_at(path, size) is not None or _is_passing(path)
     ]
@@ -65,10 +65,12 @@ def _is_passing(path: str) -> bool:
     return _is_lease(path) or _CLOCK.fullmatch(path) is not None
 
 
-def expired(items: Collection[Item], now: float, max_age_s: float | None, max_bytes: int | None) -> list[Item]:
+def expired(
+    items: Collection[RemoteObject], now: float, max_age_s: float | None, max_bytes: int | None
+) -> list[RemoteObject]:
     """The items to remove. An item without a time of its own stays, whatever its size."""
-    found: list[Item] = []
-    kept: list[Item] = []
+    found: list[RemoteObject] = []
+    kept: list[RemoteObject] = []
     for item in items:
         age = None if item.written is None else now - item.written
         limit = LEASE_MAX_AGE_S if _is_passing(item.path) else max_age_s
@@ -83,7 +85,7 @@ def expired(items: Collection[Item], now: float, max_age_s: float | None, max_by
     return found
 
 
-def remove(bucket: Bucket, items: Collection[Item]) -> None:
+def remove(bucket: Bucket, items: Collection[RemoteObject]) -> None:
     """Remove the items. Raises RemoteError; items that were removed before the error stay removed."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         list(pool.map(lambda item: bucket.remove(item.path), items))

@@ -34,7 +34,7 @@ from precompiled.remote import lease, link, lists, starting, transfer, trusting
 from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.evicting import Evicting
-from precompiled.remote.puts import Item, Puts
+from precompiled.remote.puts import Puts, QueuedPut
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
 from precompiled.store.artifacts import Store
@@ -301,7 +301,7 @@ class Helper:
         self._opened.wait()
         self._puts.run()
 
-    def _put(self, item: Item) -> None:
+    def _put(self, item: QueuedPut) -> None:
         there, what = self._transfer, item.what
         if there is None:
             return  # the remote is unusable, which the state file says
@@ -358,7 +358,7 @@ class Helper:
         if self._problem is not None:
             told: dict[str, Any] = {
                 "remote": self._options.remote, "state": "unusable", "code": self._problem.code,
-                "reason": str(self._problem), **dataclasses.asdict(transfer.Counts()),
+                "reason": str(self._problem), **dataclasses.asdict(transfer.TransferCounts()),
             }  # fmt: skip
         elif self._transfer is not None:
             told = self._transfer.document()

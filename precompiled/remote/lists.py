@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from precompiled.core.errors import CorruptArtifact
 from precompiled.remote import envelope as form
 from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Object
-from precompiled.remote.errors import Refused
+from precompiled.remote.errors import ObjectRejected
 from precompiled.remote.transfer import Transfer
 from precompiled.store import package_format
 
@@ -38,7 +38,7 @@ def listed(there: Transfer, program: str) -> tuple[list[Object], list[Object]]:
             break
         try:
             objects = _parsed(there.body(item))
-        except (Refused, CorruptArtifact) as error:
+        except (ObjectRejected, CorruptArtifact) as error:
             there.refuse(item, error)
         except FileNotFoundError:
             continue  # its writer has replaced it

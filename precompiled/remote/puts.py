@@ -26,7 +26,7 @@ LOOK_S = 1.0  # between two looks whether the remote still rests
 
 
 @dataclass
-class Item:
+class QueuedPut:
     """One put. ``what``: the request (link.py)."""
 
     what: dict[str, Any]
@@ -47,14 +47,14 @@ class Puts:
     """
 
     def __init__(
-        self, put: Callable[[Item], None], *, failed: Callable[[Exception], None],
+        self, put: Callable[[QueuedPut], None], *, failed: Callable[[Exception], None],
         given_up: Callable[[int, str], None], changed: Callable[[], None] = lambda: None,
         rests: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._put, self._failed, self._given_up, self._changed, self._rests = put, failed, given_up, changed, rests
-        self._fresh: deque[Item] = deque()
-        self._again: deque[Item] = deque()  # ordered by their due times
-        self._trying: Item | None = None
+        self._fresh: deque[QueuedPut] = deque()
+        self._again: deque[QueuedPut] = deque()  # ordered by their due times
+        self._trying: QueuedPut | None = None
         self._left = False
         self._state = threading.Condition()
 
@@ -68,7 +68,7 @@ class Puts:
         """Add an item. Returns whether there was room for it."""
         with self._state:
             if not self._left and len(self._fresh) + len(self._again) < MAX_WAITING:
-                self._fresh.append(Item(what, time.monotonic()))
+                self._fresh.append(QueuedPut(what, time.monotonic()))
                 self._state.notify_all()
                 return True
         self._given_up(1, "the helper has left" if self._left else f"{MAX_WAITING} are waiting already")
@@ -113,11 +113,11 @@ class Puts:
                     self._state.notify_all()
             self._changed()
 
-    def _later(self, item: Item, due: float) -> None:
+    def _later(self, item: QueuedPut, due: float) -> None:
         item.due = due
         self._again.append(item)
 
-    def _taken(self, items: deque[Item]) -> Item | None:
+    def _taken(self, items: deque[QueuedPut]) -> QueuedPut | None:
         """Take the first of these items. Returns None if it is a list, and an item before it still has to be put."""
         item = items.popleft()
         if item.what.get("do") == "used" and any(other.what.get("do") != "used" for other in self._again):
@@ -126,7 +126,7 @@ class Puts:
         self._trying = item
         return item
 
-    def _next(self) -> Item | None:
+    def _next(self) -> QueuedPut | None:
         while True:
             with self._state:
                 if self._left:
@@ -148,7 +148,7 @@ class Puts:
                 self._give_up(old, f"for {KEPT_S:g} s the remote did not take them")
                 self._changed()
 
-    def _give_up(self, items: list[Item], why: str) -> None:
+    def _give_up(self, items: list[QueuedPut], why: str) -> None:
         if items:
             errors = [item.error.message for item in items if item.error is not None]
             self._given_up(len(items), f"{why}: {errors[-1]}" if errors else why)

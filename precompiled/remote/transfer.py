@@ -20,7 +20,7 @@ from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.remote import envelope as form
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Envelope, Object
-from precompiled.remote.errors import Refused, RemoteError
+from precompiled.remote.errors import ObjectRejected, RemoteError
 from precompiled.remote.trusting import Trust
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, packed, unfit
@@ -34,7 +34,7 @@ PARALLEL = 16  # simultaneous requests for many objects
 
 
 @dataclass
-class Counts:
+class TransferCounts:
     """Counts of a transfer.
 
     - ``refused``: refused objects, by code
@@ -57,7 +57,7 @@ class Counts:
 class Transfer:
     def __init__(self, store: Store, bucket: Bucket, trust: Trust) -> None:
         self.store, self.bucket, self.trust = store, bucket, trust
-        self.counts = Counts()
+        self.counts = TransferCounts()
         self._lock = threading.Lock()  # for the counts: objects are fetched in parallel
         self._bad: set[str] = set()  # paths of refused objects
 
@@ -137,7 +137,7 @@ class Transfer:
             tried[item.label] += 1
             try:
                 publish(item, self.body(item))
-            except (Refused, CorruptArtifact) as error:
+            except (ObjectRejected, CorruptArtifact) as error:
                 self.refuse(item, error)
             except FileNotFoundError:
                 continue  # it was removed meanwhile
@@ -155,23 +155,23 @@ class Transfer:
         """
         if not self.trust.believes(item.by):
             code = "remote-unsigned" if item.by == form.UNSIGNED else "remote-untrusted"
-            raise Refused(f"{item.path} is by nobody whom this host believes", code=code)
+            raise ObjectRejected(f"{item.path} is by nobody whom this host believes", code=code)
         if not 0 < item.size <= form.MAX_OBJECT_BYTES:
-            raise Refused(f"{item.path} has {item.size} bytes", code="remote-corrupt")
+            raise ObjectRejected(f"{item.path} has {item.size} bytes", code="remote-corrupt")
         head = self.bucket.read(item.path, 0, min(item.size, form.HEAD_BYTES))
         envelope, at = form.open_envelope(head)
         self.trust.check(envelope)
         if (envelope.kind, envelope.name, envelope.digest) != (item.kind, item.name, item.digest):
-            raise Refused(f"{item.path} is the object of {envelope.name[:80]}", code="remote-corrupt")
+            raise ObjectRejected(f"{item.path} is the object of {envelope.name[:80]}", code="remote-corrupt")
         if at + envelope.size != item.size:
-            raise Refused(
+            raise ObjectRejected(
                 f"{item.path} has {item.size} bytes, and {at + envelope.size} were written", code="remote-corrupt"
             )
         body = head[at:]
         if len(head) < item.size:
             body += self.bucket.read(item.path, len(head), item.size)
         if len(body) != envelope.size or fmt.digest(body) != envelope.digest:
-            raise Refused(f"{item.path} does not match its digest", code="remote-corrupt")
+            raise ObjectRejected(f"{item.path} does not match its digest", code="remote-corrupt")
         return body
 
     def missed(self) -> None:
@@ -199,9 +199,9 @@ class Transfer:
             self.counts.given_up += number
             self.counts.last = f"{words.counted(number, 'object')} not put: {why}"
 
-    def refuse(self, item: Object, error: Refused | CorruptArtifact) -> None:
+    def refuse(self, item: Object, error: ObjectRejected | CorruptArtifact) -> None:
         """Count an object that is untrusted or corrupt, and do not read it again."""
-        code = error.code if isinstance(error, Refused) else "remote-corrupt"
+        code = error.code if isinstance(error, ObjectRejected) else "remote-corrupt"
         with self._lock:
             self._bad.add(item.path)
             self.counts.refused[code] += 1
@@ -210,7 +210,7 @@ class Transfer:
     def _publish_artifact(self, item: Object, body: bytes) -> None:
         payload = packed.unpack(body, item.group)
         if form.variant_label(payload.manifest) != item.label:
-            raise Refused(f"{item.path} holds another variant", code="remote-corrupt")
+            raise ObjectRejected(f"{item.path} holds another variant", code="remote-corrupt")
         self.store.publish(payload)
 
     def _publish_entry(self, item: Object, body: bytes) -> None:

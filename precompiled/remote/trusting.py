@@ -7,7 +7,7 @@ from typing import Protocol
 
 from precompiled.remote import keys
 from precompiled.remote.envelope import UNSIGNED, Envelope
-from precompiled.remote.errors import Refused, RemoteError
+from precompiled.remote.errors import ObjectRejected, RemoteError
 
 
 class Trust(Protocol):
@@ -62,10 +62,10 @@ class Keys:
 
     def check(self, envelope: Envelope) -> None:
         if envelope.by == UNSIGNED or not envelope.signature:
-            raise Refused(f"the object of {envelope.name[:80]} is not signed", code="remote-unsigned")
+            raise ObjectRejected(f"the object of {envelope.name[:80]} is not signed", code="remote-unsigned")
         key = self._keys.get(envelope.by)
         if key is None or not keys.verifies(key, envelope.signed(), envelope.signature):
-            raise Refused(
+            raise ObjectRejected(
                 f"the object of {envelope.name[:80]} has no signature of a key that this host believes",
                 code="remote-untrusted",
             )

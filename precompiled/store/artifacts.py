@@ -21,7 +21,7 @@ from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import artifact_format as fmt
 from precompiled.store import bases, scratch, trust, unfit
 from precompiled.store.packages import PackageStore, temporary_name
-from precompiled.store.reading import Artifact, Reader, reading
+from precompiled.store.reading import Artifact, StoreReader, reading
 
 FAILED_SUFFIX = ".failed"
 # Seconds between two marks of an artifact as used: a loop of steps must not write metadata all the time.
@@ -49,7 +49,7 @@ def full(key: str) -> StoreError:
     return StoreError(f"all {fmt.MAX_VARIANTS} variants of {key[:12]} are taken", code="too-many-variants")
 
 
-class Store(Reader):
+class Store(StoreReader):
     """A user's store: the cache directory at ``root``. No directory is created before something is published.
 
     ``base``: base stores (bases.py), searched after it in this order. ``told`` is called with a sentence for each
@@ -140,7 +140,7 @@ class Store(Reader):
         """The checked contents of these files of an artifact. Raises as ``read_files``."""
         if not self.is_own(artifact):
             try:
-                return Reader(artifact.root).read(artifact, names)
+                return StoreReader(artifact.root).read(artifact, names)
             except StoreError as error:
                 self.set_aside(artifact, str(error))
                 raise

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
-from precompiled.store.reading import Artifact, Reader, reading
+from precompiled.store.reading import Artifact, StoreReader, reading
 
 NOTE_SUFFIX = ".base"
 # Called with a sentence about something in a base that is left out.
 Told = Callable[[str], None]
 
 
-class Base(Reader):
+class Base(StoreReader):
     """The artifacts of one base store. Its path need not exist."""
 
     def lookup(self, key: str, told: Told) -> list[Artifact]:

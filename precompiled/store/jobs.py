@@ -45,7 +45,7 @@ LOST = "lost"  # the outcome of a job whose worker died
 
 
 @dataclass
-class Job:
+class RecordedJob:
     """One job. Times are in seconds since the epoch; 0 means not yet. ``queued``: when the daemon got it."""
 
     id: str
@@ -64,14 +64,14 @@ class Job:
 
 
 @dataclass
-class Worker:
+class RecordedWorker:
     """A worker process. ``launched``, ``ready``: when it was started, and when it had imported torch."""
 
     pid: int
     started: str
     launched: float
     ready: float
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[RecordedJob] = field(default_factory=list)
 
     @property
     def is_alive(self) -> bool:
@@ -108,7 +108,7 @@ class JobRecord:
 
     def __init__(self, root: Path, ready: float) -> None:
         self._root, self._ready = root, ready
-        self._lines: lines.Lines | None = None
+        self._lines: lines.AppendedFile | None = None
         self._job = ""
         self._phases: set[str] = set()
         self._share = -1  # the share of built kernels, in percent, of the last line
@@ -127,10 +127,10 @@ class JobRecord:
             "job": id, "key": key, "name": name, "attempt": attempt, "queued": now - queued_s, "began": now,
         })  # fmt: skip
 
-    def _open(self) -> lines.Lines:
+    def _open(self) -> lines.AppendedFile:
         parent = lines.folder(self._root, JOBS)
         started = start_of(os.getpid())
-        found = lines.Lines(parent / f"{os.getpid()}-{started}.jsonl")
+        found = lines.AppendedFile(parent / f"{os.getpid()}-{started}.jsonl")
         lines.drop_oldest(parent, KEPT, found.file)
         found.append({"pid": os.getpid(), "started": started, "launched": process_start(), "ready": self._ready})
         return found
@@ -193,7 +193,7 @@ def under_way(root: Path) -> list[UnderWay]:
     return found
 
 
-def workers(root: Path) -> list[Worker]:
+def workers(root: Path) -> list[RecordedWorker]:
     """The recorded workers of the store at ``root``, in the order of their starts. Files that cannot be trusted or
     read are left out.
     """
@@ -201,10 +201,10 @@ def workers(root: Path) -> list[Worker]:
 
 
 # A cache for callers that read repeatedly (`status --watch`): most files belong to workers that have ended.
-_read: dict[Path, tuple[tuple[int, int], Worker]] = {}
+_read: dict[Path, tuple[tuple[int, int], RecordedWorker]] = {}
 
 
-def _workers(root: Path) -> Iterator[Worker]:
+def _workers(root: Path) -> Iterator[RecordedWorker]:
     with suppress(OSError, StoreError), trust.open_directory(root / JOBS) as fd:
         for file in os.listdir(fd):
             with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError, IndexError):
@@ -219,15 +219,15 @@ def _workers(root: Path) -> Iterator[Worker]:
                 yield worker
 
 
-def _worker(found: list[dict[str, object]]) -> Worker:
-    worker = Worker(**found[0])  # type: ignore[arg-type]
-    job: Job | None = None
+def _worker(found: list[dict[str, object]]) -> RecordedWorker:
+    worker = RecordedWorker(**found[0])  # type: ignore[arg-type]
+    job: RecordedJob | None = None
     for line in found[1:]:
         if "began" in line:
             # A worker runs one job at a time, so the end of this one could not be written.
             if job is not None and not job.ended:
                 job.ended, job.outcome = max(job.began, line["began"]), LOST  # type: ignore[call-overload]
-            job = Job(id=line.pop("job"), **line)  # type: ignore[arg-type]
+            job = RecordedJob(id=line.pop("job"), **line)  # type: ignore[arg-type]
             worker.jobs.append(job)
         elif job is None or line["job"] != job.id:
             continue

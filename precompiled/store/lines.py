@@ -47,7 +47,7 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-class Lines:
+class AppendedFile:
     """A file to which this process appends lines."""
 
     def __init__(self, file: Path) -> None:

@@ -89,7 +89,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Told:
+class GuardText:
     """One guard, for people. ``fact``: the description of the value at its source. ``place``: the user's line of
     code.
     """
@@ -105,7 +105,7 @@ class Told:
 class About:
     """What an entry guards on, to show and compare without running any of it."""
 
-    guards: list[Told] = field(default_factory=list)
+    guards: list[GuardText] = field(default_factory=list)
     inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
     sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes; None means any size
     state: str = ""  # Dynamo's global state
@@ -125,7 +125,7 @@ class About:
         """The inverse of ``to_bytes``. Raises CorruptArtifact."""
         try:
             raw = json.loads(data)
-            return About(**{**raw, "guards": [Told(**guard) for guard in raw["guards"]]})
+            return About(**{**raw, "guards": [GuardText(**guard) for guard in raw["guards"]]})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptArtifact(f"a package entry says nothing of itself: {error}", code="package-corrupt") from error
 

@@ -39,7 +39,7 @@ class Artifact:
         return self.manifest.guards, self.manifest.tier
 
 
-class Reader:
+class StoreReader:
     """The artifacts below ``root``."""
 
     def __init__(self, root: Path) -> None:

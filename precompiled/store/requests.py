@@ -29,7 +29,7 @@ KEPT = 8
 ROOM = 4096  # bytes of one line
 
 
-class Request(NamedTuple):
+class RemoteRequest(NamedTuple):
     """One request to the remote.
 
     - ``what``: "list", "read", "write", "create" or "remove"
@@ -56,32 +56,32 @@ class RequestRecord:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._lines: lines.Lines | None = None
+        self._lines: lines.AppendedFile | None = None
         self._lock = threading.Lock()
 
-    def note(self, request: Request) -> None:
+    def note(self, request: RemoteRequest) -> None:
         with self._lock:
             try:
                 if self._lines is None or self._lines.left < ROOM or not self._lines.file.exists():
                     parent = lines.folder(self._root, REQUESTS)
-                    self._lines = lines.Lines(parent / f"{time.time_ns()}-{os.getpid()}.jsonl")
+                    self._lines = lines.AppendedFile(parent / f"{time.time_ns()}-{os.getpid()}.jsonl")
                     lines.drop_oldest(parent, KEPT, self._lines.file)
                 self._lines.append(request)
             except OSError as error:
                 log.info("the requests of this helper are not kept: %s", error)
 
 
-def requests(root: Path, since: float) -> list[Request]:
+def requests(root: Path, since: float) -> list[RemoteRequest]:
     """The requests, for the store at ``root``, that ended after ``since``, ordered by their begin. Files that cannot
     be trusted or read are left out.
     """
     return sorted((one for one in _read(root) if one.ended >= since), key=lambda one: one.began)
 
 
-def _read(root: Path) -> Iterator[Request]:
+def _read(root: Path) -> Iterator[RemoteRequest]:
     with suppress(OSError, StoreError), trust.open_directory(root / REQUESTS) as fd:
         for file in os.listdir(fd):
             with suppress(OSError, StoreError, ValueError, TypeError):
                 for line in lines.read(file, fd, shown=str(root / REQUESTS / file)):
                     what, path, began, seconds, size, problem = line
-                    yield Request(str(what), str(path), float(began), float(seconds), int(size), str(problem))
+                    yield RemoteRequest(str(what), str(path), float(began), float(seconds), int(size), str(problem))

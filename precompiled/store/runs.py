@@ -56,7 +56,7 @@ def way(graph: Mapping[str, Any]) -> str:
 
 
 @dataclass
-class Process:
+class RunProcess:
     """One process of a run.
 
     ``graphs``: fields of a GraphReport (client/ledger.py), without those that are 0 or empty, by the graph's id.
@@ -96,7 +96,7 @@ class Process:
 class Run:
     name: str
     # Ordered by rank. If a rank was started again, the last process counts. The program's workers follow it.
-    processes: list[Process]
+    processes: list[RunProcess]
 
     @property
     def ranks(self) -> int:
@@ -129,7 +129,7 @@ def runs(root: Path) -> list[Run]:
     return sorted(found, key=lambda run: run.began, reverse=True)
 
 
-def last_command(root: Path) -> Process:
+def last_command(root: Path) -> RunProcess:
     """The newest process that was started by a command, and not at Python's prompt. Raises PrecompiledError.
 
     Its environment is not recorded, since environments may hold passwords.
@@ -151,13 +151,13 @@ def _names(root: Path) -> list[str]:
         return []
 
 
-def processes(root: Path) -> list[Process]:
+def processes(root: Path) -> list[RunProcess]:
     """All processes of the recorded runs, in the order of their first graphs."""
     return sorted((item for name in _names(root) for item in _all(root, name)), key=lambda process: process.began)
 
 
-def _processes(root: Path, name: str) -> Iterator[Process]:
-    found: dict[tuple[int, int], Process] = {}
+def _processes(root: Path, name: str) -> Iterator[RunProcess]:
+    found: dict[tuple[int, int], RunProcess] = {}
     for process in _all(root, name):
         which = process.rank, process.pid if process.is_worker else 0
         known = found.get(which)
@@ -166,16 +166,16 @@ def _processes(root: Path, name: str) -> Iterator[Process]:
     yield from (found[which] for which in sorted(found))
 
 
-def _all(root: Path, name: str) -> Iterator[Process]:
+def _all(root: Path, name: str) -> Iterator[RunProcess]:
     with suppress(OSError, StoreError), trust.open_directory(root / RUNS / name) as fd:
         for file in (name for name in os.listdir(fd) if name.endswith(".jsonl")):
             with suppress(OSError, StoreError, ValueError, TypeError, KeyError, AttributeError, IndexError):
                 yield _process(lines.read(file, fd, shown=str(root / RUNS / name / file)))
 
 
-def _process(found: list[dict[str, Any]]) -> Process:
+def _process(found: list[dict[str, Any]]) -> RunProcess:
     # A later version may write further fields, which are ignored.
-    process = Process(**{name: value for name, value in found[0].items() if name in _TOLD})
+    process = RunProcess(**{name: value for name, value in found[0].items() if name in _TOLD})
     for line in found[1:]:
         if "ended" in line:
             process.ended = line["ended"]
@@ -190,7 +190,7 @@ def _process(found: list[dict[str, Any]]) -> Process:
     return process
 
 
-_TOLD = {item.name for item in fields(Process)}
+_TOLD = {item.name for item in fields(RunProcess)}
 
 
 def spans_of(graph: Mapping[str, Any]) -> list[Span]:
@@ -205,7 +205,7 @@ def waited_s(graph: Mapping[str, Any]) -> float:
     return sum(span.seconds for span in spans_of(graph) if span.what != "load")
 
 
-def traces(process: Process) -> list[tuple[str, float]]:
+def traces(process: RunProcess) -> list[tuple[str, float]]:
     """The functions that Dynamo traced, and the seconds of each trace, without the work for the graphs of that trace.
     """
     done = [span for graph in process.graphs.values() for span in spans_of(graph)]

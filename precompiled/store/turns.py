@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
-class Turn:
+class WorkerTurn:
     """A worker's turn. ``waited``: another worker had the turn first, and has ended it."""
 
     def __init__(self, path: Path) -> None:
@@ -40,13 +40,13 @@ class Turn:
 
 
 @contextmanager
-def turn(folder: Path, name: str) -> Iterator[Turn | None]:
+def turn(folder: Path, name: str) -> Iterator[WorkerTurn | None]:
     """The turn to compile ``name``. None if ``name`` is "" (no turn is needed) or the folder cannot be used."""
     found = None
     if name:
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = Turn(folder / f"{name}.turn")
+            found = WorkerTurn(folder / f"{name}.turn")
     try:
         yield found
     finally:

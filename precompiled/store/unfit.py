@@ -15,7 +15,7 @@ from pathlib import Path
 from precompiled.core.errors import StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store import packed
-from precompiled.store.reading import Artifact, Reader
+from precompiled.store.reading import Artifact, StoreReader
 
 NOTE_SUFFIX = ".unfit.reason"
 
@@ -23,7 +23,7 @@ NOTE_SUFFIX = ".unfit.reason"
 def note(artifact: Artifact, quarantine: Path, reason: str) -> None:
     """Write the note, best effort: without it the next process finds the problem by itself."""
     with suppress(OSError, StoreError):
-        files = Reader(artifact.root).read(artifact, fmt.names_for_others(artifact.manifest))
+        files = StoreReader(artifact.root).read(artifact, fmt.names_for_others(artifact.manifest))
         quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
         digest = fmt.digest(packed.pack(artifact.manifest, files))
         _path(quarantine, artifact.manifest.key, digest).write_text(reason + "\n")

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from precompiled.core.spans import Span
-from precompiled.store.jobs import Job, Worker
-from precompiled.store.runs import Process
+from precompiled.store.jobs import RecordedJob, RecordedWorker
+from precompiled.store.runs import RunProcess
 from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.version import VERSION
@@ -54,7 +54,7 @@ class _Trace:
         self.events: list[Event] = []
         self._facts = facts
         self._pids: set[int] = set()
-        self._fetches: list[tuple[Job, Span]] = []
+        self._fetches: list[tuple[RecordedJob, Span]] = []
         # Slices that arrows connect: by a graph's id, its client's submit and loads; by a job, its slices.
         self._sent: dict[str, Event] = {}
         self._loaded: dict[str, list[Event]] = {}
@@ -99,7 +99,7 @@ class _Trace:
 
     # ------------------------------------------------ slices
 
-    def client(self, process: Process) -> None:
+    def client(self, process: RunProcess) -> None:
         rank = f" rank {process.rank} of {process.ranks}" if process.ranks > 1 else ""
         pid = self._process(process.pid, f"{process.program}{rank}", 10 + process.rank)
         mine: list[tuple[Span, dict[str, Any]]] = [
@@ -144,7 +144,7 @@ class _Trace:
         if swapped is not None and end > swapped:
             self._slice(pid, tid, "compiled", swapped, end, {**args, "calls": graph.get("calls_compiled")})
 
-    def worker(self, worker: Worker) -> None:
+    def worker(self, worker: RecordedWorker) -> None:
         pid = self._process(worker.pid, "worker", 1000)
         self._say("thread_name", pid, worker.pid, name="jobs")
         if worker.ready > self._facts.began:

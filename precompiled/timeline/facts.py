@@ -10,9 +10,9 @@ from typing import Any
 
 from precompiled.core.spans import Span
 from precompiled.store import jobs, runs
-from precompiled.store.jobs import Job, Worker
-from precompiled.store.requests import Request, requests
-from precompiled.store.runs import Process
+from precompiled.store.jobs import RecordedJob, RecordedWorker
+from precompiled.store.requests import RemoteRequest, requests
+from precompiled.store.runs import RunProcess
 
 # Names of the times in GraphReport and wire.Finished.
 LOOKUP, SUBMIT, WAIT, LOAD, IN_PROCESS = "lookup", "submit", "wait", "load", "compile in process"
@@ -28,12 +28,12 @@ class Facts:
 
     began: float
     now: float
-    processes: list[Process]
-    workers: list[Worker]
+    processes: list[RunProcess]
+    workers: list[RecordedWorker]
     traces: dict[str, float]
-    requests: list[Request] = field(default_factory=list)
+    requests: list[RemoteRequest] = field(default_factory=list)
 
-    def job_of(self, graph: dict[str, Any]) -> Job | None:
+    def job_of(self, graph: dict[str, Any]) -> RecordedJob | None:
         """The job whose artifact a graph runs: the graph's own job, else the last job with its key before its load."""
         loaded = max((span.began for span in runs.spans_of(graph) if span.what == LOAD), default=self.now)
         # Several jobs may have one id, because a worker died or another host held the lease.
@@ -45,9 +45,9 @@ class Facts:
         return max(own or same, key=lambda job: job.began, default=None)
 
     @cached_property
-    def _jobs(self) -> dict[str, list[Job]]:
+    def _jobs(self) -> dict[str, list[RecordedJob]]:
         """Jobs by id and by key. Ids and keys cannot be confused, because their formats differ."""
-        found: dict[str, list[Job]] = {}
+        found: dict[str, list[RecordedJob]] = {}
         for worker in self.workers:
             for job in worker.jobs:
                 for name in (job.id, job.key):
@@ -55,7 +55,7 @@ class Facts:
         return found
 
 
-def gather(root: Path, since: float, now: float, chosen: Callable[[Process], bool] = lambda process: True) -> Facts:
+def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], bool] = lambda process: True) -> Facts:
     """Read what happened in the store at ``root`` from ``since`` to ``now``, in the processes that are ``chosen``."""
     known = runs.processes(root)
     traces = {name: span.seconds for process in known for name, span in process.frames if span.what == "trace"}
@@ -68,14 +68,14 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[Process], boo
     return Facts(since, now, processes, workers, traces, requests(root, since))
 
 
-def end_of(process: Process, now: float) -> float:
+def end_of(process: RunProcess, now: float) -> float:
     """When a process ended or last wrote a record; ``now`` if it is running."""
     if process.is_alive:
         return now
     return process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
 
 
-def graph_spans(process: Process) -> Iterator[tuple[dict[str, Any], Span]]:
+def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, Any], Span]]:
     for graph in process.graphs.values():
         for span in runs.spans_of(graph):
             yield graph, span

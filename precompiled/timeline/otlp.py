@@ -16,8 +16,8 @@ import socket
 from typing import Any
 
 from precompiled.store import runs
-from precompiled.store.jobs import Job, Worker
-from precompiled.store.runs import Process
+from precompiled.store.jobs import RecordedJob, RecordedWorker
+from precompiled.store.runs import RunProcess
 from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.version import VERSION
@@ -42,7 +42,7 @@ def _resource(service: str, pid: int, spans: list[dict[str, Any]]) -> dict[str, 
     return {"resource": {"attributes": _attributes(about)}, "scopeSpans": [{"scope": scope, "spans": spans}]}
 
 
-def _client(process: Process, facts: Facts) -> list[dict[str, Any]]:
+def _client(process: RunProcess, facts: Facts) -> list[dict[str, Any]]:
     found = []
     for graph in process.graphs.values():
         spans = runs.spans_of(graph)
@@ -65,7 +65,7 @@ def _client(process: Process, facts: Facts) -> list[dict[str, Any]]:
     return found
 
 
-def _job(worker: Worker, job: Job, facts: Facts) -> list[dict[str, Any]]:
+def _job(worker: RecordedWorker, job: RecordedJob, facts: Facts) -> list[dict[str, Any]]:
     here = _job_name(job)
     about = {"precompiled.key": job.key, "precompiled.name": job.name, "precompiled.attempt": job.attempt,
              "precompiled.outcome": job.outcome or "under way"}  # fmt: skip
@@ -79,7 +79,7 @@ def _job(worker: Worker, job: Job, facts: Facts) -> list[dict[str, Any]]:
     return found
 
 
-def _job_name(job: Job) -> str:
+def _job_name(job: RecordedJob) -> str:
     return f"job {job.attempt} {job.began:.6f}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from precompiled.core.words import counted, human_seconds, listed
-from precompiled.store.runs import Process, way
+from precompiled.store.runs import RunProcess, way
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Bar, Section, svg
 from precompiled.timeline.start import Start, by_name, queue_sections, start, worker_sections
@@ -100,7 +100,7 @@ def _sums(item: Start) -> list[tuple[str, ...]]:
     return [*rows, ("the whole", f"{item.seconds:.3f}", f"{item.plain_seconds:.3f}")]
 
 
-def _graphs(process: Process) -> list[tuple[str, ...]]:
+def _graphs(process: RunProcess) -> list[tuple[str, ...]]:
     return [
         (
             graph.get("name", ""), graph.get("key", "")[:12], graph.get("source") or way(graph),

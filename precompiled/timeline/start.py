@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from precompiled.core.spans import Span
-from precompiled.store.jobs import Worker
-from precompiled.store.runs import Process
+from precompiled.store.jobs import RecordedWorker
+from precompiled.store.runs import RunProcess
 from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Section, in_order
@@ -42,7 +42,7 @@ class Start:
     - ``uncounted``: the number of graphs whose compile time is unknown.
     """
 
-    process: Process
+    process: RunProcess
     began: float
     sections: list[Section]
     plain: list[Section]
@@ -62,7 +62,7 @@ def _end(sections: Sequence[Section]) -> float:
     return max((at + seconds for _, at, seconds in sections), default=0.0)
 
 
-def start(process: Process, facts: Facts) -> Start:
+def start(process: RunProcess, facts: Facts) -> Start:
     spans = [span for _, span in process.frames] + [span for _, span in known.graph_spans(process)]
     # The program's main thread meets the first frame. Swaps are loaded in another thread, beside the steps.
     thread = min(spans, key=lambda span: span.began).thread if spans else process.pid
@@ -83,7 +83,7 @@ def start(process: Process, facts: Facts) -> Start:
     return Start(process, began, sections, plain, untraced, uncounted)
 
 
-def _before(process: Process, began: float, first: float) -> list[Section]:
+def _before(process: RunProcess, began: float, first: float) -> list[Section]:
     torch_began, torch_ended = process.torch
     if not began <= torch_began <= torch_ended <= first:
         return in_order([("the program", first - began)])
@@ -124,7 +124,7 @@ def _covered(
     return found
 
 
-def _plain(process: Process, facts: Facts, sections: Sequence[Section]) -> tuple[list[Section], int, int]:
+def _plain(process: RunProcess, facts: Facts, sections: Sequence[Section]) -> tuple[list[Section], int, int]:
     spent = by_name(sections)
     trace_s, untraced = spent["Dynamo: tracing and guards"], 0
     for name, span in process.frames:
@@ -151,7 +151,7 @@ def by_name(sections: Sequence[Section]) -> dict[str, float]:
     return found
 
 
-def worker_sections(worker: Worker, began: float, now: float) -> list[Section]:
+def worker_sections(worker: RecordedWorker, began: float, now: float) -> list[Section]:
     """What a worker did after ``began``: its start, and its jobs by phase."""
     found: list[Section] = []
     if worker.ready > began:

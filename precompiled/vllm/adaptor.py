@@ -23,7 +23,7 @@ from vllm.compilation.passes.inductor_pass import InductorPass
 from precompiled import backend, hook
 from precompiled.core.errors import Bypass, PrecompiledError
 from precompiled.torch_internals.client import standalone_compile
-from precompiled.torch_internals.client.standalone_compile import Kept
+from precompiled.torch_internals.client.standalone_compile import SavedCallable
 from precompiled.vllm import passes
 
 _PARAMETERS = ["self", "graph", "example_inputs", "compiler_config", "compile_range", "key"]
@@ -72,7 +72,7 @@ class Adaptor(InductorStandaloneAdaptor):
         in_one_file = bool(envs.VLLM_USE_MEGA_AOT_ARTIFACT)
         compiled: tuple[Any, Any] = backend.compile_ahead(
             graph, prepared, in_process,
-            lambda found: (standalone_compile.artifact(found) if isinstance(found, Kept) else found, None),
+            lambda found: (standalone_compile.artifact(found) if isinstance(found, SavedCallable) else found, None),
             written_down=in_one_file,
         )  # fmt: skip
         return compiled

@@ -28,7 +28,7 @@ ENDED_BADLY = ("failed", "quarantined", "dropped")
 
 
 @dataclass
-class Outcome:
+class CaptureResult:
     """What the last good capture found."""
 
     sources: dict[str, str]
@@ -47,19 +47,19 @@ class Tools:
     """Functions of the watcher that its watches call."""
 
     files: Files
-    begin_capture: Callable[[Watch], Capture]  # raises OSError
+    begin_capture: Callable[[RunningWatch], Capture]  # raises OSError
     cancel: Callable[[list[str]], None]
-    save: Callable[[Watch], None]
+    save: Callable[[RunningWatch], None]
 
 
 @dataclass(eq=False)
-class Watch:
+class RunningWatch:
     id: str
     registration: wire.Registration
     tools: Tools
     plan: Plan = field(default_factory=Plan)
     capture: Capture | None = None
-    good: Outcome | None = None
+    good: CaptureResult | None = None
     error: str = ""  # of the last capture, if it went wrong
     edited: str = ""
     edited_at: float = 0.0
@@ -104,7 +104,7 @@ class Watch:
             str(number): CapturedGraph(str(number), graph.name, graph.key, graph.state, graph.reason)
             for number, graph in enumerate(good.graphs)
         }
-        self.good = Outcome(good.sources, graphs, good.fake, good.note, good.complete, good.packages)
+        self.good = CaptureResult(good.sources, graphs, good.fake, good.note, good.complete, good.packages)
         self.edited, self.edited_at = good.edited, good.edited_at
         self._expected = dict(good.sources)
         changed = self.tools.files.changed(self._expected)
@@ -216,7 +216,7 @@ class Watch:
         self.real = end.note if self.registration.kind == "entry" and not end.fake else ""
         sources = {path: self._expected[path] for path in self.named_files() if path in self._expected}
         sources.update(self._digests(capture))
-        self.good = Outcome(sources, capture.graphs, end.fake, end.note, packages=len(capture.packages))
+        self.good = CaptureResult(sources, capture.graphs, end.fake, end.note, packages=len(capture.packages))
         self._expected = dict(sources)
         # Submits of earlier captures alone: what of theirs is still wanted, this capture has submitted as well.
         obsolete = [id for id in self._awaited if id not in capture.graphs]

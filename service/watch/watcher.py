@@ -23,7 +23,7 @@ from precompiled.service.watch.capture import Capture
 from precompiled.service.watch.files import Files
 from precompiled.service.watch.hints import Hints
 from precompiled.service.watch.registry import MAX_WATCHES, Record, Registry, identify, problem_of
-from precompiled.service.watch.watch import Tools, Watch, store_names
+from precompiled.service.watch.watch import RunningWatch, Tools, store_names
 
 from precompiled import wire
 from precompiled.core.errors import PrecompiledError, WireError
@@ -46,7 +46,7 @@ class Watcher:
         self._channel = Channel(control, wire.ToWatcher)
         self._runtime_dir = runtime_dir
         self._registry = Registry(cache_dir)
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, RunningWatch] = {}
         self._files = Files()
         self._reading, self._writing = os.pipe()
         self._hints = Hints(self._poke)
@@ -71,7 +71,7 @@ class Watcher:
         self._reports.bind(str(path))
         self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         for id, record in self._registry.load():
-            watch = Watch(id, record.registration, self._tools)
+            watch = RunningWatch(id, record.registration, self._tools)
             self._watches[id] = watch
             names = store_names(Path(record.registration.store) / "artifacts")
             with self._guarding(watch):
@@ -153,7 +153,7 @@ class Watcher:
         return max(0.0, min(waits))
 
     @contextmanager
-    def _guarding(self, watch: Watch) -> Iterator[None]:
+    def _guarding(self, watch: RunningWatch) -> Iterator[None]:
         """Set a watch aside that raises what nothing else catches: the others go on, and no restart meets it again."""
         try:
             yield
@@ -199,7 +199,7 @@ class Watcher:
 
     # ------------------------------------------------ captures
 
-    def _begin_capture(self, watch: Watch) -> Capture:
+    def _begin_capture(self, watch: RunningWatch) -> Capture:
         return Capture(
             uuid.uuid4().hex, watch.registration, self._runtime_dir, str(capturing.report_path(self._runtime_dir)),
             self._memory_limit, watch.real,
@@ -225,7 +225,7 @@ class Watcher:
     def _cancel(self, ids: list[str]) -> None:
         self._channel.send(wire.Cancel(ids))
 
-    def _save(self, watch: Watch) -> None:
+    def _save(self, watch: RunningWatch) -> None:
         try:
             self._registry.save(watch.id, watch.record())
             self._problems.pop(watch.id, None)
@@ -279,7 +279,7 @@ class Watcher:
         old = self._watches.pop(id, None)
         if old is not None:
             old.close(cancel=False)
-        watch = self._watches[id] = Watch(id, registration, self._tools)
+        watch = self._watches[id] = RunningWatch(id, registration, self._tools)
         watch.plan.begin(time.monotonic())
         self._look_at = 0.0
         log.info("watch %s: %s", id, watch.name)

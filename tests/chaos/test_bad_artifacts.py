@@ -101,7 +101,7 @@ NO_CALLABLE_OF_TORCH = (
 def test_undecodable_graph_is_refused_with_a_reason(shared_host: Host, blob: bytes) -> None:
     key = os.urandom(32).hex()
     refused: queue.SimpleQueue[wire.Rejected] = queue.SimpleQueue()
-    link = connection.Connection(shared_host.settings)
+    link = connection.DaemonConnection(shared_host.settings)
     try:
         message = wire.Submit(
             id=key[:8], key=key, store=str(shared_host.store.root), environment=interpreter_of_a_worker(), device="cpu"

@@ -115,7 +115,7 @@ def test_a_process_is_told_while_it_runs_and_when_it_is_killed(served: Host) -> 
 
 def test_what_require_has_refused_is_not_said_to_run() -> None:
     graph = {"state": "failed", "source": "error", "reason": "not-in-time", "at": 1.0}
-    process = runs.Process(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
+    process = runs.RunProcess(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
     assert shown._of_a_process(process) == "1 graph not run, an error (not-in-time)"
 
 
@@ -282,7 +282,7 @@ def recorded(
     """A run of this process, as it would be kept."""
     record = client_runs.RunRecord(root)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_runs, "place", lambda variables: client_runs.Place(run, 0, 1))
+        patch.setattr(client_runs, "place", lambda variables: client_runs.RunMembership(run, 0, 1))
         for graph in graphs:
             record.note(graph)
         if trace is not None:

@@ -19,7 +19,7 @@ from support_host import Host
 from precompiled import wire
 from precompiled.client import start
 from precompiled.client.ask import request
-from precompiled.client.connection import Connection
+from precompiled.client.connection import DaemonConnection
 
 pytestmark = pytest.mark.integration
 
@@ -67,7 +67,7 @@ def test_connection_whose_descriptors_were_closed_is_replaced(tmp_path: Path) ->
     go, codes = tmp_path / "go", []
     with running_daemon(tmp_path) as daemon:
         before = our_sockets()
-        connection = Connection(daemon.settings)
+        connection = DaemonConnection(daemon.settings)
         published: set[str] = set()
 
         def on_reply(reply: wire.DaemonMessage) -> None:

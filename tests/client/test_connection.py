@@ -19,7 +19,7 @@ from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_dae
 from precompiled import wire
 from precompiled.client import link
 from precompiled.client.ask import request
-from precompiled.client.connection import Connection, _Submit
+from precompiled.client.connection import DaemonConnection, _Submit
 from precompiled.client.link import daemon_reachable
 from precompiled.core.errors import DaemonError
 
@@ -47,8 +47,8 @@ def daemon(tmp_path: Path) -> Iterator[DaemonUnderTest]:
 
 
 @pytest.fixture
-def connection(daemon: DaemonUnderTest) -> Iterator[Connection]:
-    made = Connection(daemon.settings)
+def connection(daemon: DaemonUnderTest) -> Iterator[DaemonConnection]:
+    made = DaemonConnection(daemon.settings)
     yield made
     made.close()
 
@@ -65,7 +65,7 @@ def test_import_is_cheap() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=TIMEOUT_S)
 
 
-def test_a_submit_is_accepted_and_published(daemon: DaemonUnderTest, connection: Connection) -> None:
+def test_a_submit_is_accepted_and_published(daemon: DaemonUnderTest, connection: DaemonConnection) -> None:
     replies, message = Replies(), daemon.submit()
     connection.submit(message, graph(), replies)
     assert connection.flush(TIMEOUT_S)
@@ -77,7 +77,7 @@ def test_a_submit_is_accepted_and_published(daemon: DaemonUnderTest, connection:
     assert connection.flush(TIMEOUT_S), "and comes back"
 
 
-def test_submits_survive_a_killed_daemon(daemon: DaemonUnderTest, connection: Connection, tmp_path: Path) -> None:
+def test_submits_survive_a_killed_daemon(daemon: DaemonUnderTest, connection: DaemonConnection, tmp_path: Path) -> None:
     running, queued = Replies(), Replies()
     go = tmp_path / "go"
     connection.submit(daemon.submit(), graph("wait-for", path=str(go)), running)
@@ -92,7 +92,7 @@ def test_submits_survive_a_killed_daemon(daemon: DaemonUnderTest, connection: Co
 
 def test_a_submit_without_a_daemon_waits_for_one(tmp_path: Path) -> None:
     daemon = DaemonUnderTest(tmp_path)
-    connection, replies = Connection(daemon.settings), Replies()
+    connection, replies = DaemonConnection(daemon.settings), Replies()
     try:
         connection.submit(daemon.submit(), graph(), replies)
         assert not connection.flush(0.2)
@@ -106,7 +106,7 @@ def test_a_submit_without_a_daemon_waits_for_one(tmp_path: Path) -> None:
 def test_stopped_daemon_is_not_restarted_and_its_successor_gets_submits(
     daemon: DaemonUnderTest, tmp_path: Path
 ) -> None:
-    connection, replies = Connection(replace(daemon.settings, autostart=True)), Replies()
+    connection, replies = DaemonConnection(replace(daemon.settings, autostart=True)), Replies()
     try:
         connection.submit(daemon.submit(), graph("wait-for", path=str(tmp_path / "go")), replies)
         assert connection.flush(TIMEOUT_S)
@@ -123,7 +123,7 @@ def test_stopped_daemon_is_not_restarted_and_its_successor_gets_submits(
 
 def test_killed_daemon_is_restarted_by_a_client_with_autostart(daemon: DaemonUnderTest) -> None:
     settings = replace(daemon.settings, autostart=True)
-    connection, replies = Connection(settings), Replies()
+    connection, replies = DaemonConnection(settings), Replies()
     try:
         connection.submit(daemon.submit(), graph("sleep"), Replies())
         assert connection.flush(TIMEOUT_S)
@@ -141,7 +141,7 @@ def test_killed_daemon_is_restarted_by_a_client_with_autostart(daemon: DaemonUnd
 @pytest.mark.integration
 def test_busy_submit_is_retried(tmp_path: Path) -> None:
     with running_daemon(tmp_path, max_queue=1) as daemon:
-        connection = Connection(daemon.settings)
+        connection = DaemonConnection(daemon.settings)
         go = tmp_path / "go"
         replies = [Replies() for _ in range(4)]
         try:
@@ -157,7 +157,7 @@ def test_busy_submit_is_retried(tmp_path: Path) -> None:
 
 def test_submit_that_becomes_busy_after_acceptance_is_retried(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     """A job of another user has replaced ours in a full queue."""
-    connection, replies, go = Connection(daemon.settings), Replies(), tmp_path / "go"
+    connection, replies, go = DaemonConnection(daemon.settings), Replies(), tmp_path / "go"
     try:
         message = daemon.submit()
         connection.submit(message, graph("wait-for", path=str(go)), replies)
@@ -171,7 +171,7 @@ def test_submit_that_becomes_busy_after_acceptance_is_retried(daemon: DaemonUnde
 
 
 def test_graph_above_the_size_limit_is_not_sent(daemon: DaemonUnderTest) -> None:
-    connection, replies = Connection(replace(daemon.settings, max_graph_bytes=10)), Replies()
+    connection, replies = DaemonConnection(replace(daemon.settings, max_graph_bytes=10)), Replies()
     try:
         connection.submit(daemon.submit(), b"x" * 11, replies)
         assert connection.flush(TIMEOUT_S), "an end is an answer"
@@ -182,7 +182,7 @@ def test_graph_above_the_size_limit_is_not_sent(daemon: DaemonUnderTest) -> None
 
 def test_graph_above_the_daemons_limit_is_rejected(tmp_path: Path) -> None:
     with running_daemon(tmp_path, max_graph_bytes=1000) as daemon:
-        connection = Connection(replace(daemon.settings, max_graph_bytes=1 << 30))
+        connection = DaemonConnection(replace(daemon.settings, max_graph_bytes=1 << 30))
         large, small = Replies(), Replies()
         try:
             connection.submit(daemon.submit(), b"x" * (4 << 20), large)
@@ -226,7 +226,7 @@ def test_process_may_exit_with_an_open_connection(tmp_path: Path, reachable: boo
 
 
 def test_parent_and_child_of_a_fork_stay_connected(
-    daemon: DaemonUnderTest, connection: Connection, tmp_path: Path
+    daemon: DaemonUnderTest, connection: DaemonConnection, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     mine = Replies()
@@ -281,7 +281,7 @@ def test_forks_during_the_threads_work_are_safe(daemon: DaemonUnderTest) -> None
     )  # fmt: skip
 
 
-def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: Connection) -> None:
+def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: DaemonConnection) -> None:
     replies = Replies()
     assert connection.alone_s() == 0.0
     connection.submit(daemon.submit(), graph(), replies)
@@ -294,7 +294,7 @@ def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: 
 
 
 def test_hanging_daemon_counts_as_absent(
-    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The connections of a stopped daemon stay open, so the client requests an answer from it."""
     monkeypatch.setattr(link, "ASK_S", 0.2)
@@ -320,7 +320,9 @@ def test_hanging_daemon_counts_as_absent(
     assert connection.alone_s() == 0.0
 
 
-def test_reply_handler_that_raises_does_not_affect_others(daemon: DaemonUnderTest, connection: Connection) -> None:
+def test_reply_handler_that_raises_does_not_affect_others(
+    daemon: DaemonUnderTest, connection: DaemonConnection
+) -> None:
     def broken(reply: Any) -> None:
         raise RuntimeError("a handler's own error")
 
@@ -331,7 +333,7 @@ def test_reply_handler_that_raises_does_not_affect_others(daemon: DaemonUnderTes
 
 
 def test_failed_thread_is_restarted(
-    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
         raise OSError("out of descriptors")
@@ -347,7 +349,7 @@ def test_failed_thread_is_restarted(
 
 
 def test_restarted_thread_resends_its_submits(
-    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     replies = Replies()
     go = tmp_path / "go"
@@ -367,7 +369,7 @@ def test_restarted_thread_resends_its_submits(
 
 
 def test_thread_start_is_retried_at_intervals(
-    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = []
 
@@ -390,7 +392,7 @@ def test_thread_start_is_retried_at_intervals(
 
 
 def test_flush_returns_at_once_if_no_thread_can_start(
-    daemon: DaemonUnderTest, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Since Python 3.12 an atexit handler cannot start a thread."""
 
@@ -406,7 +408,7 @@ def test_flush_returns_at_once_if_no_thread_can_start(
 
 
 def test_rejection_without_an_id_goes_to_the_last_submit_sent(
-    daemon: DaemonUnderTest, connection: Connection, tmp_path: Path
+    daemon: DaemonUnderTest, connection: DaemonConnection, tmp_path: Path
 ) -> None:
     accepted, unsent = Replies(), Replies()
     connection.submit(daemon.submit(), graph("wait-for", path=str(tmp_path / "go")), accepted)
@@ -457,7 +459,7 @@ def test_rejection_by_a_daemon_of_another_version_is_understood(tmp_path: Path) 
 
     thread = threading.Thread(target=answer, args=(2,))
     thread.start()
-    connection, replies = Connection(daemon.settings), Replies()
+    connection, replies = DaemonConnection(daemon.settings), Replies()
     try:
         with pytest.raises(DaemonError) as caught:
             request(daemon.settings, wire.Status())

@@ -9,7 +9,7 @@ from support_daemon import DaemonUnderTest, graph, running_daemon, wait_until
 from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
-from precompiled.client.connection import Connection
+from precompiled.client.connection import DaemonConnection
 
 # A function called during the trace returns only once a worker exists, before anything was submitted.
 PROGRAM = """
@@ -32,8 +32,8 @@ def a_worker():
     return 0
 
 told = []
-expect = connection.Connection.expect
-connection.Connection.expect = lambda self, message: (told.append(message), expect(self, message))
+expect = connection.DaemonConnection.expect
+connection.DaemonConnection.expect = lambda self, message: (told.append(message), expect(self, message))
 compiled = torch.compile(lambda x: x * a_worker())
 print(compiled(torch.ones(2)).tolist(), len(told), flush=True)
 precompiled.wait()
@@ -60,7 +60,7 @@ def test_no_worker_starts_ahead_if_the_store_has_artifacts(host: Host) -> None:
 
 def test_expectation_waits_for_a_starting_daemon_and_a_submit_replaces_it(tmp_path: Path) -> None:
     daemon = DaemonUnderTest(tmp_path)
-    first, second = Connection(daemon.settings), Connection(daemon.settings)
+    first, second = DaemonConnection(daemon.settings), DaemonConnection(daemon.settings)
     try:
         expected = wire.Expect(daemon.environment(), "cpu")
         first.expect(expected)
@@ -80,7 +80,7 @@ def test_expectation_waits_for_a_starting_daemon_and_a_submit_replaces_it(tmp_pa
 
 def test_invalid_interpreter_or_device_is_ignored(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
-        connection = Connection(daemon.settings)
+        connection = DaemonConnection(daemon.settings)
         try:
             connection.expect(wire.Expect(daemon.environment(), "cuda:GPU-of-nobody"))
             connection.expect(wire.Expect(wire.Interpreter("python", "/", "3", "2", "", {}), "cpu"))

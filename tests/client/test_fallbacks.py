@@ -773,7 +773,7 @@ def test_sizes_that_cannot_be_submitted_are_compiled_in_process(code: str) -> No
     """For example after a package: nothing is submitted in mode lookup, without a daemon, or above the number of
     variants.
     """
-    programs: list[capture.Program] = []
+    programs: list[capture.SerializedGraph] = []
 
     def captured(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
         programs.append(capture.capture(module, {}))

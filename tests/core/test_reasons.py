@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from precompiled.cli import app
-from precompiled.core.reasons import _TABLE, REASONS, Kind, Outcome, outcome
+from precompiled.core.reasons import _TABLE, REASONS, Outcome, ReasonKind, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("precompiled", "service") for path in (ROOT / folder).rglob("*.py"))
@@ -129,7 +129,7 @@ def test_outcome_of_a_pending_graph_depends_on_the_code(runs: bool) -> None:
 
 def test_bypassed_graphs_are_always_compiled_in_process() -> None:
     """backend.py compiles such a graph in process without regard to the code."""
-    known = [reason for reason in REASONS.values() if reason.kind in (Kind.BYPASS, Kind.FAILURE)]
+    known = [reason for reason in REASONS.values() if reason.kind in (ReasonKind.BYPASS, ReasonKind.FAILURE)]
     assert {reason.outcome for reason in known} == {Outcome.IN_PROCESS}
 
 

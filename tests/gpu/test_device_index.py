@@ -71,7 +71,7 @@ def an_input_changed(device: str) -> tuple[Callable[..., Any], list[torch.Tensor
 PROGRAMS = [net, made_inside, an_input_changed]
 
 
-def program_of(make: Callable[..., Any], device: str, **options: Any) -> capture.Program:
+def program_of(make: Callable[..., Any], device: str, **options: Any) -> capture.SerializedGraph:
     torch.manual_seed(0)
     torch._dynamo.reset()
     function, inputs = make(device)

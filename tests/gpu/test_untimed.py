@@ -57,7 +57,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) 
     def as_it_is() -> Any:
         with activate.compiling() as refused:
             try:
-                yield no_measurements.Choices()
+                yield no_measurements.UndecidedChoices()
             finally:
                 found.append(refused())
 

@@ -98,7 +98,7 @@ def test_an_audit_beside_a_profiler_leaves_the_package_in_use(served: Host) -> N
 
 
 def told(*guards: tuple[str, str]) -> fmt.About:
-    return fmt.About([fmt.Told(source, kind, "", None, "") for source, kind in guards])
+    return fmt.About([fmt.GuardText(source, kind, "", None, "") for source, kind in guards])
 
 
 HEADER = fmt.Header("f" * 64, "m", "f", "c" * 64, False, "compiled", artifacts=["a"], program="p")

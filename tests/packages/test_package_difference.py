@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from precompiled.packages.describe import difference
-from precompiled.store.package_format import About, Header, Told, are_of_other_files, files_of
+from precompiled.store.package_format import About, GuardText, Header, are_of_other_files, files_of
 
 TENSOR = ["class", "torch", "Tensor", "a" * 64]
 
@@ -65,8 +65,8 @@ ON = '{"grad_mode": true, "dtype": 1}'
 def entry(value: str = "2.0", size: Any = (4, 4), state: str = ON, code: str = "a", torch: str = "2.13.0") -> Any:
     header = Header("0" * 64, "m", "Net.forward", "a" * 64, False, "compiled", {"torch": torch})
     about = About(
-        guards=[Told("L['self'].alpha", "EQUALS_MATCH", "", ["float", value], "/project/m.py:3, in forward"),
-                Told("", "GRAD_MODE", "", None, "")],
+        guards=[GuardText("L['self'].alpha", "EQUALS_MATCH", "", ["float", value], "/project/m.py:3, in forward"),
+                GuardText("", "GRAD_MODE", "", None, "")],
         inlined=[["helpers.g", code]], sizes={"L['x']": None if size is None else list(size)}, state=state,
     )  # fmt: skip
     return header, About.parse(about.to_bytes())
@@ -95,7 +95,7 @@ def test_function_of_a_main_program_is_identified_by_its_file() -> None:
     """
     def files(*places: str, module: str = "__main__") -> set[str]:
         header = Header("", module, "Net.forward", "", False, "compiled")
-        return files_of(header, About([Told("", "", "", None, place) for place in places]))
+        return files_of(header, About([GuardText("", "", "", None, place) for place in places]))
 
     main = files("", "/a/blocks.py:4, in forward", "/a/train.py:9, in forward", "/a/train.py:2, in step")
     assert main == {"/a/blocks.py", "/a/train.py"} and not are_of_other_files(main, {"/a/train.py"})

@@ -111,7 +111,7 @@ def test_guard_without_a_check_prevents_recording(kind: str) -> None:
     reason.
     """
     guard = Guard(LocalSource("x"), getattr(GuardBuilder, kind))
-    reader = guard_facts.Reader({"x": {"a": 1}}, globals())
+    reader = guard_facts.SourceReader({"x": {"a": 1}}, globals())
     with pytest.raises(NotPortable, match=rf"no check stands for the guard {kind} on L\['x'\]") as raised:
         guard_facts.facts([guard], reader, Descriptions())
     assert raised.value.code == "package-guard"

@@ -10,7 +10,7 @@ import warnings
 import torch
 
 import precompiled
-from precompiled.client.connection import Connection
+from precompiled.client.connection import DaemonConnection
 
 
 def refuse(*arguments: object) -> None:
@@ -18,7 +18,7 @@ def refuse(*arguments: object) -> None:
 
 
 def main() -> None:
-    Connection.submit = refuse  # type: ignore[method-assign, assignment]
+    DaemonConnection.submit = refuse  # type: ignore[method-assign, assignment]
     precompiled.enable()
     compiled = torch.compile(lambda x: x.sin() * 3)
     x = torch.randn(8)

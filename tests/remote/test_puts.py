@@ -19,7 +19,7 @@ from support_store import KEY, payload
 
 from precompiled.remote import bucket, envelope, helper, lease, link, puts, starting
 from precompiled.remote.errors import RemoteError
-from precompiled.remote.puts import Item, Puts
+from precompiled.remote.puts import Puts, QueuedPut
 from precompiled.store.artifacts import Store
 
 
@@ -31,7 +31,7 @@ class Told:
 
 
 @contextmanager
-def running(put: Callable[[Item], None], told: Told, rests: Callable[[], bool] = lambda: False) -> Iterator[Puts]:
+def running(put: Callable[[QueuedPut], None], told: Told, rests: Callable[[], bool] = lambda: False) -> Iterator[Puts]:
     found = Puts(put, failed=told.failed.append, given_up=lambda *one: told.given_up.append(one), rests=rests)
     thread = threading.Thread(target=found.run)
     thread.start()
@@ -43,8 +43,8 @@ def running(put: Callable[[Item], None], told: Told, rests: Callable[[], bool] =
         assert not thread.is_alive()
 
 
-def refuses(told: Told) -> Callable[[Item], None]:
-    def put(item: Item) -> None:
+def refuses(told: Told) -> Callable[[QueuedPut], None]:
+    def put(item: QueuedPut) -> None:
         told.tried.append(item.what["key"])
         raise RemoteError("nobody listens", code="remote-unreachable")
 
@@ -110,7 +110,7 @@ def test_list_is_put_after_earlier_puts() -> None:
     fails, told = threading.Event(), Told()
     fails.set()
 
-    def put(item: Item) -> None:
+    def put(item: QueuedPut) -> None:
         told.tried.append(item.what["do"])
         if item.what["do"] == "put" and fails.is_set():
             raise RemoteError("nobody listens", code="remote-unreachable")

@@ -29,7 +29,7 @@ from precompiled.remote.transfer import Transfer
 from precompiled.store import artifact_format as fmt
 from precompiled.store import packed
 from precompiled.store.artifacts import full
-from precompiled.store.requests import Request, RequestRecord, requests
+from precompiled.store.requests import RemoteRequest, RequestRecord, requests
 
 
 def test_object_put_by_one_host_is_fetched_by_another(url: str, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_each_request_is_recorded_with_its_problem(tmp_path: Path, faulty: Calla
 def test_full_request_file_is_followed_by_another(tmp_path: Path) -> None:
     record = RequestRecord(tmp_path)
     for number in range(12):
-        record.note(Request("read", "a", float(number), 1.0, 0, ""))
+        record.note(RemoteRequest("read", "a", float(number), 1.0, 0, ""))
         assert record._lines is not None
         record._lines.left = 100  # as after a few thousand requests
     assert [one.began for one in requests(tmp_path, 0.0)] == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]

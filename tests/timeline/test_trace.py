@@ -26,7 +26,7 @@ from support_traces import arrows, check, slices
 
 from precompiled.core.spans import Span
 from precompiled.store import jobs, lines, runs
-from precompiled.store.requests import Request
+from precompiled.store.requests import RemoteRequest
 from precompiled.timeline import facts as known
 from precompiled.timeline.events import nested, trace
 from precompiled.timeline.facts import gather
@@ -392,7 +392,7 @@ def test_spans_that_ended_before_the_requested_time_are_omitted() -> None:
     """For a long-running process, the trace shows how its graphs run now, and omits how they were compiled."""
     graph = {"id": "1", "name": "f", "state": "compiled", "source": "swap", "at": 130.0,
              "spans": [["lookup", 100.0, 1.0, 7], ["submit", 101.0, 1.0, 7], ["load", 120.0, 1.0, 8]]}  # fmt: skip
-    process = runs.Process(0, 1, 7, "", "serve.py", [], "", "", 100.0, {"1": graph}, ended=2000.0, launched=90.0,
+    process = runs.RunProcess(0, 1, 7, "", "serve.py", [], "", "", 100.0, {"1": graph}, ended=2000.0, launched=90.0,
                            torch=(91.0, 95.0), frames=[("f", Span("trace", 99.0, 4.0, 7))])  # fmt: skip
     late = trace(known.Facts(1000.0, 2000.0, [process], [], {}))
     check(late)
@@ -417,10 +417,10 @@ def test_thousands_of_spans_and_jobs_are_handled_in_seconds() -> None:
         for number in range(count)
     }  # fmt: skip
     frames = [("f", Span("trace", float(number), 0.9, 7)) for number in range(count)]
-    process = runs.Process(0, 1, 7, "", "many.py", [], "", "", 0.0, graphs, ended=9e4, frames=frames)
-    mine = [jobs.Job(f"{number}", f"k{number}", "f", 1, number + 0.5, number + 5.0, number + 5.9, "published")
+    process = runs.RunProcess(0, 1, 7, "", "many.py", [], "", "", 0.0, graphs, ended=9e4, frames=frames)
+    mine = [jobs.RecordedJob(f"{number}", f"k{number}", "f", 1, number + 0.5, number + 5.0, number + 5.9, "published")
             for number in range(count)]  # fmt: skip
-    facts = known.Facts(0.0, 9e4, [process], [jobs.Worker(9, "1", 0.0, 0.0, mine)], {})
+    facts = known.Facts(0.0, 9e4, [process], [jobs.RecordedWorker(9, "1", 0.0, 0.0, mine)], {})
     item = start(process, facts)
     document = trace(facts)
     queue = slices(document, "queued")
@@ -436,7 +436,10 @@ def test_a_trace_has_each_request_to_the_remote() -> None:
     """Two concurrent requests are in two rows. A request that began before the trace starts at the trace's
     beginning.
     """
-    asked = [Request("list", "artifacts/a", 90.0, 20.0, 0, ""), Request("read", "artifacts/a/b", 105.0, 2.0, 7, "x")]
+    asked = [
+        RemoteRequest("list", "artifacts/a", 90.0, 20.0, 0, ""),
+        RemoteRequest("read", "artifacts/a/b", 105.0, 2.0, 7, "x"),
+    ]
     document = trace(known.Facts(100.0, 200.0, [], [], {}, asked))
     check(document)
     first, second = slices(document)
@@ -445,11 +448,11 @@ def test_a_trace_has_each_request_to_the_remote() -> None:
 
 
 def test_graph_without_its_own_job_gets_the_last_job_of_its_key(tmp_path: Path) -> None:
-    def job(id: str, key: str, began: float, outcome: str = "published") -> jobs.Job:
-        return jobs.Job(id, key, "f", 1, began, began, began + 1, outcome)
+    def job(id: str, key: str, began: float, outcome: str = "published") -> jobs.RecordedJob:
+        return jobs.RecordedJob(id, key, "f", 1, began, began, began + 1, outcome)
 
     mine = [job("1", "k", 1), job("2", "k", 5), job("3", "k", 8, "failed"), job("4", "k", 20)]
-    worker = jobs.Worker(1, "1", 0.0, 0.0, mine)
+    worker = jobs.RecordedWorker(1, "1", 0.0, 0.0, mine)
     found = known.Facts(0.0, 99.0, [], [worker], {})
     graph = {"id": "x", "key": "k", "spans": [["load", 10.0, 1.0, 1]]}
     assert found.job_of(graph) is mine[1]

@@ -56,8 +56,8 @@ def in_a_worker(groups: dict[str, int]) -> Iterator[None]:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
-def unheard() -> rank_dependence.Asked:
-    return rank_dependence.Asked(lambda: None)
+def unheard() -> rank_dependence.RankReads:
+    return rank_dependence.RankReads(lambda: None)
 
 
 def refusal(function: Callable[..., Any], *inputs: Any) -> Bypass:
@@ -121,11 +121,11 @@ PAIRS = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1
 
 
 @contextmanager
-def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.Asked]]:
+def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.RankReads]]:
     """In a worker: the mesh of rank 2 in two pairs of ranks, the messages, and the record of rank-dependent queries."""
     told: list[str] = []
     with in_a_worker({"a": 2, "b": 2}):
-        asked = rank_dependence.Asked(lambda: told.append("asked"))
+        asked = rank_dependence.RankReads(lambda: told.append("asked"))
         (mesh,) = device_meshes.made({"meshes": [PAIRS]}, asked)
         with rank_dependence.answering(asked):
             yield mesh, told, asked

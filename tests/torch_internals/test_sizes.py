@@ -53,7 +53,7 @@ def test_size_with_one_value_becomes_a_symint_with_that_value() -> None:
 def test_unbacked_size_is_not_a_size_input_and_has_no_hint() -> None:
     """There are no guards on an unbacked size: code compiled for one value serves all values."""
 
-    def program(rows: int, **marked: int) -> capture.Program:
+    def program(rows: int, **marked: int) -> capture.SerializedGraph:
         x = torch.randn(rows, 6)
         torch._dynamo.mark_dynamic(x, 1)  # first, since it removes other hints
         torch._dynamo.decorators.mark_unbacked(x, 0, **marked)

@@ -317,7 +317,7 @@ def test_rates_cover_the_last_minute() -> None:
 @pytest.mark.parametrize("rows", [10, 24, 60])
 def test_screen_never_exceeds_the_terminal_size(columns: int, rows: int) -> None:
     """For any content, no line wraps, the last line lists the keys, and omitted rows are counted."""
-    many = [view.Graph("queued", 0.0, "p" * 50, "1/2", "n" * 50, "k" * 64, "w" * 50) for _ in range(100)]
+    many = [view.GraphRow("queued", 0.0, "p" * 50, "1/2", "n" * 50, "k" * 64, "w" * 50) for _ in range(100)]
     clients = [view.Client("p" * 50, "1/2", 99999, 0.0, dict.fromkeys(view.STATES, 9), 1.0) for _ in range(100)]
     lines = view.screen(view.Look(10.0, None, None, "gone", clients, many), view.Rates(), view.Choices(), columns, rows,
                         colour=False)  # fmt: skip

@@ -197,20 +197,20 @@ def test_watch_that_raises_is_set_aside_and_others_continue(tmp_path: Path, monk
     registry = Registry(tmp_path)
     for one in (bad, good):
         registry.save(identify(one), Record(one, Good({}, [], True, complete=True)))
-    look = module.Watch.look
+    look = module.RunningWatch.look
 
-    def raising(self: module.Watch, now: float) -> bool:
+    def raising(self: module.RunningWatch, now: float) -> bool:
         if self.registration == bad:
             raise RuntimeError("what nobody has thought of")
         return look(self, now)
 
-    monkeypatch.setattr(module.Watch, "look", raising)
+    monkeypatch.setattr(module.RunningWatch, "look", raising)
     ours, theirs = socket.socketpair()
     (tmp_path / "run").mkdir(mode=0o700)
     watcher = Watcher(theirs, tmp_path / "run", tmp_path)
     with closing(ours):
         for id, record in registry.load():
-            watcher._watches[id] = module.Watch(id, record.registration, watcher._tools)
+            watcher._watches[id] = module.RunningWatch(id, record.registration, watcher._tools)
         watcher._round()
         assert list(watcher._watches) == [identify(good)]
         assert "what nobody has thought of" in watcher._problems[identify(bad)]

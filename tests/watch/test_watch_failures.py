@@ -7,9 +7,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from precompiled.service.watch.capture import CapturedGraph
+from precompiled.service.watch.capture import SerializedGraph
 from precompiled.service.watch.files import Files
-from precompiled.service.watch.watch import Outcome, Tools, Watch
+from precompiled.service.watch.watch import CaptureResult, RunningWatch, Tools
 
 from precompiled import wire
 from precompiled.store.artifact_format import Failure
@@ -19,14 +19,14 @@ KEY = "ab" * 32
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Watch:
+def watch(tmp_path: Path) -> RunningWatch:
     registration = wire.Registration("run", ["python", "train.py"], "python", "/", str(tmp_path / "store"), {})
-    found = Watch("0", registration, Tools(Files(), mock.Mock(), mock.Mock(), mock.Mock()))
-    found.good = Outcome({}, {"1": CapturedGraph("1", "forward [0/0]", KEY, "compiling")})
+    found = RunningWatch("0", registration, Tools(Files(), mock.Mock(), mock.Mock(), mock.Mock()))
+    found.good = CaptureResult({}, {"1": SerializedGraph("1", "forward [0/0]", KEY, "compiling")})
     return found
 
 
-def test_error_of_the_worker_is_shown(watch: Watch) -> None:
+def test_error_of_the_worker_is_shown(watch: RunningWatch) -> None:
     message = "CppCompileError: C++ compile error\nTraceback: " + "line\n" * 1000
     Store(Path(watch.registration.store)).publish_failure(
         Failure(KEY, "forward [0/0]", "compile-error", message, time.time(), 3600.0)
@@ -41,7 +41,7 @@ def test_error_of_the_worker_is_shown(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("kept", ["", "an older one"])
-def test_code_is_shown_if_there_is_no_failure_record(watch: Watch, kept: str) -> None:
+def test_code_is_shown_if_there_is_no_failure_record(watch: RunningWatch, kept: str) -> None:
     if kept:
         Store(Path(watch.registration.store)).publish_failure(
             Failure(KEY, "forward [0/0]", "undecodable-graph", kept, time.time(), 3600.0)

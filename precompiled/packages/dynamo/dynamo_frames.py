@@ -45,7 +45,7 @@ _NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionM
            "get_compile_id", "input_codes", "output_codes", "orig_code_map")  # fmt: skip
 
 
-class Packages(Protocol):
+class FrameHandler(Protocol):
     """What the hook calls (implemented by packages/automatic.py)."""
 
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
@@ -55,10 +55,10 @@ class Packages(Protocol):
 
 
 _patches = Patches()
-_packages: Packages | None = None
+_packages: FrameHandler | None = None
 
 
-def install(packages: Packages) -> None:
+def install(packages: FrameHandler) -> None:
     """Call ``packages`` at each frame from now on. Idempotent. Raises NotPortable if this torch lacks a needed name."""
     global _packages  # noqa: PLW0603
     _packages = packages

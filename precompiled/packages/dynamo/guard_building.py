@@ -27,7 +27,7 @@ from torch.utils._ordered_set import OrderedSet
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state, guard_facts, optimizers
-from precompiled.packages.dynamo.guard_facts import Guards, Reader
+from precompiled.packages.dynamo.guard_facts import Guards, SourceReader
 
 
 class Rebuilder:
@@ -38,7 +38,7 @@ class Rebuilder:
         self._code = code
         self._local = local
         self._scope = scope
-        self.reader = Reader(local, scope)
+        self.reader = SourceReader(local, scope)
 
     def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
         """Raise Mismatch unless every fact of the guards holds in this process.

@@ -41,7 +41,7 @@ from precompiled.packages.describe.codes import is_hashed_alike
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_state, optimizers, ranks, value_facts
-from precompiled.store.package_format import About, Told
+from precompiled.store.package_format import About, GuardText
 
 # Kinds that depend on the state around the frame or on their parameters. No value is read from their source.
 NO_FACT = frozenset(
@@ -138,7 +138,7 @@ def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list
     return kept
 
 
-def compare(kept: list[GuardFact], reader: Reader, described: Descriptions, *, check_source: bool = True) -> None:
+def compare(kept: list[GuardFact], reader: SourceReader, described: Descriptions, *, check_source: bool = True) -> None:
     """Raise Mismatch unless every fact holds here. With ``check_source=False``, digests of code may differ."""
     described.recount()
     for number, (source, kind, parameters, fact) in enumerate(kept):
@@ -174,7 +174,7 @@ def _check_mark(source: Any, kind: str, value: Any) -> None:
         raise Mismatch(f"{source.name} is {'' if marked else 'not '}marked as static here")
 
 
-def compare_values(kept: list[GuardFact], reader: Reader) -> None:
+def compare_values(kept: list[GuardFact], reader: SourceReader) -> None:
     """Like ``compare``, but only for constants, and without those that cannot be read yet."""
     described = Descriptions()
     for number, (source, kind, _parameters, fact) in enumerate(kept):
@@ -189,7 +189,7 @@ def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]
     """Describe the guards for reports such as ``precompiled explain``, without names of this process."""
     return About(
         guards=[
-            Told(_name(source), kind, _told(source, parameters), fact, _place(guard))
+            GuardText(_name(source), kind, _told(source, parameters), fact, _place(guard))
             for guard, (source, kind, parameters, fact) in zip(guards, kept.guards, strict=True)
         ],
         inlined=[[f"{module}.{'.'.join(names)}", digest] for (module, names), digest in inlined],
@@ -375,7 +375,7 @@ def codes_digest(guards: list[Guard]) -> str:
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
-class Reader:
+class SourceReader:
     """Reads values at sources, as GuardBuilder.get does."""
 
     def __init__(self, local: dict[str, Any], scope: dict[str, Any]) -> None:

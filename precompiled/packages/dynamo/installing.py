@@ -96,14 +96,14 @@ def _prepare(body: Body, frame: Frame, undo: contextlib.ExitStack) -> None:
     value_of = _value_of(frame)
     try:
         optimizers.make_capturable(body.optimizers, value_of, undo)
-        guard_facts.compare_values(body.guards.guards, guard_facts.Reader(frame.local, frame.scope))
+        guard_facts.compare_values(body.guards.guards, guard_facts.SourceReader(frame.local, frame.scope))
         optimizers.prepare(body.optimizers, value_of, undo)
     except (AttributeError, KeyError, TypeError) as error:  # it is not an optimizer, or its groups differ
         raise Mismatch(f"an optimizer is another thing here: {error}") from error
 
 
 def _value_of(frame: Frame) -> Callable[[Any], Any]:
-    reader = guard_facts.Reader(frame.local, frame.scope)
+    reader = guard_facts.SourceReader(frame.local, frame.scope)
     return lambda source: guard_facts.value_at(source, reader)
 
 
@@ -120,7 +120,7 @@ def _import(
     absent = needed - sys.modules.keys()
     if not absent and not unmet:
         return
-    guard_facts.compare_values(guards, guard_facts.Reader(frame.local, frame.scope))
+    guard_facts.compare_values(guards, guard_facts.SourceReader(frame.local, frame.scope))
     for module in sorted(absent):
         try:
             importlib.import_module(module)
@@ -220,7 +220,7 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
         elif kind in _SCOPES:
             wanted[name(placeholder)] = _scope(kind, what, frame, {**scope, **wanted})
         elif kind == "weak reference":
-            reader = guard_facts.Reader(frame.local, {**scope, **wanted})
+            reader = guard_facts.SourceReader(frame.local, {**scope, **wanted})
             wanted[name(placeholder)] = weakref.ref(guard_facts.value_at(what, reader))
     added: list[str] = []
     try:
@@ -244,7 +244,7 @@ def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[st
         return frame.scope
     if kind == "namedtuple":
         return namedtuple_scope(what)
-    reader = guard_facts.Reader(frame.local, scope)
+    reader = guard_facts.SourceReader(frame.local, scope)
     found: dict[str, Any] | None = None
     for source, function in what:
         here = guard_facts.globals_of(guard_facts.value_at(source, reader), function)
@@ -291,7 +291,7 @@ def skipped(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> Con
     scope = frame.scope_with(kept.imports, [name(placeholder) for placeholder in kept.builtins_names])
     for placeholder, kind, what in kept.installed:
         scope[name(placeholder)] = _scope(kind, what, frame, scope)
-    reader, described = guard_facts.Reader(frame.local, scope), Descriptions()
+    reader, described = guard_facts.SourceReader(frame.local, scope), Descriptions()
     guard_facts.compare(kept.guards, reader, described)
     unguarded.compare(kept.unguarded, frame.scope, reader, described, check_source=True)
     return left_alone(frame, kept.reason)

@@ -221,7 +221,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
     # When Dynamo restarts, 2.15 removes from the globals what an attempt has installed. Sources that the attempt read
     # need these names.
-    reader = guard_facts.Reader(local, {**output.global_scope, **traced.scopes}) if traced.scopes else builder
+    reader = guard_facts.SourceReader(local, {**output.global_scope, **traced.scopes}) if traced.scopes else builder
     seen = unguarded.seen(
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described
     )
@@ -381,7 +381,7 @@ def left(frame: Frame, traced: Traced) -> SkippedFrame:
     guards = {(guard.name, guard.create_fn_name()): guard for guard in traced.guards}
     names = sorted({attempt.builtins_name for attempt in traced.attempts})
     traced.names = {name: f"builtins{number}" for number, name in enumerate(names)}
-    reader = guard_facts.Reader(frame.local, {**frame.scope_with(imports, names), **traced.scopes})
+    reader = guard_facts.SourceReader(frame.local, {**frame.scope_with(imports, names), **traced.scopes})
     installed = tuple(_scopes(traced, list(guards.values()), frame.scope, reader))
     described, places = Descriptions(), Places()
     facts = guard_facts.facts(sorted(guards.values()), reader, described)

@@ -39,7 +39,7 @@ _asked: weakref.WeakKeyDictionary[CodeType, Bypass | None] = weakref.WeakKeyDict
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedFrame:
     """A frame that Dynamo traces, and the compile id of this trace. ``limit``: of the frame's entries."""
 
     # A weak reference: a code object keeps Dynamo's entries alive, and an entry keeps the graph's callable alive.
@@ -81,13 +81,13 @@ class Traced:
         return bool(mine)
 
 
-def being_traced() -> Traced | None:
+def being_traced() -> TracedFrame | None:
     """The frame that Dynamo currently traces, or None if it is unknown."""
     code, compile_id = trace_origin.function(), CompileContext.current_compile_id()
     if code is None or compile_id is None:
         return None
     # While Dynamo traces the frame, this setting contains the limit of the torch.compile call, if it has its own.
-    return Traced(weakref.ref(code), compile_id, torch._dynamo.config.recompile_limit)
+    return TracedFrame(weakref.ref(code), compile_id, torch._dynamo.config.recompile_limit)
 
 
 def why_in_process() -> Bypass | None:

@@ -47,14 +47,14 @@ def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.G
     return copy
 
 
-def artifact(kept: Kept) -> Any:
+def artifact(kept: SavedCallable) -> Any:
     """The object that standalone_compile returns for a result that can be saved."""
     from torch._inductor.standalone_compile import AOTCompiledArtifact
 
     return AOTCompiledArtifact(kept)
 
 
-class Kept:
+class SavedCallable:
     """A compiled callable that torch can save, in the form of AOTAutograd's own result."""
 
     def __init__(

@@ -139,7 +139,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
         asked.append(CompileFailed("what is compiled depends on the rank", code="rank-dependent"))
         raise asked[0]
 
-    class StandIn(ProcessGroup):
+    class PlaceholderGroup(ProcessGroup):
         place: int | None = None
 
         def rank(self) -> int:
@@ -151,10 +151,10 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
             return self.place
 
     def get_rank(group: Any = None) -> int:
-        return group.rank() if isinstance(group, StandIn) else refuse()
+        return group.rank() if isinstance(group, PlaceholderGroup) else refuse()
 
     # Torch's type stub for this constructor requires a store, but the constructor takes none.
-    made = {name: StandIn(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
+    made = {name: PlaceholderGroup(0, size) for name, size in groups.items()}  # type: ignore[call-arg]
     for name, place in (ranks or {}).items():
         made[name].place = place
     patches = Patches()

@@ -62,7 +62,7 @@ _install_lock = threading.Lock()
 _patches = Patches()
 
 
-class Handler(Protocol):
+class KernelHandler(Protocol):
     """Receives the kernels of the wrappers that this thread runs."""
 
     def kernel(self, argtypes: list[str], source: str) -> Any:
@@ -91,20 +91,20 @@ def module_name(kernel: str) -> str:
 
 
 def _cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
-    handler: Handler | None = getattr(_current, "handler", None)
+    handler: KernelHandler | None = getattr(_current, "handler", None)
     if handler is None:
         return _original(self, argtypes, source_code)
     return handler.kernel(argtypes, source_code)
 
 
 def _load_wrapper(*args: Any, **options: Any) -> Any:
-    handler: Handler | None = getattr(_current, "handler", None)
+    handler: KernelHandler | None = getattr(_current, "handler", None)
     # Inductor's code passes all arguments by name. A call with positional arguments comes from elsewhere.
     return _original_wrapper(*args, **options) if handler is None or args else handler.wrapper(options)
 
 
 def _wait(self: AsyncCompile, scope: dict[str, Any]) -> None:
-    handler: Handler | None = getattr(_current, "handler", None)
+    handler: KernelHandler | None = getattr(_current, "handler", None)
     if handler is not None:
         handler.all_named(self)
     _original_wait(self, scope)
@@ -121,7 +121,7 @@ def _has_triton(**options: Any) -> bool:
 
 
 @contextmanager
-def handled(handler: Handler, *, alone: bool = False) -> Iterator[None]:
+def handled(handler: KernelHandler, *, alone: bool = False) -> Iterator[None]:
     """Within this context, ``handler`` gets the kernels of this thread. ``alone``: no process is started."""
     with _install_lock:
         if not _patches:

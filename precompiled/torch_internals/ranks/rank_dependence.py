@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from precompiled.torch_internals.patches import Patches
 
 
-class Asked:
+class RankReads:
     """Whether this compile has read a rank's place. ``told`` is called at the first read."""
 
     def __init__(self, told: Callable[[], None]) -> None:
@@ -37,10 +37,10 @@ class Asked:
             self._told()
 
 
-class Place:
+class MeshPlace:
     """A rank's place in each dimension of a mesh."""
 
-    def __init__(self, numbers: tuple[int, ...], asked: Asked) -> None:
+    def __init__(self, numbers: tuple[int, ...], asked: RankReads) -> None:
         self._numbers, self._asked = numbers, asked
 
     def _looked_at(self) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class Place:
         return iter(self._looked_at())
 
     def __eq__(self, other: object) -> bool:
-        return self._looked_at() == (other._looked_at() if isinstance(other, Place) else other)
+        return self._looked_at() == (other._looked_at() if isinstance(other, MeshPlace) else other)
 
     def __hash__(self) -> int:
         return hash(self._looked_at())
@@ -72,7 +72,7 @@ class Place:
 class _Offsets:
     """The start of a rank's shard. It differs between places, so a read of it counts as a read of the place."""
 
-    def __init__(self, offsets: Sequence[Any], asked: Asked) -> None:
+    def __init__(self, offsets: Sequence[Any], asked: RankReads) -> None:
         self._offsets, self._asked = offsets, asked
 
     def __len__(self) -> int:
@@ -87,14 +87,14 @@ class _Offsets:
         return iter(self._offsets)
 
 
-def hide(mesh: Any, asked: Asked) -> None:
+def hide(mesh: Any, asked: RankReads) -> None:
     """Make a mesh record reads of this rank's place."""
-    mesh._coordinate_on_dim = Place(tuple(mesh._coordinate_on_dim), asked)
+    mesh._coordinate_on_dim = MeshPlace(tuple(mesh._coordinate_on_dim), asked)
     del mesh._rank  # no known code reads it; a read fails
 
 
 @contextmanager
-def answering(asked: Asked) -> Iterator[None]:
+def answering(asked: RankReads) -> Iterator[None]:
     """In a worker, let meshes return this rank's place although no group of all ranks exists."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import _utils

@@ -119,7 +119,7 @@ def _by_registrations(op: torch._ops.OpOverload) -> set[str]:
     return found
 
 
-def _is_known(op: torch._ops.OpOverload, place: dispatcher_registrations.Registration) -> bool:
+def _is_known(op: torch._ops.OpOverload, place: dispatcher_registrations.DispatcherEntry) -> bool:
     """Whether ``_functions`` already contains the function behind a registration in Python."""
     if _definition(op) is not None and is_really_torchs(place.file):
         return True

@@ -28,7 +28,7 @@ DEFINITION = "debug"
 
 
 @dataclass(frozen=True)
-class Registration:
+class DispatcherEntry:
     """A registered kernel or definition.
 
     ``key`` is the dispatch key, or DEFINITION. ``file`` is the source file of the registration, or "" if torch has no
@@ -39,13 +39,13 @@ class Registration:
     file: str
 
 
-def of(operator: str) -> list[Registration]:
+def of(operator: str) -> list[DispatcherEntry]:
     """All registrations of an operator (lib::name.overload), including overridden ones."""
     found = []
     for line in torch._C._dispatch_dump(operator).splitlines():
         if (match := _KERNEL.match(line) or _DEFINITION.match(line)) is not None:
             place = _PLACE.fullmatch(match[2])
-            found.append(Registration(match[1], place[1] if place else ""))
+            found.append(DispatcherEntry(match[1], place[1] if place else ""))
     return found
 
 

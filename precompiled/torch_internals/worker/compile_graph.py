@@ -86,7 +86,7 @@ class _ExampleValues(torch.fx.Interpreter):
 def compile_graph(
     module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
     weights: Sequence[torch.Tensor] = (), told: Callable[[], None] = lambda: None,
-    progress: compile_phases.Progress | None = None,
+    progress: compile_phases.ProgressReceiver | None = None,
 ) -> CompileResult:  # fmt: skip
     """Compile the forward, and the backward if an input requires a gradient. Raises torch's errors, or CompileFailed.
 
@@ -99,7 +99,7 @@ def compile_graph(
     progress = progress or compile_phases.Untold()
     context = TracingContext(input_metadata.new_fake_mode())
     classes = program_classes.made(inputs.get("classes", ()))
-    asked = rank_dependence.Asked(told)
+    asked = rank_dependence.RankReads(told)
     found_meshes = device_meshes.made(inputs, asked)
     with (
         rank_dependence.answering(asked) if found_meshes else nullcontext(),

@@ -31,7 +31,7 @@ _PHASES = {
 }
 
 
-class Progress(Protocol):
+class ProgressReceiver(Protocol):
     """Receives the progress of a compile (store/jobs.py: JobRecord)."""
 
     spans: list[Span]
@@ -76,7 +76,7 @@ def _counting(told: Callable[[int, int], None]) -> type:
 
 
 @contextmanager
-def noted(progress: Progress) -> Iterator[None]:
+def noted(progress: ProgressReceiver) -> Iterator[None]:
     """Add torch's measurements in all threads to ``progress.spans``, and report phases and built kernels."""
     with Patches() as patches:
         with suppress(AttributeError):  # without these names the compile runs unmeasured
@@ -87,7 +87,7 @@ def noted(progress: Progress) -> Iterator[None]:
         yield
 
 
-def _phase_noted(progress: Progress, start: Callable[..., None]) -> Callable[..., None]:
+def _phase_noted(progress: ProgressReceiver, start: Callable[..., None]) -> Callable[..., None]:
     def log_event_start(self: Any, event_name: str, *rest: Any, **more: Any) -> None:
         start(self, event_name, *rest, **more)
         if (phase := _PHASES.get(event_name)) is not None:
@@ -96,7 +96,7 @@ def _phase_noted(progress: Progress, start: Callable[..., None]) -> Callable[...
     return log_event_start
 
 
-def _span_noted(progress: Progress, end: Callable[..., None]) -> Callable[..., None]:
+def _span_noted(progress: ProgressReceiver, end: Callable[..., None]) -> Callable[..., None]:
     def log_event_end(
         self: Any, event_name: str, time_ns: int, metadata: Any, start_time_ns: int, *rest: Any, **more: Any
     ) -> None:

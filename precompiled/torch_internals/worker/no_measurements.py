@@ -39,7 +39,7 @@ from precompiled.torch_internals.patches import Patches
 
 
 @dataclass
-class Choices:
+class UndecidedChoices:
     """``undecided`` is the number of choices that a compile beside a GPU would have measured."""
 
     undecided: int = 0
@@ -50,14 +50,14 @@ class _Measured(Exception):
 
 
 @contextmanager
-def choices() -> Iterator[Choices]:
+def choices() -> Iterator[UndecidedChoices]:
     """For a compile whose result is kept: use the forms without a choice, and count them.
 
     Raises CompileFailed if code requests a time anyway, even if the compile handled the error. Does nothing on a device
     that can measure, or for a CPU. Call this inside the program's configuration: the key contains that configuration
     but not the settings of this function.
     """
-    found = Choices()
+    found = UndecidedChoices()
     if not (activate.is_active() and torch.cuda.is_available()):
         yield found
         return
@@ -109,7 +109,7 @@ def _is_measured(*args: Any, **options: Any) -> str:
     raise _Measured
 
 
-def _not_padded(found: Choices, original: Callable[..., bool]) -> Callable[..., bool]:
+def _not_padded(found: UndecidedChoices, original: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(original)
     def should_pad(*args: Any, **options: Any) -> bool:
         try:
@@ -121,7 +121,7 @@ def _not_padded(found: Choices, original: Callable[..., bool]) -> Callable[..., 
     return should_pad
 
 
-def _the_only_one(found: Choices, chooses: bool, original: Callable[..., Any]) -> Callable[..., Any]:
+def _the_only_one(found: UndecidedChoices, chooses: bool, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def select(cache: Any, name: str, choices: list[Any], *args: Any, **options: Any) -> Any:
         found.undecided += bool(chooses and (inductor.max_autotune or inductor.max_autotune_gemm))
@@ -132,7 +132,7 @@ def _the_only_one(found: Choices, chooses: bool, original: Callable[..., Any]) -
     return select
 
 
-def _the_first(found: Choices) -> Callable[..., int]:
+def _the_first(found: UndecidedChoices) -> Callable[..., int]:
     def autotune_single_field(fn: Any, init_val: int, *args: Any, **options: Any) -> int:
         found.undecided += 1
         return init_val
