@@ -1,6 +1,6 @@
 """``python -m precompiled.service``: run the daemon, in the foreground or detached (how clients start it).
 
-Exit status: 0 stopped when asked to, or another daemon runs already (with --ready-fd); 1 failed; 2 wrong use.
+Exit status: 0 after a requested stop, or if another daemon runs already (with --ready-fd); 1 failed; 2 wrong use.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from precompiled.core.errors import ConfigError, PrecompiledError
 from precompiled.version import VERSION
 
 MAX_DESCRIPTORS = 65536  # as in the system unit
-LOG_FILE_BYTES = 1 << 20  # then it is rotated; two are kept
+LOG_FILE_BYTES = 1 << 20  # the log is rotated at this size; two files are kept
 JOURNAL_FORMAT = "%(levelname)s %(name)s: %(message)s"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-WAIT_FOR_WINNER_S = 5.0  # another daemon has the lock: until it answers, or leaves
+WAIT_FOR_WINNER_S = 5.0  # how long to wait until the daemon that holds the lock answers or exits
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Report:
-    """Tells the starter, once, how the start went."""
+    """Writes the outcome of the start to ``fd``, once."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -49,24 +49,24 @@ class _Report:
         try:
             os.write(fd, line.encode())
         except OSError:
-            pass  # the starter is gone; nobody to tell
+            pass  # the starter has exited
         os.close(fd)
 
 
 def _say(text: str) -> None:
-    """To the terminal, or to the starter, who reads our stderr until we are ready."""
+    """Write to stderr: the terminal, or a pipe that the starter reads until the daemon is ready."""
     sys.stderr.write(text + "\n")
 
 
 def _detach() -> None:
-    """Leave the starter's session; it reaps the first process at once, so no zombie stays with it."""
+    """Fork and leave the starter's session. The parent exits at once, so the starter reaps it and keeps no zombie."""
     if os.fork() != 0:
         os._exit(0)
     os.setsid()
 
 
 def _log_to_file(settings: config.Settings) -> None:
-    """Log to a file, also what the interpreter itself says; after the start, when the runtime directory is ours."""
+    """Send the log, stdout and stderr to a file. Called once this daemon owns the runtime directory."""
     import logging
     from logging.handlers import RotatingFileHandler
 
@@ -77,7 +77,7 @@ def _log_to_file(settings: config.Settings) -> None:
     class LogHandler(RotatingFileHandler):
         def doRollover(self) -> None:
             super().doRollover()
-            _point_output_at(path)  # else it went into the file that was put aside, unseen
+            _point_output_at(path)  # otherwise the descriptors still point at the rotated file
 
     handler = LogHandler(path, maxBytes=LOG_FILE_BYTES, backupCount=1)
     handler.setFormatter(LineFormatter(LOG_FORMAT))
@@ -89,7 +89,7 @@ def _log_to_file(settings: config.Settings) -> None:
 
 
 def _point_output_at(path: Path) -> None:
-    """What the interpreter itself says, and the watcher, goes where the log is."""
+    """Redirect stdout and stderr to the log file: the interpreter and the watcher write there."""
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for target in (1, 2):
         os.dup2(log, target)
@@ -97,7 +97,7 @@ def _point_output_at(path: Path) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Each client holds one descriptor; the usual limit of 1,024 is for programs that use select()."""
+    """Raise the descriptor limit. Each client holds one; the usual limit of 1,024 serves programs that use select()."""
     import resource
     from contextlib import suppress
 
@@ -109,7 +109,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _level(settings: config.Settings) -> str:
-    # "warning" is the default for clients, who share their user's terminal; a log file may say what was done.
+    # The default "warning" suits clients, which share their user's terminal. A daemon's log can hold more.
     return "INFO" if settings.origins.get("log", "default") == "default" else settings.log.upper()
 
 
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     on_demand = ready_fd >= 0
     if on_demand:
         try:
-            os.set_inheritable(ready_fd, False)  # a worker that held it would keep the starter waiting
+            os.set_inheritable(ready_fd, False)  # the starter waits until every copy is closed, also a worker's
         except OSError:
             _say(f"precompiled: --ready-fd {ready_fd} is not open")
             return 2
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if detach:
         _detach()
-    os.chdir("/")  # keep no file system busy
+    os.chdir("/")  # a file system that is some process's working directory cannot be unmounted
     os.umask(0o022 if system else 0o077)
     return _serve(settings, system, detach, on_demand, report)
 
@@ -152,7 +152,8 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
     from precompiled.service import daemon, journal, notify
     from precompiled.service.log_lines import LineFormatter
 
-    # The journal has the time of every line already. Taken away, so that no worker takes its own stderr for it.
+    # The journal adds the time to every line. The variable is removed, or a worker would treat its own stderr as the
+    # journal.
     if journal.is_stderr(os.environ.pop("JOURNAL_STREAM", "")):
         handler: logging.Handler = journal.JournalHandler()
         handler.setFormatter(LineFormatter(JOURNAL_FORMAT))
@@ -174,8 +175,8 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
         try:
             return daemon.serve(settings, system=system, notifier=notifier, on_ready=ready)
         except daemon.AlreadyRunning as error:
-            # Its lock comes before its socket: tell the starter only when clients can connect, and take over when the
-            # other one was just leaving.
+            # A daemon takes its lock before it binds its socket. So report to the starter only once clients can
+            # connect, and take over if the other daemon was about to exit.
             from precompiled.client.link import daemon_reachable
 
             reachable = daemon_reachable(settings)

@@ -1,4 +1,4 @@
-"""The access list of a file (man 5 acl): users to whom the kernel denies a Unix socket before they reach the daemon."""
+"""Access control lists (man 5 acl): let the kernel refuse given users a Unix socket before they reach the daemon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-# Of linux/posix_acl_xattr.h and posix_acl.h: the list is an extended attribute, a version and then 8 bytes per entry.
+# Format (linux/posix_acl_xattr.h, posix_acl.h): an extended attribute with a version, then 8 bytes per entry.
 _ATTRIBUTE = "system.posix_acl_access"
 _VERSION = struct.pack("<I", 2)
 _OWNER, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
@@ -16,9 +16,9 @@ _NOBODY = 0xFFFFFFFF
 
 
 def deny(path: Path, uids: Iterable[int]) -> None:
-    """Let everyone read and write a file except these users. Root is never denied.
+    """Let everyone except these users read and write a file. Root is never denied.
 
-    Raises OSError, for example where the file system has no access lists.
+    Raises OSError, for example if the file system has no access lists.
     """
     entries = [(_OWNER, _READ_AND_WRITE, _NOBODY)]
     entries += [(_USER, 0, uid) for uid in sorted(uids)]

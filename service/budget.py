@@ -1,4 +1,4 @@
-"""How many workers compile at once on this host, with how many threads, and how many may stay warm."""
+"""Derives the scheduler's limits from the settings, the cores and the memory of this host."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ GIB = 1 << 30
 # per compile keep both halves busy.
 CORES_PER_SLOT = 4
 MAX_SLOTS = 16
-COMPILE_BYTES = 4 * GIB  # resident, of a large graph's compile
-IDLE_WORKER_BYTES = 1 * GIB  # resident, of a warm worker with torch imported and room to spare
+COMPILE_BYTES = 4 * GIB  # resident memory of a large graph's compile
+IDLE_WORKER_BYTES = 1 * GIB  # resident memory of a warm worker that has imported torch, rounded up
 
 
 def usable_cores() -> int:
-    """Cores this process may use: its affinity mask, and the cgroup's quota where that is less."""
+    """Cores this process may use: the smaller of its affinity mask and the cgroup's quota."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
-        return cores  # no cgroup v2 here
+        return cores  # no cgroup v2
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 def usable_memory() -> int:
-    """Bytes of memory this process may use: the machine's, and the cgroup's limit where that is less."""
+    """Bytes of memory this process may use: the smaller of the machine's memory and the cgroup's limit."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -39,13 +39,13 @@ def usable_memory() -> int:
 
 
 def limits(settings: Settings, cores: int | None = None, memory: int | None = None) -> Limits:
-    """The scheduler's limits: from the settings, and where those are 0 from the cores and the memory (bytes)."""
+    """The scheduler's limits. A setting of 0 is replaced by a value derived from the cores and the memory (bytes)."""
     cores = usable_cores() if cores is None else cores
     memory = usable_memory() if memory is None else memory
     slots = settings.workers or max(1, min(cores // CORES_PER_SLOT, memory // COMPILE_BYTES, MAX_SLOTS))
     return Limits(
         slots=slots,
-        # Two at least: a user of two virtual environments would otherwise restart workers all day.
+        # At least two: a user of two virtual environments would otherwise restart workers all day.
         processes=max(slots + 1, min(4 * slots, memory // IDLE_WORKER_BYTES // 4)),
         cores=cores,
         compile_threads=settings.compile_threads,
@@ -62,6 +62,6 @@ def limits(settings: Settings, cores: int | None = None, memory: int | None = No
 
 
 def job_memory_bytes(settings: Settings, slots: int, memory: int | None = None) -> int:
-    """Resident bytes that one worker's process tree may take."""
+    """Resident bytes that the process tree of one worker may use."""
     memory = usable_memory() if memory is None else memory
     return settings.job_memory_bytes or max(GIB, memory * 3 // 4 // slots)

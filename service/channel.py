@@ -1,4 +1,4 @@
-"""The end of a control stream that must not block: framed messages over a Unix stream socket (worker, watcher)."""
+"""The non-blocking end of a control stream to a worker or the watcher: framed messages over a Unix stream socket."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ READ_BYTES = 1 << 16
 
 
 class Channel:
-    """Never blocks. Reads are capped before they are kept, writes wait in memory until the worker takes them."""
+    """Never blocks. A message over the size limit is refused before it is buffered; writes wait in memory."""
 
     def __init__(self, sock: socket.socket, kind: object = wire.WorkerMessage, at_once: int = 1 << 20) -> None:
-        """``kind``: the union of the messages that the other end may send. ``at_once``: how many of them may have come
-        at one ``receive``; more are an error, before they are decoded.
+        """``kind``: the union of the messages that the other end may send. ``at_once``: how many messages one
+        ``receive`` accepts; the next one raises WireError before it is decoded.
         """
         sock.setblocking(False)
         self._kind, self._at_once = kind, at_once
@@ -30,7 +30,7 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        """Whether the other end has closed the stream, or this one."""
+        """Whether either end has closed the stream."""
         return self._outgoing.closed
 
     @property
@@ -38,15 +38,15 @@ class Channel:
         return self._outgoing.wants_write
 
     def send(self, message: Any) -> None:
-        """Queue a message and write what can be written now."""
+        """Queue a message, and write as much as the socket accepts."""
         self._outgoing.add([wire.frame(message)])
         self.flush()
 
     def flush(self) -> None:
-        self._outgoing.flush()  # if the worker is gone, its process says so
+        self._outgoing.flush()  # errors are ignored: the caller also watches the peer's process
 
     def receive(self) -> list[Any]:
-        """The messages that have come whole; raises WireError for anything else."""
+        """The complete messages received so far. Raises WireError for invalid data."""
         while not self.closed:
             try:
                 data = self._sock.recv(READ_BYTES)
@@ -59,7 +59,7 @@ class Channel:
                 break
             self._incoming += data
             if len(self._incoming) > wire.MAX_MESSAGE_BYTES + wire.LENGTH_BYTES:
-                break  # enough for one message at least; the rest stays in the kernel
+                break  # at least one whole message; the rest stays in the kernel
         messages: list[Any] = []
         while len(self._incoming) >= wire.LENGTH_BYTES:
             length = int.from_bytes(self._incoming[: wire.LENGTH_BYTES], "big")

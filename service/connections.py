@@ -1,12 +1,12 @@
-"""The daemon's clients: connections, whose they are, and what each user may hold and take of the daemon's time.
+"""The daemon's client connections, with per-user limits on their number, their memory and the daemon's time.
 
-The kernel says at the accept who a peer is (``SO_PEERCRED``), before a byte of it is read. All shares are per uid:
+The kernel identifies a peer at the accept (``SO_PEERCRED``), before the daemon reads a byte. All limits are per uid:
 
-- **Connections**: as many as the descriptors allow. When all are taken, the user with the most makes room.
-- **Memory**: of messages that have come in part, and of replies that nobody reads.
-- **Time**: each turn serves the users in rotation, each for a bounded time. What is left waits for the next turn. A new
-  connection costs its user's time, too: accepting it is cheap, and preparing it waits for its user's turn. A user who
-  connects faster than that is denied the socket for a while, because all users wait in the kernel's one queue.
+- **Connections**: as many as the descriptors allow. When all are taken, one of the user with the most is closed.
+- **Memory**: of incomplete messages and of unread replies.
+- **Time**: each turn serves the users in rotation, each for a bounded time. The rest waits for the next turn. Accepting
+  a connection is cheap; preparing it counts as its user's time. A user who connects faster than that is denied the
+  socket for a while, because the new connections of all users share one queue in the kernel.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ log = logging.getLogger("precompiled.connections")
 
 T = TypeVar("T")
 
-BACKLOG = 4096  # the kernel's own limit is less on some hosts
-ACCEPT_S = 0.02  # of one turn, for accepting; the kernel keeps the other new connections for the next turn
-MAX_NEW = 2048  # accepted connections of one user that wait to be prepared; with one more he is denied the socket
-DENIED_S = 10.0  # for so long
-EVENTS_PER_TURN = 1 << 15  # all of them: no user's many may hide another's one
+BACKLOG = 4096  # some kernels cap this at a lower number
+ACCEPT_S = 0.02  # accepting time per turn; the kernel keeps the other new connections for the next turn
+MAX_NEW = 2048  # accepted, unprepared connections of one user; at one more, the user is denied the socket
+DENIED_S = 10.0  # how long a user is denied the socket
+EVENTS_PER_TURN = 1 << 15  # more than MAX_CONNECTIONS, so that one user's events cannot hide another's
 CHUNK_BYTES = 1 << 18  # of one read
 TURN_S = 0.02  # for the messages of all users together
-USER_TURN_S = 0.002  # for one user's messages at least, and for his new connections: one more than fits is handled
-HANDSHAKE_S = 10.0  # a peer that has not introduced itself by then is dropped
-STALLED_S = 30.0  # the same for one that sends no more of a message, or reads no reply
-PAUSED_S = 120.0  # the same for one that is not read, since its user holds too much already
-SWEEP_S = 1.0  # between two looks for these
-CANDIDATES = 64  # connections that are looked at when one has to make room
-IDLE_S = 10.0  # a connection that was silent for so long makes room for its own user's next one
-PART_BYTES = 64 << 20  # of messages that have come in part, per user; the largest of them may be completed all the same
-REPLY_BYTES = 1 << 20  # not read by one peer yet; further replies are dropped
-REPLIES_BYTES = 16 << 20  # the same for all peers of one user
+USER_TURN_S = 0.002  # minimum for one user's messages, and for its new connections; the last item may overrun it
+HANDSHAKE_S = 10.0  # a peer is dropped if its handshake takes longer
+STALLED_S = 30.0  # a peer is dropped if it stops within a message, or reads no reply, for this long
+PAUSED_S = 120.0  # a peer that the daemon has paused is dropped after this time
+SWEEP_S = 1.0  # between two checks of these times
+CANDIDATES = 64  # connections examined to find one to close
+IDLE_S = 10.0  # a connection silent for this long may be closed for its own user's next one
+PART_BYTES = 64 << 20  # of one user's incomplete messages; the largest message may exceed this
+REPLY_BYTES = 1 << 20  # unread by one peer; further replies are dropped
+REPLIES_BYTES = 16 << 20  # unread by all peers of one user
 SEND_BUFFER_BYTES = 1 << 16  # in the kernel, per connection
 MAX_CONNECTIONS = 16384
-RESERVED = 512  # descriptors: three for each worker, and a few for files, /proc, and starting processes
-CLOSE_S = 0.5  # for the last replies, when the daemon leaves
+RESERVED = 512  # descriptors: three per worker, and a few for files, /proc, and starting processes
+CLOSE_S = 0.5  # for the last replies when the daemon exits
 _BUSY_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(eq=False)
 class Connection:
-    name: bytes  # where replies go; given by us
+    name: bytes  # the daemon's name for the connection, which replies are addressed to
     sock: socket.socket
     uid: int
     gid: int
@@ -65,23 +65,26 @@ class Connection:
     reader: zmtp.Reader
     out: Outgoing
     accepted: float
-    active: float  # when something was last read of it
-    fd: int = -1  # kept: a closed socket has none
-    unread_since: float = 0.0  # when the kernel first took nothing of ``out``
-    held: int = 0  # of the reader, as counted in Connections
-    events: int = 0  # that epoll watches for
+    active: float  # time of the last read
+    fd: int = -1  # of ``sock``; -1 after the drop
+    unread_since: float = 0.0  # since when the kernel accepts nothing of ``out``
+    held: int = 0  # the reader's bytes, as counted in Connections
+    events: int = 0  # the epoll events in effect
 
 
 class Connections:
-    """``open`` with a bound socket; then ``collect`` and ``messages`` once per turn, and ``send``; from one thread."""
+    """All connections. Call ``open`` with a bound socket, then ``collect`` and ``messages`` each turn, and ``send``.
+
+    Use it from one thread only.
+    """
 
     def __init__(
         self, max_message_bytes: int, max_parts_bytes: int, note: Callable[[str, str], None],
         identify: Callable[[socket.socket], tuple[int, int, int]] | None = None,
         deny: Callable[[Iterable[int]], None] | None = None,
     ) -> None:  # fmt: skip
-        """``max_parts_bytes``: of messages that have come in part, over all users. ``note``: counts bad input.
-        ``identify``: pid, uid and gid of a peer. ``deny``: have the kernel refuse the connections of these users only.
+        """``max_parts_bytes``: limit for the incomplete messages of all users. ``note``: counts bad input.
+        ``identify``: pid, uid and gid of a peer. ``deny``: makes the kernel refuse exactly these users.
         """
         self._identify = identify or kernel.peer_of
         self._deny = deny or (lambda _uids: None)
@@ -95,14 +98,14 @@ class Connections:
         self._of: dict[int, dict[Connection, None]] = {}  # uid -> its connections, oldest first
         self._new: dict[int, deque[tuple[socket.socket, int, int]]] = {}  # uid -> accepted sockets, with pid and gid
         self._denied: dict[int, float] = {}  # uid -> when it may connect again
-        self._ready: dict[int, deque[Connection]] = {}  # uid -> those with something to read; the first uid is next
+        self._ready: dict[int, deque[Connection]] = {}  # uid -> readable connections; the first uid is served next
         self._queued: set[Connection] = set()  # the members of _ready
-        self._held: Counter[int] = Counter()  # uid -> bytes of messages that have come in part
-        self._unread: Counter[int] = Counter()  # uid -> bytes of replies that the kernel has not taken
-        self._paused: dict[int, set[Connection]] = {}  # uid -> those that are not read, since it holds too much
+        self._held: Counter[int] = Counter()  # uid -> bytes of incomplete messages
+        self._unread: Counter[int] = Counter()  # uid -> bytes of replies that the kernel has not accepted
+        self._paused: dict[int, set[Connection]] = {}  # uid -> connections not read, since the user holds too much
         self._sequence = 0
         self._sweep_at = 0.0
-        self._accepts = True  # False until the next sweep: the host has no descriptors left
+        self._accepts = True  # False until the next sweep if the host has no descriptors left
         self._limit = self._capacity = MAX_CONNECTIONS
 
     def __len__(self) -> int:
@@ -120,13 +123,13 @@ class Connections:
         return self._epoll.fileno()
 
     def next_wake(self, now: float) -> float | None:
-        """Seconds until the next turn is due in any case; None: when ``fileno`` is readable."""
+        """Seconds until the next turn is due even if ``fileno`` is not readable; None: no such turn."""
         if self._ready or self._new:
             return 0.0
         return max(0.0, self._sweep_at - now) if self._by_fd or self._denied or not self._accepts else None
 
     def close(self) -> None:
-        """Give the last replies a moment, then close everything."""
+        """Send the last replies for at most CLOSE_S, then close everything."""
         deadline = time.monotonic() + CLOSE_S
         while any(c.out.waiting for c in self._by_fd.values()) and time.monotonic() < deadline:
             for connection in list(self._by_fd.values()):
@@ -144,7 +147,7 @@ class Connections:
     # ------------------------------------------------ a turn
 
     def collect(self) -> None:
-        """Accept, send what was left, and note who has something to read."""
+        """Accept connections, send waiting replies, and queue the connections that can be read."""
         now = time.monotonic()
         for fd, events in self._epoll.poll(0, EVENTS_PER_TURN):
             connection = self._by_fd.get(fd)
@@ -163,7 +166,7 @@ class Connections:
             self._sweep(now)
 
     def messages(self) -> Iterator[tuple[Connection, list[bytes]]]:
-        """Whole messages, the users by turns; the time that the caller takes for one is its user's."""
+        """Whole messages, in rotation over the users. The caller's time for a message counts as its user's."""
         for _uid, queue in _rotate(self._ready, max(USER_TURN_S, TURN_S / max(1, len(self._ready)))):
             connection = queue.popleft()
             self._queued.discard(connection)
@@ -171,7 +174,7 @@ class Connections:
                 yield from self._step(connection, queue)
 
     def _step(self, connection: Connection, queue: deque[Connection]) -> Iterator[tuple[Connection, list[bytes]]]:
-        """One message of a connection, or one read."""
+        """Yield one buffered message of a connection, or read from it once."""
         reader = connection.reader
         try:
             frames = reader.next_message()
@@ -188,7 +191,7 @@ class Connections:
             self.send(connection.name, reader.reply)
             reader.reply = b""
         self._count(connection)
-        if again and connection.fd >= 0 and connection not in self._queued:  # epoll does not tell of what is read
+        if again and connection.fd >= 0 and connection not in self._queued:  # epoll does not report buffered data
             self._queued.add(connection)
             queue.append(connection)
         if frames is not None:
@@ -202,12 +205,12 @@ class Connections:
             self._ready.setdefault(connection.uid, deque()).append(connection)
 
     def _may_read(self, connection: Connection) -> bool:
-        """Whether its user's share has room; else it is paused until there is."""
+        """Whether the connection's user may hold more; otherwise pause the connection."""
         uid = connection.uid
         mine, total = self._held[uid], self._held.total()
         if (mine < PART_BYTES and total < self._max_parts_bytes) or mine == 0:
             return True
-        # One message is completed, so that there is an end: the largest.
+        # The largest message may be completed. Otherwise all would wait for each other.
         fair = total < self._max_parts_bytes or mine <= self._max_parts_bytes // len(self._held)
         if fair and connection is self._largest(uid):
             return True
@@ -219,7 +222,7 @@ class Connections:
         return max(self._of[uid], key=lambda connection: connection.held)
 
     def _read(self, connection: Connection) -> bool:
-        """Read once; false where there was nothing, or the end."""
+        """Read once; false if there was no data, or if the stream has ended."""
         try:
             data = connection.sock.recv(CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -234,7 +237,7 @@ class Connections:
         return True
 
     def _count(self, connection: Connection) -> None:
-        """Bring the bytes that its user holds up to date, and read on where that has made room."""
+        """Update the bytes that the connection's user holds; if they shrank, resume paused connections."""
         held = connection.reader.held if connection.fd >= 0 else 0
         if held == connection.held:
             return
@@ -248,7 +251,7 @@ class Connections:
                 self._resume(uid)
 
     def _resume(self, uid: int) -> None:
-        """Read on what was paused: all of it where there is much room, else what is completed first."""
+        """Resume a user's paused connections: all if there is much room, otherwise that with the largest message."""
         room = self._held[uid] < PART_BYTES // 2 and self._held.total() < self._max_parts_bytes
         paused = self._paused[uid]
         again = list(paused) if room else [self._largest(uid)] if uid in self._of else []
@@ -262,10 +265,10 @@ class Connections:
     # ------------------------------------------------ writing
 
     def send(self, name: bytes, data: bytes) -> bool:
-        """Send, now or when the peer reads; false where the reply is dropped."""
+        """Send now, or when the peer reads; false if the reply is dropped."""
         connection = self._by_name.get(name)
         if connection is None:
-            return True  # it has left: a reply is a courtesy
+            return True  # the peer has disconnected and needs no reply
         uid, out = connection.uid, connection.out
         if (out.waiting and self._unread[uid] + len(data) > REPLIES_BYTES) or not out.add([data]):
             return False
@@ -305,14 +308,14 @@ class Connections:
                 return
             except OSError as error:
                 if error.errno in _BUSY_ERRORS:
-                    # Not by our own count: the host's files, or descriptors of something else in this process.
+                    # Below our own limit: the host is out of files, or other code in this process holds descriptors.
                     self._note("no-descriptors", f"no connection can be accepted: {error}")
                     self._capacity = max(1, len(self._by_fd))
                     if not self._make_room(-1, now):
                         self._accepts = False
                         self._epoll.modify(self._listening.fileno(), 0)
                     return
-                continue  # it has left again
+                continue  # the peer has disconnected already
             try:
                 pid, uid, gid = self._identify(sock)
             except OSError:
@@ -335,7 +338,7 @@ class Connections:
         sock.close()
 
     def _prepare(self, sock: socket.socket, pid: int, gid: int, uid: int, now: float) -> None:
-        """Make a connection of an accepted socket, or close it if there is no room for it."""
+        """Turn an accepted socket into a connection, or close it if there is no room."""
         if len(self._by_fd) >= self._capacity and not self._make_room(uid, now):
             self._refuse(sock, uid, f"all {len(self)} are taken")
             return
@@ -355,9 +358,9 @@ class Connections:
         self.send(name, zmtp.hello(b"ROUTER"))
 
     def _make_room(self, uid: int, now: float) -> bool:
-        """Close a connection of the user who has the most; whether there is room for one of ``uid`` now.
+        """Close a connection of the user who has the most; whether ``uid`` may have one more now.
 
-        The user's own oldest silent connection makes room for his next one, but none that is at work.
+        If that user is ``uid``, only an idle connection is closed, never an active one.
         """
         largest = max(self._of, key=lambda user: len(self._of[user]), default=uid)
         own = len(self._of.get(uid, ()))
@@ -377,9 +380,7 @@ class Connections:
         return True
 
     def _watch(self, connection: Connection) -> None:
-        """Have epoll tell what may be done with a connection now. It must not know one that is not read: it would tell
-        of its end for ever.
-        """
+        """Update a connection's epoll events. A paused one is unregistered, or epoll would report its end forever."""
         if connection.fd < 0:
             return
         events = select.EPOLLIN | (select.EPOLLOUT if connection.unread_since else 0)
@@ -414,7 +415,7 @@ class Connections:
         self._count(connection)
 
     def _sweep(self, now: float) -> None:
-        """Drop who does not introduce himself, sends no more of a message that he has begun, or reads no reply."""
+        """Drop peers that send no handshake, stop within a message, or read no replies; end expired denials."""
         self._capacity = self._limit
         if over := [uid for uid, until in self._denied.items() if now >= until]:
             for uid in over:
@@ -437,7 +438,7 @@ class Connections:
 
 
 def _rotate(queues: dict[int, deque[T]], share_s: float) -> Iterator[tuple[int, deque[T]]]:
-    """Each user's queue, until it is empty or ``share_s`` has passed. The caller takes one item each time.
+    """Yield each user's queue until it is empty or ``share_s`` has passed. The caller removes one item each time.
 
     Users with items left come last in the next turn.
     """
@@ -453,7 +454,7 @@ def _rotate(queues: dict[int, deque[T]], share_s: float) -> Iterator[tuple[int, 
 
 
 def capacity() -> int:
-    """How many descriptors clients may have: the process's limit, less those that workers and files need."""
+    """How many descriptors clients may use: the process's limit less those for workers and files."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

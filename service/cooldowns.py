@@ -1,10 +1,10 @@
-"""What the scheduler does not try again for a while, and why: keys that killed their workers, seats that start none."""
+"""What the scheduler does not retry for a while: keys that killed their workers, seats whose workers do not start."""
 
 from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-MAX_COOLDOWNS = 4096  # in one table; the oldest one is forgotten first
+MAX_COOLDOWNS = 4096  # per table; the oldest is removed first
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ class Cooldown(NamedTuple):
 
 
 class Cooldowns(Generic[T]):
-    """One table of names (a flight, a seat) that cool down."""
+    """One table of names (flights, seats) with the end and the reason of their cooldowns."""
 
     def __init__(self) -> None:
         self._table: dict[T, Cooldown] = {}
@@ -27,7 +27,7 @@ class Cooldowns(Generic[T]):
         self._table[name] = Cooldown(until, why)
 
     def find(self, name: T, now: float) -> Cooldown | None:
-        """The cooldown of ``name``; None if it has none, or if that is over."""
+        """The cooldown of ``name``; None if there is none, or if it has expired."""
         found = self._table.get(name)
         return found if found is not None and found.until > now else None
 
@@ -38,5 +38,5 @@ class Cooldowns(Generic[T]):
         return list(self._table)
 
     def tick(self, now: float) -> None:
-        """Forget those that are over."""
+        """Remove expired cooldowns."""
         self._table = {name: found for name, found in self._table.items() if found.until > now}

@@ -1,7 +1,7 @@
 """Couriers: processes that offer jobs without a slot to their user's farm, and compile nothing.
 
-A courier counts neither as a slot nor as a process: it has a job for milliseconds, and leaves soon after. It serves one
-user and interpreter, on any device. Its death is no death of its job, of which it runs nothing.
+A courier counts neither as a slot nor as a process: it holds a job for milliseconds, and exits soon after. It serves
+one user and interpreter, on any device. Its death does not count against its job, since it runs no part of the compile.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from precompiled.service.events import COURIER, Instruction, Limits, StartWorker
 from precompiled.service.jobs import Job, Seat
 from precompiled.service.workers import Runner, Worker
 
-MAX_COURIERS = 4  # of one user: each is a process beside the limits of workers
-COURIER_S = 60.0  # that a courier may take, and before its job is offered again where the courier died
+MAX_COURIERS = 4  # per user: couriers are not covered by the limits for workers
+COURIER_S = 60.0  # how long a courier may hold a job; if it dies, its job is offered again after this time
 
-Post = tuple[int, bytes]  # uid, and the digest of the interpreter (Seat.interpreter)
+Post = tuple[int, bytes]  # uid, digest of the interpreter (Seat.interpreter)
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class Couriers:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._table: dict[int, Courier] = {}
-        self._cooldowns: Cooldowns[Post] = Cooldowns()  # of posts where none has started
+        self._cooldowns: Cooldowns[Post] = Cooldowns()  # posts whose courier failed to start
 
     def __iter__(self) -> Iterator[Courier]:
         return iter(self._table.values())
@@ -49,7 +49,7 @@ class Couriers:
         return self._table.get(number)
 
     def remove(self, courier: Courier, why: str, now: float) -> None:
-        """Forget a courier whose process has gone."""
+        """Remove a courier whose process has ended."""
         del self._table[courier.number]
         if not courier.was_ready:
             self._cooldowns.start(courier.post, now + self._limits.start_refused_s, why)
@@ -57,7 +57,7 @@ class Couriers:
     def offers(
         self, queued: Iterable[Job], starting: Counter[Seat], numbers: Iterator[int], now: float, out: list[Instruction]
     ) -> Iterator[tuple[Job, Courier]]:
-        """Each queued job that no worker starts for, with the idle courier that takes it; starts missing couriers."""
+        """Pair each queued job for which no worker starts with an idle courier; start missing couriers."""
         of_posts = {courier.post: courier for courier in self}
         of_users = Counter(uid for uid, _ in of_posts)
         promised = starting.copy()
@@ -78,7 +78,7 @@ class Couriers:
                 out.append(StartWorker(courier.number, job.uid, job.gid, job.submit.environment, COURIER))
 
     def tick(self, now: float, out: list[Instruction]) -> None:
-        """Let idle couriers leave."""
+        """Stop couriers that were idle for too long."""
         out += [courier.stop("idle", now) for courier in self if now >= self._leaves_at(courier)]
         self._cooldowns.tick(now)
 

@@ -1,4 +1,4 @@
-"""The daemon: wires the socket, the scheduler and the pool together. One thread, one loop, no decisions.
+"""The daemon: connects the socket, the scheduler and the pool. One thread, one loop, no decisions.
 
 ::
 
@@ -6,8 +6,8 @@
                                            ▲                                                          │
                                            └───────────────────────── Event ──────────────────────────┘
 
-Workers evict artifacts, after they have published: the daemon never touches a user's tree (as root it would follow the
-links that the user puts there).
+Workers evict artifacts after they publish. The daemon never touches a user's files: as root it would follow links that
+the user puts there.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from precompiled.version import VERSION
 
 log = logging.getLogger("precompiled.daemon")
 
-MAX_WAIT_S = 30.0  # how long a round waits at most
-SELF_CHECK_S = 5.0  # between two looks at the lock and the socket
-STOP_GRACE_S = 3.0  # for workers to leave, at the end
+MAX_WAIT_S = 30.0  # the longest wait of one round
+SELF_CHECK_S = 5.0  # between two checks of the lock and the socket
+STOP_GRACE_S = 3.0  # for workers to exit at shutdown
 ENDED = frozenset({"published", "failed", "quarantined", "dropped"})  # states of a job that has ended
 
 
@@ -98,16 +98,16 @@ class Daemon:
         self._notifier = notifier or Notifier()
         self._wake = (-1, -1)
         self._stop_reason = ""
-        self._lost = ""  # why clients cannot reach us any more
+        self._lost = ""  # why clients can no longer reach this daemon
         self._started = time.monotonic()
-        self._process = psutil.Process()  # of the daemon itself
+        self._process = psutil.Process()
         self._last_work = self._started
         self._next_check = 0.0
 
     # ------------------------------------------------ life
 
     def open(self) -> None:
-        """Take the lock, bind, watch for signals, and tell systemd."""
+        """Take the lock, bind the socket, install signal handlers, and notify systemd."""
         if self._system and os.geteuid() != 0:
             raise DaemonError("the system daemon must run as root", "Leave --system out", code="not-root")
         prepare_runtime_dir(self._settings.runtime_dir, system=self._system)
@@ -129,7 +129,7 @@ class Daemon:
         self._notifier.send("READY=1", f"STATUS=serving {self._server.path}")
 
     def run(self) -> int:
-        """Serve until told to stop; the exit status."""
+        """Serve until a signal or Stop; returns the exit status."""
         log.info("precompiled %s serves %s (%s), %s", VERSION, self._server.path,
                  "all users" if self._system else f"uid {os.geteuid()}", self._scheduler.limits)  # fmt: skip
         while not self._stop_reason:
@@ -143,7 +143,7 @@ class Daemon:
         return 1 if self._lost else 0
 
     def close(self) -> None:
-        """Leave no process, no socket and no lock."""
+        """End all processes, remove the socket, and release the lock."""
         if self._watcher is not None:
             self._watcher.close()
         self._pool.close()
@@ -166,14 +166,14 @@ class Daemon:
             ) from error
 
     def _watch_signals(self) -> None:
-        """A signal writes a byte to a pipe that the loop polls, so none is lost between two rounds."""
+        """Let signals write a byte to a pipe that the loop polls, so that none is lost between two rounds."""
         self._wake = os.pipe()
         for fd in self._wake:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no reason to stop
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # closing the terminal must not stop the daemon
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -183,7 +183,7 @@ class Daemon:
     # ------------------------------------------------ the loop
 
     def _round(self, limit_s: float = MAX_WAIT_S) -> None:
-        """Wait for an event, and handle it and those that follow from it."""
+        """Wait for events, and handle them and all events that they cause."""
         fds = self._pool.fds()
         if self._watcher is not None:
             fds |= self._watcher.fds()
@@ -198,15 +198,15 @@ class Daemon:
         self._pool.check()
         self._watch()
         self._do(Tick())
-        # Until no event is left: an instruction may fail at once (an interpreter that does not exist), and the next
-        # round may wait for long.
+        # Until no event is left: an instruction may fail at once (an interpreter that does not exist), and the wait of
+        # the next round may be long.
         while found := self._pool.take_events():
             for event in found:
                 self._do(event)
         self._look_after_ourselves()
 
     def _watch(self) -> None:
-        """Send the watcher's answers to peers, and cancel the submits that it gives up."""
+        """Send the watcher's replies to peers, and cancel the submits that it withdraws."""
         watcher = self._watcher
         if watcher is None:
             return
@@ -240,7 +240,7 @@ class Daemon:
         try:
             instructions = self._scheduler.handle(event, time.monotonic())
         except SchedulerError:
-            # An error of ours. The log has the story; a worker at fault is ended by its next event.
+            # A bug of ours: the log has the steps that led to it. The loop goes on.
             log.exception("the scheduler refused %s", type(event).__name__)
             return
         for instruction in instructions:
@@ -286,11 +286,11 @@ class Daemon:
         try:
             reachable = self._lock.is_ours() and self._server.is_ours()
         except OSError as error:
-            # Out of memory or of descriptors, a disk error: the next look tells. Until then no watchdog is fed.
+            # Out of memory or descriptors, or a disk error: the next check decides. Until then the watchdog is not fed.
             log.warning("cannot look at %s: %s", self._server.path, error)
             return
         if not reachable:
-            # The directory was removed or replaced: no client can find us, and another daemon may serve it already.
+            # The directory was removed or replaced: clients cannot connect, and another daemon may serve it already.
             self._lost = f"{self._server.path} is not ours any more"
             log.error("%s", self._lost)
             self._stop_reason = self._stop_reason or self._lost
@@ -314,7 +314,7 @@ class Daemon:
                 self._do(Submitted(peer.routing_id, peer.uid, peer.gid, message, request.blob))
             case wire.Expect():
                 self._last_work = time.monotonic()
-                with suppress(DeviceError):  # the graph's Submit is refused, with this as its reason
+                with suppress(DeviceError):  # the graph's Submit will be rejected with this error
                     self._devices.visible(message.device)
                     self._do(Expected(peer.uid, peer.gid, message.environment, message.device))
             case wire.Tally():
@@ -337,7 +337,7 @@ class Daemon:
             self._server.send(peer.routing_id, REFUSED)
         elif isinstance(message, wire.Watches):
             watcher.ask_for_watches(peer.routing_id)
-        elif peer.uid != os.geteuid():  # root: its registrations would be run as this user
+        elif peer.uid != os.geteuid():  # root's registrations would run as this user
             text = f"this daemon watches for uid {os.geteuid()} alone"
             self._server.send(peer.routing_id, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
         else:
@@ -345,7 +345,7 @@ class Daemon:
 
     @staticmethod
     def _seen_by(peer: Sender) -> int | None:
-        """The uid whose workers and counters a peer may see: its own; None: all uids (for root)."""
+        """The uid whose workers, jobs and counters a peer may see and change; None: all (root, the daemon's user)."""
         return None if peer.uid in (0, os.geteuid()) else peer.uid
 
     def _status(self, peer: Sender) -> wire.StatusReply:
@@ -372,7 +372,7 @@ class Daemon:
 def serve(
     settings: Settings, *, system: bool, notifier: Notifier | None = None, on_ready: Callable[[], None] | None = None
 ) -> int:
-    """Run a daemon to its end; the exit status. Raises AlreadyRunning or DaemonError when it cannot begin."""
+    """Run a daemon until it stops; returns the exit status. Raises AlreadyRunning or DaemonError if it cannot start."""
     daemon = Daemon(settings, system=system, notifier=notifier)
     try:
         daemon.open()

@@ -1,7 +1,7 @@
-"""Which GPUs this host has, and how a worker is pinned to one.
+"""Lists this host's GPUs, and pins a worker to one of them.
 
-A client names a GPU by UUID, because an index means another GPU as soon as ``CUDA_VISIBLE_DEVICES`` is set. The
-driver's own tool is asked, so that the daemon needs neither torch nor a CUDA library in its process.
+A client names a GPU by UUID, because ``CUDA_VISIBLE_DEVICES`` changes what an index means. The list comes from
+nvidia-smi, so that the daemon loads neither torch nor a CUDA library.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Gpu:
 
 
 class DeviceError(ValueError):
-    """A device that no worker can be pinned to; the message says why."""
+    """No worker can be pinned to this device; the message says why."""
 
 
 def parse_inventory(text: str) -> list[Gpu]:
-    """The output of nvidia-smi, one ``index, uuid, name`` per line; other lines are left out."""
+    """Parse nvidia-smi's output, one ``index, uuid, name`` per line; other lines are ignored."""
     gpus = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
@@ -40,7 +40,7 @@ def parse_inventory(text: str) -> list[Gpu]:
 
 
 def query_inventory() -> list[Gpu] | None:
-    """The host's GPUs now; None where nvidia-smi is not there (containers may have the driver alone) or fails."""
+    """The host's GPUs; None if nvidia-smi fails or is missing (some containers have only the driver)."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -55,7 +55,7 @@ def query_inventory() -> list[Gpu] | None:
 
 
 class Devices:
-    """The inventory, asked for once in the background: the tool may take seconds, and the main loop never waits."""
+    """The list of GPUs, queried once in the background: nvidia-smi may take seconds, and the main loop never waits."""
 
     def __init__(self, query: Callable[[], list[Gpu] | None] = query_inventory) -> None:
         self._query = query
@@ -71,13 +71,13 @@ class Devices:
         self._gpus = self._query()
 
     def gpus(self) -> list[Gpu] | None:
-        """What is known; None before the tool has answered, and where it cannot."""
+        """The GPUs; None until nvidia-smi has answered, and if it fails."""
         return self._gpus
 
     def visible(self, device: str) -> str:
-        """The ``CUDA_VISIBLE_DEVICES`` for a worker of ``device``; raises DeviceError for one it cannot be.
+        """The ``CUDA_VISIBLE_DEVICES`` for a worker of ``device``. Raises DeviceError if no worker can use the device.
 
-        While the inventory is not known, a well-formed UUID is believed: the driver refuses a wrong one to the worker.
+        Until the list is known, any well-formed UUID is accepted: the driver refuses a wrong one in the worker.
         """
         if device == "cpu":
             return ""
@@ -85,11 +85,11 @@ class Devices:
         if kind != "cuda" or not uuid or not all(letter.isalnum() or letter in "-/" for letter in uuid):
             raise DeviceError(f'the device {device[:100]!r} is neither "cpu" nor "cuda:<GPU UUID>"')
         if uuid.startswith("MIG-"):
-            return uuid  # slices of a GPU are not in the list of GPUs
+            return uuid  # a MIG slice, which the list does not contain
         if not uuid.startswith("GPU-"):
             uuid = "GPU-" + uuid  # torch leaves the prefix out
         if uuid.startswith(UUID_PREFIX):
-            return uuid  # made up by the worker by its client's variables (docs/guides/targets.md); else it sees none
+            return uuid  # a made-up GPU (docs/guides/targets.md): the worker sees none unless its variables define it
         self.begin()
         known = self._gpus
         if known is not None and uuid not in {gpu.uuid for gpu in known}:

@@ -11,27 +11,27 @@ from precompiled import wire
 class Limits:
     """How much the scheduler may start and hold; times in seconds."""
 
-    slots: int = 1  # workers that use the processors at the same time
+    slots: int = 1  # workers that start or compile at the same time
     processes: int = 4  # workers that exist at the same time
-    cores: int = 2  # shared out among the compiles that run
+    cores: int = 2  # divided among the running compiles
     compile_threads: int = 0  # of one compile; 0: its share of the cores
     max_queue: int = 1000
     max_queue_per_uid: int = 500
-    max_queue_bytes: int = 2 << 30  # graphs held in the daemon's memory, over all users; half of it for one
+    max_queue_bytes: int = 2 << 30  # queued graphs in the daemon's memory, all users; one user may have half of it
     job_timeout_s: float = 1800.0
-    yield_s: float = 4.0  # after its submit, a background job gives way to the programs that run
+    yield_s: float = 4.0  # for this long after its submit, a background job gives way to running programs
     start_timeout_s: float = 300.0
-    worker_idle_s: float = 900.0  # the last worker of a seat
-    extra_idle_s: float = 30.0  # further idle workers of one seat
-    jobs_per_worker: int = 200  # then a worker is replaced: it cannot unload modules and libraries
+    worker_idle_s: float = 900.0  # after which the last idle worker of a seat is stopped
+    extra_idle_s: float = 30.0  # after which further idle workers of a seat are stopped
+    jobs_per_worker: int = 200  # then a worker is replaced, since it cannot unload modules and libraries
     quarantine_s: float = 3600.0
-    start_refused_s: float = 60.0  # a seat that cannot start a worker is not tried again for this long
+    start_refused_s: float = 60.0  # how long a seat whose workers do not start is not retried
     failure_ttl_s: float = 3600.0
     cache_max_bytes: int = 20 << 30  # per store
     cache_max_inodes: int = 200_000
-    share_s: float = 3.0  # a user with nothing under way waits so long for a slot, and then gets one above the limit
-    share_run_s: float = 60.0  # where no process is left for that, a job that has run for longer gives its place
-    age_s: float = 60.0  # a background job that is queued for this long goes with the jobs of waiting clients
+    share_s: float = 3.0  # a user without a slot gets one above the limit after waiting this long
+    share_run_s: float = 60.0  # if that needs a process and none is left, a job that has run longer is displaced
+    age_s: float = 60.0  # a background job queued for this long is treated as a waiting client's
 
 
 # ---------------------------------------------------------------- events
@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A peer, known to the kernel as ``uid`` and ``gid``, asks for a compile. ``client`` is where replies go."""
+    """A peer requests a compile. ``uid`` and ``gid`` come from the kernel; replies go to ``client``."""
 
     client: bytes
     uid: int
@@ -50,7 +50,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Expected:
-    """A graph for a worker of this user, interpreter and device may be submitted in some seconds."""
+    """A client will probably submit a graph for this user, interpreter and device within seconds."""
 
     uid: int
     gid: int
@@ -71,7 +71,7 @@ class WorkerDone:
 
 @dataclass(frozen=True)
 class WorkerGone:
-    """The worker's process tree does not exist any more, or never did. ``reason``: a code; ``detail``: for people."""
+    """The worker's process tree has ended, or never started. ``reason``: a code; ``detail``: text for people."""
 
     worker: int
     reason: str
@@ -80,7 +80,7 @@ class WorkerGone:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The user does not want these submits any more (a watch whose sources have changed)."""
+    """The user withdraws these submits (the sources of a watch have changed)."""
 
     uid: int
     ids: tuple[str, ...]
@@ -88,7 +88,7 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Asked:
-    """A peer wants jobs given up, or keys out of quarantine. ``uid``: whose; None: anybody's."""
+    """A peer cancels jobs, or takes keys out of quarantine. ``uid``: whose jobs and keys; None: all users'."""
 
     client: bytes
     uid: int | None
@@ -97,12 +97,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Tick:
-    """The time may have passed a limit."""
+    """Time has passed, so a limit may have been reached."""
 
 
 @dataclass(frozen=True)
 class ShutDown:
-    """Refuse new submits, give up all jobs, end all workers."""
+    """Refuse new submits, drop all jobs, end all workers."""
 
 
 Event = Submitted | Expected | WorkerReady | WorkerDone | WorkerGone | Cancelled | Asked | Tick | ShutDown
@@ -125,7 +125,7 @@ class StartWorker:
     gid: int
     interpreter: wire.Interpreter
     device: str
-    yields_until: float = 0.0  # it gives way to other programs until then (monotonic seconds)
+    yields_until: float = 0.0  # until then it gives way to other programs (monotonic seconds)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class StopWorker:
 
 @dataclass(frozen=True)
 class KillWorker:
-    """End the worker's process tree at once."""
+    """Kill the worker's process tree at once."""
 
     worker: int
     reason: str
@@ -153,7 +153,7 @@ class KillWorker:
 
 @dataclass(frozen=True)
 class Count:
-    """Add to a counter of ``uid``, a field of wire.StatsReply; ``reason``: for the counters that count by reason."""
+    """Add to a counter of ``uid`` (a field of wire.StatsReply). ``reason``: for counters that are split by reason."""
 
     uid: int
     counter: str
@@ -163,7 +163,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Moved:
-    """A job came to ``state``: for the log, and for the watcher. ``ids``: of the submits that asked for it."""
+    """A job has entered ``state``; for the log and the watcher. ``ids``: the submits that requested the job."""
 
     job: str
     key: str

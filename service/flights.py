@@ -1,4 +1,4 @@
-"""The jobs under way, one per flight (user, store and key), and the clients that each job's end is sent to."""
+"""The queued and running jobs, one per flight (user, store and key), and the clients that are sent each job's end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from precompiled.service.jobs import Flight, Job
 
 from precompiled import wire
 
-MAX_INTERESTED = 4096  # clients of one job that get its end; further ones are accepted, and look into the store
-MAX_INTERESTED_OF_USER = 8192  # the same over all jobs of one user
-FINISHED_KEPT = 64  # ended jobs whose stories are kept for diagnosis
+MAX_INTERESTED = 4096  # submits of one job that are sent its end; further clients must look into the store
+MAX_INTERESTED_OF_USER = 8192  # the same limit over all jobs of one user
+FINISHED_KEPT = 64  # ended jobs kept for diagnosis
 
 
 class Flights:
@@ -20,12 +20,12 @@ class Flights:
         self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
 
     def add(self, job: Job, event: Submitted) -> None:
-        """Begin a flight with its first submit."""
+        """Add a new job with its first submit."""
         self.jobs[job.flight] = job
         self.join(job, event)
 
     def join(self, job: Job, event: Submitted) -> None:
-        """Add a client to a job, unless it or its user has too many."""
+        """Add a submit's client to a job, unless the job or its user has too many."""
         name = event.message.id
         if job.interested and name not in job.interested:
             of_user = sum(len(other.interested) for other in self.jobs.values() if other.uid == job.uid)
@@ -34,7 +34,7 @@ class Flights:
         job.interested[name] = event.client
 
     def withdraw(self, uid: int, ids: set[str]) -> list[Job]:
-        """Take a user's submits back; the jobs that no other submit has asked for."""
+        """Withdraw a user's submits; returns the jobs that have no submit left."""
         asked = [job for job in self.jobs.values() if job.uid == uid and ids & job.interested.keys()]
         for job in asked:
             for name in ids & job.interested.keys():
@@ -42,7 +42,7 @@ class Flights:
         return [job for job in asked if not job.interested]
 
     def end(self, job: Job, out: list[Instruction], message: wire.Accepted | wire.Busy | wire.Rejected) -> None:
-        """Forget a job that has ended, and send ``message`` to its clients."""
+        """Remove a job that has ended, and send ``message`` to its clients."""
         del self.jobs[job.flight]
         for name, client in job.interested.items():
             if isinstance(message, wire.Accepted):

@@ -1,4 +1,4 @@
-"""The queued jobs of all users, and who is next. How many there may be: service/shares.py."""
+"""The queued jobs of all users, and their order. Limits on their number: service/shares.py."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from precompiled.service.jobs import Job
 
 
 class JobQueue:
-    """Jobs of waiting clients come before background ones, the users by turns, each user's in their order."""
+    """Waiting clients' jobs come before background jobs. In both, users take turns, and a user's jobs are FIFO."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, list[Job]] = {}  # uid -> its jobs, in their order; no empty lists
+        self._jobs: dict[int, list[Job]] = {}  # uid -> its jobs, sorted by Job.order; no empty lists
         self._turn: list[int] = []  # the uids of _jobs; the first is served next
         self._bytes: Counter[int] = Counter()
 
@@ -21,7 +21,7 @@ class JobQueue:
         return sum(map(len, self._jobs.values()))
 
     def __iter__(self) -> Iterator[Job]:
-        """In the order in which they are served."""
+        """All jobs, in the order in which they are served."""
         for waiting in (True, False):
             lanes = [[job for job in self._jobs[uid] if job.waiting is waiting] for uid in self._turn]
             for depth in range(max(map(len, lanes), default=0)):
@@ -30,24 +30,24 @@ class JobQueue:
                         yield lane[depth]
 
     def ready(self, now: float) -> Iterator[Job]:
-        """Those that are not parked, in the order in which they are served."""
+        """The jobs that are not parked, in the order in which they are served."""
         return (job for job in self if job.parked_until <= now)
 
     def of(self, uid: int) -> list[Job]:
-        """A user's jobs, in their order."""
+        """A user's jobs, sorted by Job.order."""
         return list(self._jobs.get(uid, ()))
 
     @property
     def users(self) -> int:
-        """How many users have jobs here."""
+        """How many users have queued jobs."""
         return len(self._turn)
 
     def counts(self) -> Counter[int]:
-        """How many jobs each user has here."""
+        """How many queued jobs each user has."""
         return Counter({uid: len(jobs) for uid, jobs in self._jobs.items()})
 
     def sizes(self) -> Counter[int]:
-        """How many bytes each user's jobs take."""
+        """How many bytes each user's queued jobs take."""
         return Counter(self._bytes)
 
     def add(self, job: Job) -> None:
@@ -67,22 +67,22 @@ class JobQueue:
             del self._bytes[job.uid]
 
     def serve(self, job: Job) -> None:
-        """Remove a job that runs now: its user's next one goes after the next one of every other user."""
+        """Remove a job that runs now, and end its user's turn."""
         self.remove(job)
         self.end_turn(job.uid)
 
     def end_turn(self, uid: int) -> None:
-        """Have every other user's next job go before this one's."""
+        """Serve every other user's next job before the next one of ``uid``."""
         if uid in self._turn:
             self._turn.remove(uid)
             self._turn.append(uid)
 
     def wait_for(self, job: Job) -> None:
-        """Move a background job to where those of waiting clients are."""
+        """Make a background job one of a waiting client."""
         self.remove(job)
         job.waiting = True
         self.add(job)
 
     def position(self, job: Job) -> int:
-        """How many jobs are before this one."""
+        """How many queued jobs have a lower Job.order, whatever their user."""
         return sum(other.order < job.order for jobs in self._jobs.values() for other in jobs)

@@ -1,6 +1,6 @@
-"""What the scheduler keeps of a job: its state, and which step leads from one state to the next.
+"""A job's data in the scheduler, and the table of its states.
 
-`service/scheduler.py` draws the table. The job's story has each step, so that an error can show how it came about.
+`service/scheduler.py` draws the table. A job records its steps as its story, which an error message shows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JOB_MOVES = {
 
 
 class SchedulerError(PrecompiledError):
-    """A transition that the tables do not have. ``story``: the steps before it."""
+    """A transition that is missing in the tables. ``story``: the steps before it."""
 
     code = "scheduler"
 
@@ -45,11 +45,11 @@ Flight = tuple[int, str, str]  # uid, store, key
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a job must run: workers of one seat are interchangeable."""
+    """The user, device and interpreter that a job needs. Workers of one seat are interchangeable."""
 
     uid: int
     device: str
-    interpreter: bytes  # a digest of all fields of wire.Interpreter, later ones as well: these may be a megabyte
+    interpreter: bytes  # a digest of all fields of wire.Interpreter, which may be a megabyte
 
     @classmethod
     def of(cls, uid: int, device: str, interpreter: wire.Interpreter) -> Seat:
@@ -70,13 +70,13 @@ class Job:
     interested: dict[str, bytes] = field(default_factory=dict)  # id of a submit -> its client
     state: str = "queued"
     worker: int | None = None
-    size: int = 0  # bytes that it takes while it is queued
-    deaths: int = 0
+    size: int = 0  # its bytes in the queue
+    deaths: int = 0  # workers that died while they ran it
     displaced: int = 0  # how often it was stopped for another user's job
     attempt: int = 0
-    since: float = 0.0  # when it was queued first
-    parked_until: float = 0.0  # another host, or the farm, compiles it: no worker is to have it before
-    kept_until: float = 0.0  # the farm does not take it: no courier is to have it before
+    since: float = 0.0  # when it was first queued
+    parked_until: float = 0.0  # no worker gets it before: another host or the farm compiles it
+    kept_until: float = 0.0  # no courier gets it before: the farm did not accept it
     started: float = 0.0
     story: list[tuple[float, str]] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class Job:
         return (not self.waiting, self.sequence)
 
     def move(self, trigger: str, now: float, why: str = "") -> Moved:
-        """Follow one edge of the table; raises SchedulerError where there is none."""
+        """Follow an edge of the table. Raises SchedulerError if there is none."""
         step = f"{trigger} ({why})" if why else trigger
         self.story.append((now, step))
         state = JOB_MOVES.get((self.state, trigger))

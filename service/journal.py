@@ -1,7 +1,7 @@
-"""The log as records of the journal, with fields: `journalctl PRECOMPILED_GRAPH=<id>` shows the way of one graph.
+"""Sends log records with fields to systemd's journal: `journalctl PRECOMPILED_GRAPH=<id>` shows one graph's records.
 
-Used where systemd has connected stderr to the journal (``JOURNAL_STREAM``). A record that cannot be sent so, for its
-size or since the journal is away, is written to stderr as before.
+Used if systemd has connected stderr to the journal (``JOURNAL_STREAM``). A record that cannot be sent (too large, or
+the journal is not reachable) is written to stderr.
 
 Source of the protocol: systemd's "Native Journal Protocol" (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 """
@@ -14,13 +14,14 @@ import socket
 from collections.abc import Mapping
 
 SOCKET = "/run/systemd/journal/socket"
-# syslog's priorities.
+# logging level -> syslog priority
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
 
 
 def is_stderr(stream: str) -> bool:
-    """Whether stderr is the journal's. ``stream``: JOURNAL_STREAM, a device and an inode; a process that has inherited
-    the variable may have another stderr.
+    """Whether stderr goes to the journal. ``stream``: JOURNAL_STREAM, the device and inode of the journal's stream.
+
+    The comparison is needed because a child inherits the variable even if its stderr differs.
     """
     try:
         found = os.fstat(2)
@@ -30,13 +31,13 @@ def is_stderr(stream: str) -> bool:
 
 
 class JournalHandler(logging.StreamHandler):  # type: ignore[type-arg, unused-ignore]
-    """Fields are given as ``log.info(..., extra={"journal": {"PRECOMPILED_GRAPH": ...}})``."""
+    """Sends records to the journal. Pass fields as ``log.info(..., extra={"journal": {"PRECOMPILED_GRAPH": ...}})``."""
 
     def __init__(self, path: str = SOCKET) -> None:
         super().__init__()
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._socket.setblocking(False)  # a journal that hangs must not hold the daemon
+        self._socket.setblocking(False)  # a hanging journal must not block the daemon
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -49,7 +50,7 @@ class JournalHandler(logging.StreamHandler):  # type: ignore[type-arg, unused-ig
             self._socket.sendto(encoded(fields), self._path)
         except OSError:
             super().emit(record)
-        except Exception:  # noqa: BLE001 - as every handler of logging does
+        except Exception:  # noqa: BLE001 - like every handler of logging
             self.handleError(record)
 
     def close(self) -> None:
@@ -58,7 +59,7 @@ class JournalHandler(logging.StreamHandler):  # type: ignore[type-arg, unused-ig
 
 
 def encoded(fields: Mapping[str, str | None]) -> bytes:
-    """One record: ``NAME=value`` in a line, or, where the value has lines, its length in 8 bytes before it."""
+    """Encode a record: one ``NAME=value`` line per field. A multi-line value is preceded by its length in 8 bytes."""
     parts = []
     for name, value in fields.items():
         data = (value or "").encode(errors="replace")

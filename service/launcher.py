@@ -1,12 +1,11 @@
 """Becomes a worker: ``python -I -S launcher.py --fd N``, with a JSON order in the file N.
 
-It becomes the client's user and executes the client's interpreter. That may wait for as long as the user likes: for a
-lease on the file, a FUSE or NFS mount that hangs, a directory service that is asked for the user's groups. So it must
-not happen in the daemon, whose Popen would wait with it. Until the launcher is through it is a worker that starts, and
-is ended as one.
+The launcher switches to the client's user and executes the client's interpreter. A user can delay both without limit
+(a lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So they run in this
+process: in the daemon, Popen would block. Until the exec, the daemon treats the launcher as a starting worker.
 
-It is a file by itself and imports nothing of ours. In a system daemon it begins as root: nothing of the user's may
-reach it before it has become the user, and the order's variables only count for what it executes.
+The file imports nothing of this project. In a system daemon it starts as root: nothing of the user's may affect it
+before it has become the user, so the order's variables are used only for the exec.
 """
 
 import json
@@ -16,14 +15,14 @@ import signal
 import stat
 import sys
 
-CANNOT_START = 127  # exit status; the last words say why
-OOM_SCORE = 800  # when memory is short, a worker goes before the daemon and before its users' programs
+CANNOT_START = 127  # exit status; stderr says why
+OOM_SCORE = 800  # when memory is short, the kernel kills workers before the daemon and the users' programs
 
 
 def store_root(cache_dir: str, uid: int, gid: int) -> None:
-    """Make ``<cache_dir>/<uid>``, 0700 and that user's: the one directory that is made for another user.
+    """Make ``<cache_dir>/<uid>``, mode 0700, owned by that user. Root makes no other directory for a user.
 
-    Its parent is root's and nobody else can write to it, so no user can put a link there.
+    Only root can write to the parent, so no user can put a link there.
     """
     path = os.path.join(cache_dir, str(uid))
     try:
@@ -34,19 +33,19 @@ def store_root(cache_dir: str, uid: int, gid: int) -> None:
             raise PermissionError(f"{path} is not a directory of uid {uid}") from None
         if found.st_uid == uid:
             return
-        # It is root's: a launcher made it, and ended before its chown.
+        # Owned by root: an earlier launcher made it, and ended before its chown.
     os.chown(path, uid, gid, follow_symlinks=False)
 
 
 def become(uid: int, gid: int) -> dict[str, str]:
-    """Become a user; the variables of its account."""
+    """Switch to a user; returns the environment variables of its account."""
     variables, groups = {"HOME": "/"}, [gid]
     try:
         entry = pwd.getpwuid(uid)
         variables = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
         groups = os.getgrouplist(entry.pw_name, gid)
     except (KeyError, OSError):
-        pass  # a uid without an account: containers have such
+        pass  # a uid without an account, as in some containers
     os.setgroups(groups)
     os.setgid(gid)
     os.setuid(uid)
@@ -63,7 +62,7 @@ def main(argv: list[str]) -> None:
                 file.seek(0)
                 file.write(str(OOM_SCORE))
     except (OSError, ValueError):
-        pass  # a container that may not
+        pass  # some containers forbid it
     executable, variables = order["executable"], order["variables"]
     try:
         if order["user"] is not None:
@@ -71,7 +70,7 @@ def main(argv: list[str]) -> None:
             if order["cache_dir"]:
                 store_root(order["cache_dir"], uid, gid)
             variables = {**become(uid, gid), **variables}
-        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and an exec would hand that on
+        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and an exec inherits that
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         os.execve(executable, [executable, *order["arguments"]], variables)
     except (OSError, ValueError) as error:

@@ -1,7 +1,6 @@
-"""The daemon's log: one record is one line, whatever a peer has put into it, and no user fills the disk with lines.
+"""Makes the daemon's log safe: one line per record, whatever a peer put into it, and a limit on lines per user.
 
-Ids, names, paths, device names and a worker's last words come from outside. They are made harmless here, for all
-loggers at once, and not where each line is written.
+Ids, names, paths, device names and a worker's last output come from outside. They are escaped here for all loggers.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ import time
 from collections.abc import Callable
 
 MAX_CHARS = 4000  # of one message
-MAX_TEXT = 80  # of a short text from outside
-BURST, PER_S = 200.0, 20.0  # lines of one user at once, and per second after these
-REPORT_S = 10.0  # between two lines that say how many were left out
+MAX_TEXT = 80  # characters of a short text from outside
+BURST, PER_S = 200.0, 20.0  # lines of one user: at once, and per second afterwards
+REPORT_S = 10.0  # between two reports of how many lines were left out
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def escape(text: str) -> str:
-    """``text`` in one line, and without what a terminal takes for a command."""
+    """``text`` in one line, without terminal control characters."""
     return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 def plain(text: str, limit: int = MAX_TEXT) -> str:
-    """A short text from outside, for a table or a label."""
+    """The first ``limit`` characters of a text from outside, escaped."""
     return escape(text[:limit])
 
 
 class LineFormatter(logging.Formatter):
-    """One line per record; the lines of a traceback begin with a mark that no record begins with."""
+    """One line per record. Traceback lines begin with "  | ", so that they cannot be mistaken for records."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = escape(record.message[:MAX_CHARS])
@@ -41,11 +40,11 @@ class LineFormatter(logging.Formatter):
 
 
 class UserLines:
-    """How many lines each user may have. ``allows`` is asked before a line that a user's request leads to."""
+    """Limits the lines per user. Call ``allows`` before each line that a user's request causes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left: dict[int, tuple[float, float]] = {}  # uid -> lines, and when they were counted
+        self._left: dict[int, tuple[float, float]] = {}  # uid -> lines left, and the time of that count
         self._dropped: dict[int, int] = {}
         self._report_at = 0.0
 
@@ -59,7 +58,7 @@ class UserLines:
         return left >= 1.0
 
     def dropped(self) -> dict[int, int]:
-        """Lines left out since the last report, where one is due; by uid."""
+        """Lines left out since the last report, by uid; empty until REPORT_S after that report."""
         now = self._clock()
         if not self._dropped or now < self._report_at:
             return {}

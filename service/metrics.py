@@ -1,4 +1,4 @@
-"""Counters per uid, since the daemon started. One user never sees another's; root sees the sum."""
+"""Counters per uid since the daemon's start. A user sees only its own; root sees the sum."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from precompiled.service.log_lines import plain
 
 from precompiled import wire
 
-MAX_REASONS = 200  # distinct reasons per counter and uid: they come from clients
+MAX_REASONS = 200  # distinct reasons per counter and uid; clients choose them
 MAX_REASON_LENGTH = 80
 MAX_AMOUNT = 1 << 40
 
-# The one list of counters is wire.StatsReply: numbers, and tables by reason.
+# wire.StatsReply defines the counters: numbers, and tables by reason.
 _FIELDS = msgspec.structs.fields(wire.StatsReply)
 BY_REASON = tuple(field.name for field in _FIELDS if field.default_factory is dict)
 NUMBERS = tuple(field.name for field in _FIELDS if field.name not in BY_REASON)
@@ -45,7 +45,7 @@ class Metrics:
             counters.numbers[counter] += amount
 
     def tally(self, uid: int, message: wire.Tally) -> None:
-        """Add what a client counted; amounts that no honest client sends (negative, NaN, huge) count as nothing."""
+        """Add a client's own counts. Impossible amounts (negative, NaN, huge) count as 0."""
         for name in _TALLIED:
             if name in BY_REASON:
                 for reason, amount in list(getattr(message, name).items())[:MAX_REASONS]:
@@ -54,7 +54,7 @@ class Metrics:
                 self.add(uid, name, _sane(getattr(message, name)))
 
     def reply(self, uid: int | None) -> wire.StatsReply:
-        """The counters of one uid; None: of all together."""
+        """The counters of one uid; None: the sum over all."""
         chosen = list(self._of.values()) if uid is None else [self._of[uid]] if uid in self._of else []
         values: dict[str, object] = {}
         for name in NUMBERS:

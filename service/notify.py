@@ -1,4 +1,4 @@
-"""systemd's notification protocol: datagrams to the socket named by ``NOTIFY_SOCKET``. Does nothing without it."""
+"""Notifies systemd of the daemon's state: datagrams to the socket ``NOTIFY_SOCKET``. Does nothing without it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 class Notifier:
-    """Tells systemd the daemon's state. ``watchdog_s``: within how many seconds, again and again; None: not at all."""
+    """Sends states to systemd. ``watchdog_s``: systemd's limit between two watchdog messages; None: no watchdog."""
 
     def __init__(self) -> None:
         # Removed from os.environ, so that workers cannot notify systemd in the daemon's name.
@@ -18,7 +18,7 @@ class Notifier:
         self.watchdog_s: float | None = int(usec) / 1e6 if self._address and wanted else None
 
     def send(self, *lines: str) -> bool:
-        """Send e.g. "READY=1"; false where it could not be sent (systemd then acts on its own timeouts)."""
+        """Send lines such as "READY=1"; false if that fails (systemd then acts on its own timeouts)."""
         if not self._address:
             return False
         # A leading "@" stands for the NUL of an abstract socket.

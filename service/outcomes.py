@@ -1,9 +1,9 @@
-"""What becomes of a job whose process has ended with it, or has died. Pure, as the scheduler.
+"""Decides a job's next state when its process reports an outcome or dies. Pure, like the scheduler.
 
-- It was **published**, or it **failed**: the job ends.
-- **Parked**: another host or the farm compiles it. It is queued again, and no worker has it for a while.
-- **Kept**: the farm does not take it. It is queued again, and no courier has it for a while.
-- **Lost**: its worker has died. It is queued again once; then, or if it took too long, its key is in quarantine.
+- **Published** or **failed**: the job ends.
+- **Parked**: another host or the farm compiles it. It is queued again; no worker gets it for a while.
+- **Kept**: the farm does not accept it. It is queued again; no courier gets it for a while.
+- **Lost**: its worker has died. It is queued again once. After a second death or a timeout, its key is quarantined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from precompiled.service.refusals import WITHOUT_A_RECORD
 from precompiled import wire
 
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
-MAX_DEATHS = 2  # workers that one key may kill
+MAX_DEATHS = 2  # after which a key is quarantined
 
 
 class Outcomes:
@@ -29,7 +29,7 @@ class Outcomes:
         self.quarantined: Cooldowns[Flight] = Cooldowns()
 
     def settle(self, job: Job, finished: wire.Finished, now: float, out: list[Instruction]) -> bool:
-        """End a job, or park it; whether it has ended."""
+        """Apply a worker's outcome: end the job or park it. Returns whether the job has ended."""
         if finished.outcome == "parked":
             self._queue_again(job, now, "", out)
             job.parked_until = now + min(max(finished.again_s, MIN_PARKED_S), MAX_PARKED_S)
@@ -39,7 +39,7 @@ class Outcomes:
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
             action = WITHOUT_A_RECORD.get(finished.reason, "")
-            # Else the client goes by the record, where there is one.
+            # For all other reasons the client reads the failure record in the store.
             code = finished.reason if finished.reason in WITHOUT_A_RECORD else "compile-failed"
             self._flights.end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
             return True
@@ -47,27 +47,27 @@ class Outcomes:
         if finished.outcome == "published":
             out.append(Count(job.uid, "compiled"))
             out.append(Count(job.uid, "compile_s", max(0.0, finished.compile_s)))
-        else:  # it was published between the lookup and the submit
+        else:  # "exists": another process published it between the client's lookup and its submit
             out.append(Count(job.uid, "deduplicated"))
         self._flights.end(job, out, wire.Accepted("", job.submit.key, "published"))
         return True
 
     def keep(self, job: Job, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
-        """Queue a job again that the farm does not take; a worker may have it at once."""
+        """Queue a job again that the farm does not accept. A worker may take it at once."""
         self._queue_again(job, now, why, out)
         job.kept_until = now + max(again_s, MIN_PARKED_S)
 
     def _queue_again(self, job: Job, now: float, why: str, out: list[Instruction]) -> None:
-        """Queue a job that was not begun: this try does not count."""
+        """Queue a job again that was not started; the attempt does not count."""
         out.append(job.move("park", now, why))
         job.worker, job.attempt = None, job.attempt - 1
         self._queue.add(job)
 
     def lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
-        """Queue a job again whose worker has died, or give it up."""
+        """Queue a job again whose worker has died, or quarantine its key."""
         job.deaths += 1
         job.worker = None
-        if job.deaths < MAX_DEATHS and reason != "timeout":  # a second try would take as long
+        if job.deaths < MAX_DEATHS and reason != "timeout":  # a second attempt would take as long
             out.append(job.move("lose-worker", now, why))
             out.append(Count(job.uid, "retried"))
             self._queue.add(job)

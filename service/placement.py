@@ -1,8 +1,8 @@
-"""Which worker gets which queued job: an idle one, a new one, or one that starts in another's place. Pure.
+"""Assigns queued jobs to workers: to an idle one, a new one, or one that replaces another. Pure.
 
-A *slot* is the right to use the processors. A starting or busy worker holds one, and so does a worker that leaves so
-that another can start. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
-``Limits.processes`` bound both; service/shares.py says which user may have a slot above the limit.
+A *slot* is the right to start or compile. A starting or busy worker holds one, and so does a worker that is stopped to
+make room for another. A *process* is a worker that exists, mostly idle and warm. ``Limits.slots`` and
+``Limits.processes`` bound both; service/shares.py decides which user may have a slot above the limit.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class Placement:
         return self._limits.processes - len(self.workers)
 
     def starting(self) -> Counter[Seat]:
-        """The seats of the workers that start, each for one job."""
+        """How many workers are starting per seat. Each of them will take one job."""
         return Counter(worker.seat for worker in self.workers.values() if worker.state == "starting")
 
     def next_wakes(self) -> list[float]:
-        """When ``tick`` or ``assign_jobs`` may have something to do, without another event."""
+        """The times at which ``tick`` or ``assign_jobs`` may have something to do without another event."""
         limits = self._limits
         idle = [worker.since for worker in self.workers.values() if worker.state == "idle"]
         times = [since + bound for since in idle for bound in (limits.extra_idle_s, limits.worker_idle_s)]
         return [*times, self._failures.pause_until]
 
     def tick(self, now: float, out: list[Instruction]) -> None:
-        """Let idle workers leave: the last one of a seat later than the others."""
+        """Stop idle workers; the last one of a seat stays longer than the others."""
         limits = self._limits
         idle = [worker for worker in self.workers.values() if worker.state == "idle"]
         of_seats = Counter(worker.seat for worker in idle)
@@ -67,15 +67,15 @@ class Placement:
                 out.append(worker.stop("idle", now))
 
     def retire(self, worker: Worker, reason: str, now: float, out: list[Instruction]) -> None:
-        """Let a worker leave between two jobs.
+        """Stop a worker between two jobs.
 
-        If no other place is free, the next worker takes its place, and evicts no warm worker.
+        If no more worker may exist, its slot is kept for the next one, so that no warm worker is evicted.
         """
         out.append(worker.stop(reason, now))
         worker.makes_room = len(self._queue) > 0 and self._room <= 0
 
     def start_ahead(self, event: Expected, now: float, out: list[Instruction]) -> None:
-        """Start a worker for an expected graph, if that evicts no warm worker."""
+        """Start a worker for an expected graph, if a slot and a process are free."""
         seat = Seat.of(event.uid, event.device, event.interpreter)
         if any(worker.seat == seat for worker in self.workers.values()):
             return
@@ -90,13 +90,13 @@ class Placement:
         self._share_slots(now, out)
 
     def _in_order(self, now: float) -> Iterator[Job]:
-        """The queued jobs as they get slots: first those of users who have waited and have nothing under way."""
+        """The queued jobs in the order in which they get slots: first those with a claim (shares.claims)."""
         first = shares.claims(self._queue, self.workers, self._limits, now)
         yield from first
         yield from (job for job in self._queue.ready(now) if job not in first)
 
     def _share_slots(self, now: float, out: list[Instruction]) -> None:
-        """Give users with nothing under way a slot above the limit, and where no process is left, another's place."""
+        """Give users without a slot one above the limit. If no process is left, stop another user's worker."""
         while claims := shares.claims(self._queue, self.workers, self._limits, now):
             if self._slots_used >= self._limits.processes or not self._place_one(iter(claims), now, out):
                 break
@@ -115,12 +115,12 @@ class Placement:
             self._queue.end_turn(worker.seat.uid)
 
     def _place_one(self, jobs: Iterator[Job], now: float, out: list[Instruction]) -> bool:
-        """Use one free slot for the first of these queued jobs that can have it; whether one could."""
+        """Use one free slot for the first of these jobs that can run; whether one could."""
         idle: dict[Seat, Worker] = {}
         promised = self.starting()
         for worker in self.workers.values():
             if worker.state == "idle" and (worker.seat not in idle or worker.since > idle[worker.seat].since):
-                idle[worker.seat] = worker  # the most recently used, so that the others may time out
+                idle[worker.seat] = worker  # the most recently used, so that the others time out
         room = self._room
         leaving = sum(w.makes_room for w in self.workers.values())
         for job in jobs:
@@ -143,7 +143,7 @@ class Placement:
         return False
 
     def _victim(self) -> Worker | None:
-        """The least recently used idle worker, those without a queued job first."""
+        """The worker to evict: the least recently used idle one, preferably of a seat without queued jobs."""
         wanted = {job.seat for job in self._queue}
         idle = [w for w in self.workers.values() if w.state == "idle"]
         return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
@@ -169,9 +169,9 @@ class Placement:
         out.append(RunJob(runner.number, order, self._yields_until(job)))
 
     def _threads(self, now: float) -> int:
-        """Threads of a compile that starts now: all cores where it is alone, its share where others run or are queued.
+        """Threads of a compile that starts now: the cores divided by the running and queued compiles.
 
-        A compile that has all cores keeps them while others start, until its end.
+        The number does not change during a compile: one that started alone keeps all cores.
         """
         limits = self._limits
         compiles = min(limits.slots, self._slots_used + sum(1 for _ in self._queue.ready(now)))
@@ -185,5 +185,5 @@ class Placement:
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
 
     def _yields_until(self, job: Job) -> float:
-        """Until when a job gives way: its client's program is in its first step, but where the client waits."""
+        """Until when a job gives way to programs; 0 if its client waits. Its client's program is in its first step."""
         return 0.0 if job.waiting else job.since + self._limits.yield_s

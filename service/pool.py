@@ -1,4 +1,4 @@
-"""Starts workers, reads their messages and output, and ends them; the scheduler decides when.
+"""Starts workers, reads their messages and output, and ends them. The scheduler decides when.
 
 ::
 
@@ -6,11 +6,11 @@
        ├──── pidfd: its death, at once ──┤
        └──── pipe: its stdout + stderr ──┘   (the last 64 KiB are kept, for the message about its death)
 
-A worker is executed by service/launcher.py as ``<the client's python> -m precompiled.service.worker``, as the client's
-user, with variables of its own, pinned to one device. Its memory is that of its whole process tree. It is reported gone
-only when its tree has been killed and it has been reaped, so the scheduler may start another at once.
+service/launcher.py executes a worker as ``<the client's python> -m precompiled.service.worker``, as the client's user,
+with its own variables, pinned to one device. Its memory is that of its process tree. The pool reports a worker gone
+after it has killed the tree and reaped the worker (or after GONE_S), so the scheduler may start another at once.
 
-Nothing here waits for what a user controls: an exec happens in the launcher, and an end is noticed when it comes.
+The pool never waits for anything that a user controls: the launcher does the exec, and poll() reports a worker's end.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.pool")
 
-LOG_BYTES = 64 << 10  # of a worker's output kept
-DETAIL_BYTES = 1500  # of it shown in a message
+LOG_BYTES = 64 << 10  # of a worker's output that are kept
+DETAIL_BYTES = 1500  # of the output that a message shows
 EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
-REAP_S = 0.05  # between two looks for killed descendants
-REAPED_PER_TURN = 256  # orphans: a user can make them without end
-ORPHAN_S = 10.0  # how long a killed descendant is waited for
-READS_AT_END = 32  # of a dead worker's output: a descendant of another session may write to it for ever
-GONE_S = 2.0  # how long a killed worker is waited for: one may hang in the kernel (a driver, NFS)
-MESSAGE_CHARS = 8000  # of what a worker says of a job: each client that waits for the job is sent a copy
+REAP_S = 0.05  # between two attempts to reap killed descendants
+REAPED_PER_TURN = 256  # orphans: a user can create them without limit
+ORPHAN_S = 10.0  # how long to wait for a killed descendant
+READS_AT_END = 32  # of a dead worker's output: a descendant in another session may write to it forever
+GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel (a driver, NFS)
+MESSAGE_CHARS = 8000  # of a worker's message about a job: every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
-AUTOGROUP_RETRY_S = 0.11  # the kernel takes one change per 0.1 s, over all unprivileged processes
-MEMORY_CHECK_S = 1.0  # between two looks at a busy worker's memory
+AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
+MEMORY_CHECK_S = 1.0  # between two measurements of one worker's memory
 
 
 class Pool:
-    """``system``: workers run as their clients' users, which only root can arrange."""
+    """All worker processes. ``system``: workers run as their clients' users; this requires root."""
 
     def __init__(
         self, *, system: bool, job_memory_bytes: int, devices: Devices, cache_dir: Path | None = None,
@@ -76,13 +76,13 @@ class Pool:
         self._processes: dict[int, WorkerProcess] = {}
         self._by_fd: dict[int, WorkerProcess] = {}
         self._events: list[Event] = []  # for the next take_events()
-        # Pids of killed descendants, which may become our children -> until when they are looked for.
+        # Pids of killed descendants, which may become our children -> until when they are to be reaped.
         self._orphans: dict[int, float] = {}
 
     # ------------------------------------------------ instructions
 
     def start(self, order: StartWorker) -> None:
-        """Start a worker; one that cannot be started is reported gone by the next ``take_events``."""
+        """Start a worker. If that fails, the next ``take_events`` reports it gone."""
         try:
             process = start_worker(
                 order, self._devices, system=self._system, cache_dir=self._cache_dir
@@ -104,14 +104,14 @@ class Pool:
     def run(self, order: RunJob) -> None:
         process = self._processes.get(order.worker)
         if process is None or process.ending is not None:
-            return  # it has died in this round; the scheduler gets its WorkerGone
+            return  # it died in this round; the scheduler gets its WorkerGone
         process.job, process.job_since = order.job.key, self._clock()
         process.memory_checked = 0.0
         self._yield(process, order.yields_until)
         process.channel.send(order.job)
 
     def stop(self, order: StopWorker) -> None:
-        """Ask a worker to exit; ``check`` kills it where it does not."""
+        """Send Exit to a worker; ``check`` kills it if it does not exit."""
         process = self._processes.get(order.worker)
         if process is not None and process.leave_by is None:
             process.reason = process.reason or order.reason
@@ -155,7 +155,7 @@ class Pool:
         return max(0.0, min(times)) if times else None
 
     def on_fd(self, fd: int, events: int) -> None:
-        """Handle ``events`` on a descriptor of ``fds``; the next ``take_events`` has what the scheduler must know."""
+        """Handle ``events`` on a descriptor of ``fds``. ``take_events`` returns the results for the scheduler."""
         process = self._by_fd.get(fd)
         if process is None or process.number not in self._processes:
             return  # ended earlier in this round
@@ -171,7 +171,7 @@ class Pool:
             self._read_control(process)
 
     def check(self) -> None:
-        """Look for what no descriptor tells: memory, grace periods, deaths where the kernel has no pidfd."""
+        """Check what no descriptor reports: memory, grace periods, deaths on kernels without pidfd."""
         now = self._clock()
         for process in list(self._processes.values()):
             if process.ending is not None:
@@ -187,7 +187,7 @@ class Pool:
         self._reap_orphans()
 
     def _check_memory(self, now: float) -> None:
-        """Look at one worker per turn, the one that was looked at longest ago: a tree may be large."""
+        """Measure the worker that was measured longest ago (one per turn: a tree may be large); enforce the limits."""
         there = [p for p in self._processes.values() if p.ending is None]
         busy = [p for p in there if p.job or p.ready is None]
         process = min(there, key=lambda p: p.memory_checked, default=None)
@@ -205,7 +205,7 @@ class Pool:
             self._end(largest, "memory", text)
 
     def _look_at_memory(self, process: WorkerProcess, now: float) -> int:
-        """Note what a worker's tree has resident; how many processes it is."""
+        """Measure the resident memory of a worker's tree; returns its number of processes."""
         members = processes.tree(process.ps)
         process.memory_checked, process.rss = now, processes.resident(members)
         return len(members)
@@ -226,7 +226,7 @@ class Pool:
                 else "starting" if process.ready is None
                 else "busy" if process.job else "idle"
             )  # fmt: skip
-            if now - process.memory_checked >= MEMORY_CHECK_S:  # reads every process of the host: not per request
+            if now - process.memory_checked >= MEMORY_CHECK_S:  # a measurement is too expensive to do per request
                 self._look_at_memory(process, now)
             ready = process.ready
             found.append(wire.WorkerStatus(
@@ -254,10 +254,10 @@ class Pool:
     # ------------------------------------------------ shares
 
     def _yield(self, process: WorkerProcess, until: float) -> None:
-        """Have this worker and its compilers give way to the programs that run, until ``until``; 0: no longer.
+        """Make this worker and its compilers give way to other programs until ``until``; 0: end that.
 
-        By its autogroup (sched(7)): a worker leads a session, so its niceness has no effect on other sessions; and a
-        niceness cannot be lowered again without privileges, which an autogroup's can.
+        This sets the niceness of the autogroup (sched(7)). A worker leads a session, so its own niceness has no effect
+        on other sessions, and lowering it again would need privileges. Lowering an autogroup's does not.
         """
         yields = until > self._clock()
         if yields == (process.yields_until is not None):
@@ -266,7 +266,7 @@ class Pool:
         try:
             Path(f"/proc/{process.pid}/autogroup").write_text(str(YIELDING if yields else 0))
         except BlockingIOError:
-            return  # another autogroup was changed just now: this one stays as it is, and a later check tries again
+            return  # the kernel's limit of one change per 0.1 s: a later check tries again
         except OSError as error:
             log.debug("worker %d has no autogroup of its own: %s", process.number, error)
         process.yields_until = until if yields else None
@@ -306,7 +306,7 @@ class Pool:
                     )
                     self._events.append(WorkerDone(process.number, shown))
         if process.channel.closed and process.leave_by is None:
-            # It is exiting, or has closed the stream: in either case it gets no more jobs.
+            # It is exiting, or has closed the stream: it gets no more jobs.
             process.leave_by = self._clock() + EXIT_GRACE_S
 
     def _read_output(self, process: WorkerProcess) -> None:
@@ -333,16 +333,16 @@ class Pool:
     # ------------------------------------------------ ending
 
     def _end(self, process: WorkerProcess, reason: str, detail: str = "") -> None:
-        """Kill the tree; once the worker is reaped, or GONE_S have passed, close everything and report it gone."""
+        """Kill a worker's tree. Once it is reaped, or after GONE_S, close its descriptors and report it gone."""
         if process.ending is not None or process.number not in self._processes:
             return
         process.ending = reason, detail
         process.gone_by = self._clock() + GONE_S
-        self._kill_tree(process)  # before it is reaped, which frees its pid for another process
+        self._kill_tree(process)  # before the reap, which frees its pid for another process
         self._reap(process)
 
     def _reap(self, process: WorkerProcess) -> None:
-        """Report a killed worker gone, if it is. This does not wait: a user can keep what is killed from ending."""
+        """Report a killed worker gone if it has ended. Does not wait: a user can delay the end of a killed process."""
         assert process.ending is not None
         status = process.popen.poll()
         if status is None and self._clock() < process.gone_by:
@@ -383,22 +383,22 @@ class Pool:
                 self._orphans[member.pid] = self._clock() + ORPHAN_S
 
     def _reap_orphans(self) -> None:
-        """Reap descendants whose parents have died: they are our children now, since the daemon is a subreaper."""
+        """Reap descendants whose parents have died. The daemon is a subreaper, so they have become its children."""
         now = self._clock()
         ours = {process.pid for process in self._processes.values()}
         for pid, deadline in list(self._orphans.items()):
-            if pid in ours:  # the kernel has used the pid again
+            if pid in ours:  # the kernel has reused the pid
                 del self._orphans[pid]
                 continue
             try:
                 reaped, _ = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
-                # Its parent has reaped it; or the parent is being torn down, and it becomes our child soon.
+                # Either its parent has reaped it, or the parent is still ending and it becomes our child soon.
                 reaped = 0 if psutil.pid_exists(pid) else pid
             if reaped or now >= deadline:
                 del self._orphans[pid]
-        # Also reap those that ended by themselves. Not workers, nor what another thread of ours has started in our
-        # session (nvidia-smi): their statuses are waited for elsewhere, so each child is looked at before it is reaped.
+        # Also reap orphans that ended by themselves. Workers, and processes of our own session (nvidia-smi, started by
+        # another thread), are left alone: other code waits for their statuses.
         for _ in range(REAPED_PER_TURN):
             pid = processes.ended_child()
             if not pid or pid in ours or processes.session_of(pid) == os.getsid(0):

@@ -1,4 +1,4 @@
-"""Trees of processes: who is in one, what it takes, and its end. Of workers, of the watcher and of its captures."""
+"""Process trees of workers, the watcher and its captures: list, measure, kill and reap them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import psutil
 
 
 def find(pid: int) -> psutil.Process | None:
-    """A process that we have started; None where it has ended already."""
+    """A process of ours by its pid; None if it has ended."""
     try:
         return psutil.Process(pid)
     except psutil.Error:
         return None
 
 
-MAX_TREE = 1000  # processes of one tree: a compile has some per core, and a look at each takes time
+MAX_TREE = 1000  # processes of one tree: a compile has a few per core, and each takes time to measure
 
 
 def tree(root: psutil.Process | None) -> list[psutil.Process]:
-    """A process and its descendants, up to MAX_TREE; none of them where it has ended."""
+    """A process and its descendants, at most MAX_TREE; empty if it has ended."""
     with suppress(psutil.Error):
         if root is not None and root.is_running():
             if not _KERNEL_LISTS_CHILDREN:
@@ -32,7 +32,7 @@ def tree(root: psutil.Process | None) -> list[psutil.Process]:
     return []
 
 
-# psutil reads every process of the host to find children: as many as all users together have.
+# Without this file, psutil finds children by reading every process of the host.
 _KERNEL_LISTS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
@@ -58,34 +58,34 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 def resident(members: Iterable[psutil.Process]) -> int:
-    """Bytes in memory, of all of them."""
+    """Resident bytes of all ``members``."""
     total = 0
     for member in members:
-        with suppress(psutil.Error):  # ended since it was listed
+        with suppress(psutil.Error):  # it has ended
             total += member.memory_info().rss
     return total
 
 
 def kill_tree(leader: int, root: psutil.Process | None) -> list[psutil.Process]:
-    """Kill a child of ours that leads a session, its process group and its descendants; which these are.
+    """Kill a child of ours that leads a session, its process group and its descendants; returns the killed processes.
 
-    Before it is reaped: until then its number, which is that of the group, is nobody else's.
+    Call it before the child is reaped: until then, the kernel does not reuse its pid, which also names the group.
     """
     members = tree(root)
-    with suppress(ProcessLookupError, PermissionError):  # none left
-        os.killpg(leader, signal.SIGKILL)  # also those whose parents have died
+    with suppress(ProcessLookupError, PermissionError):  # the group is empty
+        os.killpg(leader, signal.SIGKILL)  # includes members whose parents have died, which ``tree`` does not find
     kill(members)
     return members
 
 
 def kill(members: Iterable[psutil.Process]) -> None:
     for member in members:
-        with suppress(psutil.Error):  # gone already
+        with suppress(psutil.Error):  # it has ended
             member.kill()
 
 
 def become_subreaper() -> bool:
-    """Make orphaned descendants our children, so that they can be found and reaped; false where that cannot be."""
+    """Make orphaned descendants our children, so that we can find and reap them; false if the system cannot."""
     try:
         import ctypes
 
@@ -95,7 +95,7 @@ def become_subreaper() -> bool:
 
 
 def adopted(session: int) -> list[psutil.Process]:
-    """Our own children that belong to another's session: descendants that it lost, and the kernel gave to us."""
+    """Our children in ``session``, with their trees: descendants of its leader that lost their parents."""
     found = []
     for pid in _children(os.getpid()) if _KERNEL_LISTS_CHILDREN else [c.pid for c in psutil.Process().children()]:
         with suppress(OSError, psutil.Error):
@@ -105,7 +105,7 @@ def adopted(session: int) -> list[psutil.Process]:
 
 
 def has_exited(pid: int) -> bool:
-    """Whether our child has ended, without reaping it: its process group must be killed before."""
+    """Whether our child has ended. Does not reap it, since its process group must be killed first."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -113,7 +113,7 @@ def has_exited(pid: int) -> bool:
 
 
 def ended_child() -> int:
-    """Any child of ours that has ended and is not reaped; 0: none."""
+    """The pid of a child of ours that has ended and is not reaped; 0: none."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -124,19 +124,19 @@ def ended_child() -> int:
 def session_of(pid: int) -> int:
     try:
         return os.getsid(pid)
-    except ProcessLookupError:  # reaped meanwhile, by the thread that had started it
+    except ProcessLookupError:  # the thread that started it has reaped it
         return os.getsid(0)
 
 
 def readable(fd: int) -> bool:
-    """Whether a read would not wait: also at the end of a pipe."""
+    """Whether a read would not block; also true at the end of a pipe."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def describe(status: int) -> str:
-    """A child's status, in words."""
+    """A child's exit status, as text."""
     if status >= 0:
         return f"exit status {status}"
     try:

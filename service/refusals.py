@@ -1,4 +1,4 @@
-"""What clients are told when a job ends without an artifact, or is not taken."""
+"""Replies to clients whose job is rejected, or ends without an artifact."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from precompiled.core.errors import (
     STORE_UNWRITABLE,
 )
 
-# Failures that say nothing of the graph, so that no record in the store does: clients are told which it was, and what
-# to do where the message does not say it.
+# Failures that are not the graph's fault, so the store has no failure record. The client gets the code, and what to do
+# if the message does not say it.
 WITHOUT_A_RECORD = {
     DEVICE_LOST: "It is compiled by the next process that asks",
     GPU_UNAVAILABLE: "A worker needs a context there, and room for what it measures",

@@ -1,30 +1,30 @@
-"""The daemon's decisions: a pure state machine. Events and the time go in, instructions come out; no I/O.
+"""The daemon's decisions: a pure state machine. It takes events and the time, and returns instructions; no I/O.
 
 A job::
 
     queued ---assign---> running --publish--> published
       |  ^                  |-----fail------> failed
-      |  '-lose-worker,park,|                                 (park: another host compiles it; it is asked again)
-      |           displace--|                                 (displace: another user's job has its place)
-      |                     '--quarantine---> quarantined     (it killed two workers, or ran out of time)
-      '--refuse--> failed                                     (its seat cannot start a worker)
-    queued, running --cancel--> dropped                       (a watch's, whose sources have changed)
+      |  '-lose-worker,park,|                                 (park: another host or the farm compiles it)
+      |           displace--|                                 (displace: another user's job takes its place)
+      |                     '--quarantine---> quarantined     (it killed two workers, or timed out)
+      '--refuse--> failed                                     (no worker starts for its seat)
+    queued, running --cancel--> dropped                       (by `precompiled cancel`, or a watch's sources changed)
     queued --displace--> dropped                              (the queue is full, and another user holds less)
     queued, running --shut-down--> dropped
 
 A worker::
 
     starting --ready--> idle --assign--> busy --done--> idle
-    starting, idle, busy --stop--> stopping --gone--> (forgotten);  and "gone" from every state: processes die
+    starting, idle, busy --stop--> stopping --gone--> (removed);  "gone" is possible in every state: processes die
 
-A courier has the states of a worker.
+A courier has the same states as a worker.
 
-The parts: which worker has which job (placement.py), the farm's couriers (couriers.py), what becomes of a job
-(outcomes.py), and what failed starts mean for the next ones (start_failures.py). The clients of a job: flights.py.
+The parts: placement.py assigns jobs to workers, couriers.py offers them to the farm, outcomes.py ends or requeues a
+job, start_failures.py delays starts after failures, flights.py keeps the clients of each job.
 
-One flight per (uid, store, key): a second submit joins the first. Order: waiting clients before background ones,
-between users by turns, first come first served within a user. A background job becomes a waiting one after
-``Limits.age_s``, so that no stream of waiting clients can starve it.
+There is one job per flight (uid, store, key): a second submit joins it. Waiting clients come before background ones;
+users take turns; a user's jobs are first come, first served. A background job becomes a waiting one after
+``Limits.age_s``, so that waiting clients cannot starve it.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ from precompiled.service.workers import Runner, Worker
 from precompiled import wire
 from precompiled.core.errors import DEVICE_LOST
 
-USUAL_MESSAGE_BYTES = 16 << 10  # of a submit without its graph: what is above counts as the graph does
+USUAL_MESSAGE_BYTES = 16 << 10  # of a submit without its graph; further bytes count towards the queue's limits
 
 
 class Scheduler:
-    """See the module's docstring. ``handle`` is the only way in."""
+    """The state machine of the module's docstring. ``handle`` is its only input."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.stopping = False
-        self._numbers = itertools.count(1)  # of jobs, workers and couriers
+        self._numbers = itertools.count(1)  # shared by jobs, workers and couriers
         self._queue = JobQueue()
         self._flights = Flights()
         self._outcomes = Outcomes(limits, self._queue, self._flights)
         self._start_failures = StartFailures(limits)
         self._placement = Placement(limits, self._queue, self._start_failures, self._numbers)
-        self._mean_job_s = 5.0  # a guess, until jobs have ended
+        self._mean_job_s = 5.0  # an estimate until jobs have ended
         self.couriers = Couriers(limits)
         self.workers = self._placement.workers
         self.jobs = self._flights.jobs
@@ -95,7 +95,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether there is any job."""
+        """Whether any job is queued or running."""
         return bool(self.jobs)
 
     @property
@@ -103,7 +103,7 @@ class Scheduler:
         return bool(self._runners())
 
     def next_wake(self, now: float) -> float | None:
-        """Seconds until a Tick can change anything; None: never, without another event."""
+        """Seconds until a Tick can change anything; None: only another event can."""
         limits = self.limits
         times = [runner.kill_at(limits) for runner in self._runners()]
         times += self._placement.next_wakes() + self.couriers.next_wakes()
@@ -116,13 +116,13 @@ class Scheduler:
     # ------------------------------------------------ events
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """What to do about ``event`` at time ``now`` (seconds, monotonic), in this order."""
+        """Take ``event`` at time ``now`` (seconds, monotonic); returns instructions in the order to carry them out."""
         out: list[Instruction] = []
         match event:
             case Submitted():
                 self._submitted(event, now, out)
             case Expected():
-                if not (self.stopping or self.jobs):  # a job may need what is free
+                if not (self.stopping or self.jobs):  # a job may need the free slot
                     self._placement.start_ahead(event, now, out)
             case WorkerReady() | WorkerDone() | WorkerGone() if courier := self.couriers.get(event.worker):
                 self._of_courier(courier, event, now, out)
@@ -183,14 +183,14 @@ class Scheduler:
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
 
     def _displace(self, job: Job, now: float, out: list[Instruction]) -> None:
-        """Drop a queued job for another user's: its clients submit it again later."""
+        """Drop a queued job to make room for another user's; its clients submit it again later."""
         self._queue.remove(job)
         out.append(job.move("displace", now))
         out.append(Count(job.uid, "rejected", reason="busy"))
         self._flights.end(job, out, wire.Busy("", job.submit.key, self._retry_after()))
 
     def _join(self, job: Job, event: Submitted, now: float, out: list[Instruction]) -> None:
-        """Add a submit to a job that is queued or running; a known id is a client that asks again."""
+        """Add a submit to a queued or running job. A submit with a known id is a client's retry."""
         message = event.message
         again = message.id in job.interested
         self._flights.join(job, event)
@@ -233,7 +233,7 @@ class Scheduler:
     def _ready(self, number: int, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
-            return  # it was told to leave before it became ready
+            return  # it was stopped before it became ready
         worker.move("ready", now)
         self._start_failures.succeeded(worker.seat)
         self._assign_jobs(now, out)
@@ -241,24 +241,24 @@ class Scheduler:
     def _done(self, number: int, finished: wire.Finished, now: float, out: list[Instruction]) -> None:
         worker = self.workers.get(number)
         if worker is None or worker.state == "stopping":
-            return  # too late: it is being ended, and its job with it
+            return  # too late: the worker is being ended, and its job with it
         job = self._take_back(worker, finished, now, out)
         if job is None:
             return
         if self._outcomes.settle(job, finished, now, out):
             worker.jobs_done += 1
             self._mean_job_s += 0.2 * (now - job.started - self._mean_job_s)
-            lost = finished.reason == DEVICE_LOST  # for good: its next job would fail as well
+            lost = finished.reason == DEVICE_LOST  # permanently: the worker's next job would fail as well
             if lost or worker.jobs_done >= self.limits.jobs_per_worker:
                 self._placement.retire(worker, DEVICE_LOST if lost else "recycled", now, out)
         self._assign_jobs(now, out)
 
     def _take_back(self, runner: Runner, finished: wire.Finished, now: float, out: list[Instruction]) -> Job | None:
-        """The job that a process says is done; None if it had no such job, and is killed for that."""
+        """The job that a process reports as done. If it had no such job, kill the process and return None."""
         job = runner.job
         known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
         if job is None or not known or finished.outcome not in runner.outcomes:
-            # A process runs its user's code: this is bad input, and no error of ours.
+            # A worker runs its user's code, so this is bad input and not a bug of ours.
             out.append(runner.kill("protocol", now))
             return None
         runner.move("done", now)
@@ -274,7 +274,7 @@ class Scheduler:
         if worker.job is not None:
             self._outcomes.lost(worker.job, reason, why, now, out)
         elif reason == "host-full" and self._start_failures.pauses(now):
-            pass  # the seat is not to blame
+            pass  # the host was full, so the seat has not failed
         elif not worker.was_ready and reason != "displaced":
             self._start_failed(worker, why, now, out)
         self._assign_jobs(now, out)
@@ -294,10 +294,10 @@ class Scheduler:
                 self._flights.end(job, out, refusal)
 
     def _cancelled(self, uid: int, ids: set[str], now: float, out: list[Instruction]) -> None:
-        """Give up the jobs that only these submits asked for.
+        """Cancel the jobs that only these submits requested.
 
-        The worker of a running job is killed: a compile cannot be interrupted, and it holds the slot that the graphs of
-        the new source wait for.
+        The worker of a running job is killed: a compile cannot be interrupted, and the graphs of the new source need
+        its slot.
         """
         for job in self._flights.withdraw(uid, ids):
             self._give_up(job, CANCELLED, now, out)
@@ -309,13 +309,16 @@ class Scheduler:
         else:
             runner = self._runner_of(job)
             runner.job = None
-            if runner.state == "busy":  # else it is being ended already, for its time or its memory
+            if runner.state == "busy":  # otherwise it is being ended already (timeout, memory)
                 out.append(runner.kill("cancelled", now))
         out.append(job.move("cancel", now))
         self._flights.end(job, out, told)
 
     def _asked(self, event: Asked, now: float, out: list[Instruction]) -> None:
-        """Somebody's word on keys, by their beginnings: his own jobs, or anybody's where ``uid`` is None."""
+        """Cancel jobs (GiveUp) or end quarantines (Retry) whose keys begin with the given strings.
+
+        Applies to the jobs and keys of ``event.uid``, or of all users if that is None.
+        """
         beginnings = tuple(event.message.keys)
 
         def meant(flight: Flight) -> bool:
@@ -366,7 +369,7 @@ class Scheduler:
     # ------------------------------------------------ helpers
 
     def _assign_jobs(self, now: float, out: list[Instruction]) -> None:
-        """Give queued jobs to workers, and what no slot is free for to couriers, where its user has a farm."""
+        """Give queued jobs to workers. Jobs without a free slot go to couriers if their user has a farm."""
         if self.stopping:
             return
         self._placement.assign_jobs(now, out)
@@ -378,12 +381,12 @@ class Scheduler:
         return [*self.workers.values(), *self.couriers]
 
     def _runner_of(self, job: Job) -> Runner:
-        """The process that has a running job."""
+        """The process that runs ``job``."""
         assert job.worker is not None
         return self.couriers.get(job.worker) or self.workers[job.worker]
 
     def _retry_after(self) -> float:
-        """Seconds until one of the queued jobs has probably left the queue."""
+        """Estimated seconds until the queue has a free place."""
         return min(60.0, max(1.0, self._mean_job_s / self.limits.slots))
 
 

@@ -1,7 +1,7 @@
-"""The daemon's socket: requests of peers, and the answers. Who a peer is, the kernel says (service/connections.py).
+"""The daemon's socket: receives requests and sends replies. The kernel identifies each peer (service/connections.py).
 
-Bad input of a peer ends in a typed ``Rejected``, and raises nothing in the daemon's loop. A message over the size limit
-closes that connection, before anything is kept of it; clients check the size themselves.
+Bad input from a peer is answered with a typed ``Rejected`` and raises nothing in the daemon's loop. A message over the
+size limit closes its connection before any of it is buffered; clients check the size before they send.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from precompiled.core.errors import DaemonError, WireError
 log = logging.getLogger("precompiled.server")
 
 MAX_TEXT = 256  # characters of an id or a name
-LOG_EVERY_S = 10.0  # at most one line per kind of bad input in this time
+LOG_EVERY_S = 10.0  # minimum time between two lines about one kind of bad input
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True)
 class Sender:
-    """The process that sent a message, as the kernel names it."""
+    """The process that sent a message, as identified by the kernel."""
 
-    routing_id: bytes  # our name for the connection: where replies go
+    routing_id: bytes  # the daemon's name for the connection, which replies are addressed to
     uid: int
     gid: int
     pid: int
@@ -53,10 +53,10 @@ class ClientRequest:
 
 
 class Lock:
-    """The lock of a runtime directory, which its one daemon holds until it exits.
+    """The lock of a runtime directory. Its one daemon holds it until the daemon exits.
 
-    A socket's path is unlinked before it is bound, so a second daemon would steal the endpoint silently. The file
-    is never removed: a lock on a file that somebody unlinked would exclude nobody.
+    A daemon unlinks the socket's path before it binds, so without the lock a second daemon would silently take over
+    the path. The lock file is never removed: two daemons could then each lock a file of that name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Lock:
         self._fd = -1
 
     def acquire(self) -> bool:
-        """Take the lock; false when another daemon holds it. Raises OSError when the file cannot be opened."""
+        """Take the lock; false if another daemon holds it. Raises OSError if the file cannot be opened."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,7 +72,7 @@ class Lock:
             os.close(fd)
             return False
         self._fd = fd
-        if not self.is_ours():  # replaced between the open and the lock
+        if not self.is_ours():  # the file was replaced between the open and the lock
             self.release()
             return False
         os.ftruncate(fd, 0)
@@ -80,7 +80,7 @@ class Lock:
         return True
 
     def is_ours(self) -> bool:
-        """Whether the path still names the file that we hold. Raises OSError where the file system cannot tell."""
+        """Whether the path still names the locked file. Raises OSError if the file system cannot tell."""
         if self._fd < 0:
             return False
         try:
@@ -95,7 +95,7 @@ class Lock:
 
 
 def prepare_runtime_dir(path: Path, *, system: bool) -> None:
-    """Make the directory, or check that only we can write to it; raises DaemonError that names what is wrong."""
+    """Make the directory, or check that only this user can write to it. Raises DaemonError if it is not safe to use."""
     wanted = 0o755 if system else 0o700
 
     def refuse(why: str, action: str) -> DaemonError:
@@ -107,7 +107,7 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
             os.mkdir(path, wanted)
         except FileExistsError:
             pass
-        if os.lstat(path).st_uid not in (os.geteuid(), 0):  # a link of another user leads where that user likes
+        if os.lstat(path).st_uid not in (os.geteuid(), 0):  # another user's link could lead anywhere
             raise refuse(f"{path} is not a directory of uid {os.geteuid()}",
                          "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory")  # fmt: skip
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -119,10 +119,10 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
             if stat.S_IMODE(found.st_mode) != wanted:
                 names = os.listdir(fd)
                 if stat.S_IMODE(found.st_mode) & 0o022 and names:
-                    # Another user may have put a lock that he holds there, or a link.
+                    # Another user may have put a link there, or a lock file that the user holds.
                     raise refuse(f"others may write to {path}",
                                  f"chmod {wanted:o} {path}, after a look at what lies there")  # fmt: skip
-                if names and paths.LOCK_NAME not in names:  # it serves something else: others may need to read it
+                if names and paths.LOCK_NAME not in names:  # it has another purpose: others may need to read it
                     raise refuse(f"{path} has other files in it, and its mode would become {wanted:o}",
                                  "Set PRECOMPILED_RUNTIME_DIR to a directory of its own")  # fmt: skip
                 os.fchmod(fd, wanted)
@@ -136,12 +136,12 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
 
 
 class Server:
-    """``open`` binds it; then ``poll``, ``requests`` and ``send``, from one thread."""
+    """The socket. Call ``open``, then ``poll``, ``requests`` and ``send``, all from one thread."""
 
     def __init__(
         self, runtime_dir: Path, *, system: bool, max_graph_bytes: int, max_parts_bytes: int | None = None
     ) -> None:
-        """``max_parts_bytes``: of messages that have come in part, of all users; one graph at least."""
+        """``max_parts_bytes``: limit for the incomplete messages of all users; at least one graph is always allowed."""
         self.path = paths.socket_path(runtime_dir)
         self._system = system
         self._max_graph_bytes = max_graph_bytes
@@ -151,14 +151,14 @@ class Server:
         )
         self._inode: tuple[int, int] | None = None
         self._logged: dict[str, float] = {}
-        self.refused: Counter[str] = Counter()  # bad input by code
+        self.refused: Counter[str] = Counter()  # code -> how often
 
     def open(self) -> None:
-        """Bind; the caller holds the lock. Raises DaemonError when that is not possible."""
+        """Bind the socket; the caller holds the lock. Raises DaemonError if the socket cannot be bound."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        old = os.umask(0o177)  # so that others cannot write to the socket before its chmod
+        old = os.umask(0o177)  # so that other users cannot connect before the chmod
         try:
-            self.path.unlink(missing_ok=True)  # of a daemon that was killed: we hold its lock
+            self.path.unlink(missing_ok=True)  # left by a killed daemon: this one holds the lock
             listening.bind(str(self.path))
         except OSError as error:
             listening.close()
@@ -178,9 +178,9 @@ class Server:
             self._note("no-access-list", f"a user who connects without end cannot be denied the socket: {error}")
 
     def is_ours(self) -> bool:
-        """Whether the path still names our socket: if not, clients cannot reach us.
+        """Whether the path still names this socket. If not, clients cannot connect.
 
-        Raises OSError where the file system cannot tell.
+        Raises OSError if the file system cannot tell.
         """
         try:
             found = os.lstat(self.path)
@@ -189,7 +189,7 @@ class Server:
         return (found.st_dev, found.st_ino) == self._inode
 
     def poll(self, fds: dict[int, int], timeout_s: float) -> list[tuple[int, int]]:
-        """Wait for a message or for one of ``fds`` (descriptor -> select events); the descriptors that are ready."""
+        """Wait for a message or for one of ``fds`` (descriptor -> poll events); returns those that are ready."""
         poller = select.poll()
         mine = self._connections.fileno()
         poller.register(mine, select.POLLIN)
@@ -200,13 +200,13 @@ class Server:
         found = []
         for fd, events in poller.poll(max(0, int(timeout_s * 1000) + 1) if timeout_s > 0 else 0):
             if fd != mine:
-                # A closed end is an error or a hang-up; the next read of it tells.
+                # Errors and hang-ups count as readable: the next read reports them.
                 readable = select.POLLIN if events & ~select.POLLOUT else 0
                 found.append((fd, readable | (events & select.POLLOUT)))
         return found
 
     def requests(self) -> Iterator[ClientRequest]:
-        """Requests of peers, so many as belong to one turn; bad input is answered here."""
+        """The valid requests of one turn. Bad input is answered with ``Rejected``."""
         self._connections.collect()
         for connection, frames in self._connections.messages():
             request = self._understand(connection, frames)
@@ -214,12 +214,12 @@ class Server:
                 yield request
 
     def send(self, routing_id: bytes, message: wire.DaemonMessage) -> None:
-        """Reply, or drop the reply when the peer is gone or does not read."""
+        """Send a reply, or drop it if the peer has disconnected or does not read."""
         if not self._connections.send(routing_id, zmtp.encode([wire.PREAMBLE, wire.encode(message)])):
             self._note("unsent-reply", "a peer does not read its replies, further ones are dropped")
 
     def close(self) -> None:
-        """Close and remove the socket, if it is still ours."""
+        """Close the socket, and remove it if the path still names it."""
         ours = False
         with suppress(OSError):
             ours = self.is_ours()
@@ -249,7 +249,7 @@ class Server:
             if isinstance(message, wire.Submit):
                 check_submit(message, blob, self._max_graph_bytes)
             if isinstance(message, (wire.Submit, wire.Expect)) and not self._system and peer.uid != os.geteuid():
-                # root's graphs would be compiled as another user: root must ask a daemon of its own
+                # root's graphs would be compiled as another user: root must use a daemon of its own
                 raise WireError(f"this daemon compiles for uid {os.geteuid()} alone", code="not-permitted")
             if isinstance(message, wire.Stop) and peer.uid not in (os.geteuid(), 0):
                 raise WireError("only root and the daemon's own user may stop it", code="not-permitted")
@@ -268,7 +268,7 @@ class Server:
         return ClientRequest(peer, message, blob)
 
     def _note(self, code: str, text: str) -> None:
-        """Count bad input, and log one line per code and LOG_EVERY_S: a peer must not be able to fill the disk."""
+        """Count bad input, and log at most one line per code in LOG_EVERY_S, so that no peer can fill the disk."""
         self.refused[code] += 1
         now = time.monotonic()
         if now - self._logged.get(code, -LOG_EVERY_S) >= LOG_EVERY_S:
@@ -277,7 +277,7 @@ class Server:
 
 
 def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> None:
-    """Check what the types do not; raises WireError. No file is looked at: the worker does that, as its user."""
+    """Check what the types do not. Raises WireError. Opens no file: the worker does that as its user."""
     if len(blob) > max_graph_bytes:
         raise WireError(f"a graph of {len(blob)} bytes is over the limit of {max_graph_bytes}", code="too-large")
     if not blob:

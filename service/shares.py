@@ -1,9 +1,9 @@
-"""What each user may have of the queue and of the slots while others wait. Pure, as the scheduler is.
+"""Each user's share of the queue and of the slots. Pure, like the scheduler.
 
-- **Queue**: when it is full, the user who holds the most makes room for one who holds less: his last job is displaced,
-  and its clients submit again later.
-- **Slots**: a user with nothing under way gets one above the limit once his first job has waited for ``share_s``.
-- **Processes**: where none is left for that, the job that has run longest, and longer than ``share_run_s``, is stopped
+- **Queue**: if it is full, the last job of the user who holds the most is displaced for a user who holds less. Its
+  clients submit it again later.
+- **Slots**: a user without a slot gets one above the limit after its first job has waited for ``share_s``.
+- **Processes**: if that needs a process and none is left, a job that has run longer than ``share_run_s`` is stopped
   and queued again.
 """
 
@@ -17,11 +17,11 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Job
 from precompiled.service.workers import Worker
 
-MAX_DOUBLINGS = 2  # of the time that a displaced job may run before it is displaced again
+MAX_DOUBLINGS = 2  # each displacement doubles the time that a job may run before the next one
 
 
 def room_for(queue: JobQueue, uid: int, size: int, limits: Limits) -> list[Job] | None:
-    """The jobs that are displaced for one more of ``uid`` with ``size`` bytes; None: it has no place."""
+    """The jobs to displace for a new job of ``uid`` with ``size`` bytes; None: the queue has no room for it."""
     counts, sizes = queue.counts(), queue.sizes()
     if counts[uid] >= limits.max_queue_per_uid or (sizes[uid] and sizes[uid] + size > limits.max_queue_bytes // 2):
         return None
@@ -31,7 +31,7 @@ def room_for(queue: JobQueue, uid: int, size: int, limits: Limits) -> list[Job] 
         held: Counter[int] | None = None
         if counts.total() >= limits.max_queue:
             held, mine = counts, counts[uid] + 1
-        elif sizes.total() and sizes.total() + size > limits.max_queue_bytes:  # a single graph is taken in any case
+        elif sizes.total() and sizes.total() + size > limits.max_queue_bytes:  # an empty queue accepts any graph
             held, mine = sizes, sizes[uid] + size
         if held is None:
             return displaced
@@ -52,7 +52,7 @@ def under_way(workers: Iterable[Worker]) -> Counter[int]:
 
 
 def _first_jobs(queue: JobQueue, workers: Mapping[int, Worker], now: float) -> Iterator[Job]:
-    """The first job of each user who has nothing under way, in the order in which they are served."""
+    """The first job of each user without a slot, in the order in which they are served."""
     served, seen = set(under_way(workers.values())), set()
     for job in queue.ready(now):
         if job.uid not in seen and job.uid not in served:
@@ -63,7 +63,7 @@ def _first_jobs(queue: JobQueue, workers: Mapping[int, Worker], now: float) -> I
 
 
 def claims(queue: JobQueue, workers: Mapping[int, Worker], limits: Limits, now: float) -> list[Job]:
-    """Jobs that a slot above the limit is due to."""
+    """The jobs that are entitled to a slot above the limit."""
     if not under_way(workers.values()):
         return []
     return [job for job in _first_jobs(queue, workers, now) if now - job.since >= limits.share_s]
@@ -75,7 +75,7 @@ def _may_run(worker: Worker, limits: Limits) -> float:
 
 
 def longest_running(workers: Iterable[Worker], uid: int, limits: Limits, now: float) -> Worker | None:
-    """The worker that is stopped for a claim of ``uid``: of the user who has the most, the one that has run longest."""
+    """The worker to stop for a claim of ``uid``: the longest-running one of the user who has the most slots."""
     workers = list(workers)
     held = under_way(workers)
     found = [
@@ -87,7 +87,7 @@ def longest_running(workers: Iterable[Worker], uid: int, limits: Limits, now: fl
 
 
 def next_wakes(queue: JobQueue, workers: Mapping[int, Worker], limits: Limits, now: float) -> list[float]:
-    """When a claim may become due, or may be met."""
+    """The times at which a claim may arise, or may be met."""
     firsts = list(_first_jobs(queue, workers, now))
     if not firsts:
         return []

@@ -1,11 +1,11 @@
-"""What the scheduler has learned from workers that did not start. Pure, as the scheduler is.
+"""Delays or refuses starts after workers failed to start. Pure, like the scheduler.
 
-- **Seats**: after two failed starts in a row a seat is refused for a while. Its queued jobs end, its submits are
+- **Seats**: after two failed starts in a row, a seat is refused for a while. Its queued jobs fail, and its submits are
   rejected.
-- **Expected graphs**: a worker that was started ahead of a graph may fail, or get no job. Its seat then gets no worker
-  ahead of a graph for a while. Its jobs are not refused for that.
-- **The host**: where it has no room for a process, no worker is started for a second. This holds for 30 starts in a
-  row; the next such start counts as a failure of its seat.
+- **Expected graphs**: if a worker started ahead of a graph fails or gets no job, its seat gets no such worker for a
+  while. Its jobs are not refused.
+- **The host**: if it has no room for a process, no worker is started for a second. After 30 such starts in a row, the
+  next one counts as a failure of its seat.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from precompiled.service.events import Limits
 from precompiled.service.jobs import Seat
 
 MAX_HOST_FULL, HOST_FULL_S = 30, 1.0
-MAX_IN_ROW = 2  # before a seat is refused
-EXPECTED_IN_VAIN_S = 24 * 3600.0  # after a worker that got no job
+MAX_IN_ROW = 2  # failed starts after which a seat is refused
+EXPECTED_IN_VAIN_S = 24 * 3600.0  # no starts ahead of graphs for this long after one that got no job
 
 
 class StartFailures:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.pause_until = 0.0  # no worker is started before
-        self._host_full = 0  # starts in a row
+        self.pause_until = 0.0  # no worker is started before this time
+        self._host_full = 0  # starts in a row for which the host had no room
         self._in_row: Counter[Seat] = Counter()
         self._refused: Cooldowns[Seat] = Cooldowns()
         self._in_vain: Cooldowns[Seat] = Cooldowns()
@@ -34,7 +34,7 @@ class StartFailures:
         return self._refused.find(seat, now)
 
     def may_start_ahead(self, seat: Seat, now: float) -> bool:
-        """Whether a worker may be started before its first graph comes."""
+        """Whether a worker may be started before its first graph is submitted."""
         return not (self._refused.find(seat, now) or self._in_vain.find(seat, now))
 
     def succeeded(self, seat: Seat) -> None:
@@ -43,7 +43,7 @@ class StartFailures:
         self._refused.end(seat)
 
     def pauses(self, now: float) -> bool:
-        """Note that the host had no room; false where that was so too often."""
+        """Pause starts because the host had no room; false if that has happened too often."""
         if self._host_full >= MAX_HOST_FULL:
             return False
         self._host_full += 1
@@ -51,7 +51,7 @@ class StartFailures:
         return True
 
     def failed(self, seat: Seat, text: str, now: float) -> bool:
-        """Note a failed start that a job waited for; whether the seat is now refused, for the reason ``text``."""
+        """Note a failed start that a job needed; whether the seat is now refused, with the reason ``text``."""
         self._in_row[seat] += 1
         if self._in_row[seat] < MAX_IN_ROW:
             return False

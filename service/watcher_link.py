@@ -1,7 +1,7 @@
-"""The daemon's side of the watcher (service/watch): starts it when there is a watch, relays, restarts it.
+"""The daemon's side of the watcher (service/watch): starts it if there is a watch, relays messages, restarts it.
 
-The watcher is a process of its own: it hashes files, takes bursts of events and supervises users' code, and the
-daemon's loop must not wait for that. It runs as the daemon's user, so only a daemon of the user's own has one.
+The watcher is a separate process because it hashes files, handles bursts of events and supervises users' code, and the
+daemon's loop must not wait for these. It runs as the daemon's user, so a system daemon has none.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.watcher_link")
 
-RESTART_MIN_S, RESTART_MAX_S = 0.5, 60.0  # between a watcher's end and the next one's start; doubles
-STEADY_S = 60.0  # a watcher that ran for longer is restarted with the shortest pause
+RESTART_MIN_S, RESTART_MAX_S = 0.5, 60.0  # pause before a restart; doubles with each
+STEADY_S = 60.0  # a watcher that ran longer is restarted after the shortest pause
 STOP_S = 3.0
 
 REFUSED = wire.Rejected(
@@ -37,14 +37,14 @@ REFUSED = wire.Rejected(
 
 
 class WatcherLink:
-    """The watcher, for the daemon; used from the daemon's one thread."""
+    """The daemon's connection to the watcher; used from the daemon's one thread."""
 
     def __init__(self, runtime_dir: Path, cache_dir: Path) -> None:
         self._runtime_dir, self._cache_dir = runtime_dir, cache_dir
         self._popen: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._asked: dict[int, bytes] = {}  # number of a request -> peer
-        self._waiting_peers: list[bytes] = []  # that asked for the watches before the watcher had told them
+        self._waiting_peers: list[bytes] = []  # peers that requested the watches before the watcher's first report
         self._told_once = False
         self._number = 0
         self._started = 0.0
@@ -58,7 +58,7 @@ class WatcherLink:
 
     @property
     def active(self) -> bool:
-        """Whether there are watches, or may be: then an idle daemon does not leave."""
+        """Whether there are watches, or may be. Then an idle daemon does not exit."""
         return bool(self.watches) or self._start_at is not None or (self._channel is not None and not self._told_once)
 
     @property
@@ -66,7 +66,7 @@ class WatcherLink:
         return [*self._degraded, *([self._problem] if self._problem else [])]
 
     def ask(self, peer: bytes, request: wire.Watch | wire.Unwatch) -> None:
-        """Relay a request; its answer is in ``replies`` later."""
+        """Relay a request; the reply is appended to ``replies`` later."""
         if self._channel is None:
             self._start()
         if self._channel is None:
@@ -77,7 +77,7 @@ class WatcherLink:
         self._channel.send(wire.Ask(self._number, request))
 
     def ask_for_watches(self, peer: bytes) -> None:
-        """The answer is in ``replies``; later, where the watcher is just being started."""
+        """Append the reply to ``replies``; if the watcher is starting, after its first report."""
         self._waiting_peers.append(peer)
         if self._told_once or not self.active:
             self._satisfy()
@@ -102,7 +102,7 @@ class WatcherLink:
         return None if self._start_at is None else max(0.0, self._start_at - now)
 
     def check(self) -> None:
-        """Take the watcher's messages; start it where it should run and does not."""
+        """Handle the watcher's messages, and start it if a start is due."""
         if self._channel is not None:
             self._channel.flush()
             try:
@@ -118,11 +118,11 @@ class WatcherLink:
             self._start()
 
     def close(self) -> None:
-        """End the watcher, and with it the processes that it has started."""
+        """End the watcher and the processes that it has started."""
         self._start_at = None
         if self._popen is None or self._channel is None:
             return
-        self._channel.close()  # the end of the stream: it ends its captures, and leaves
+        self._channel.close()  # at the end of the stream, the watcher ends its captures and exits
         try:
             self._popen.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -192,7 +192,7 @@ class WatcherLink:
         self._pause = min(2 * self._pause, RESTART_MAX_S)
 
     def _kill(self) -> None:
-        """Kill the watcher's process tree. Captures lead sessions of their own, and end with their guards."""
+        """Kill the watcher's process tree. Captures have their own sessions; their guards end them."""
         assert self._popen is not None
         processes.kill_tree(self._popen.pid, processes.find(self._popen.pid))
         self._popen.wait()

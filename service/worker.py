@@ -1,14 +1,14 @@
-"""A worker: compiles one job after the other, in the client's interpreter, as the client's user.
+"""A worker: compiles one job after another, in the client's interpreter, as the client's user.
 
 ::
 
     main thread      Ready, then for each Job: precompiled.compiler.run_job -> Finished
-    control thread   reads the control stream; its end means that the daemon is gone: the whole group dies
-    guardian         a process forked before anything is imported, that waits for the same end and does the same.
-                     It needs no GIL, and it also outlives a worker that dies with the daemon.
+    control thread   reads the control stream. The stream's end means that the daemon has died: kill the whole group
+    guardian         a process forked before the heavy imports; it also kills the group when the stream ends. It does
+                     not need the worker's GIL, and it survives a worker that dies together with the daemon
 
-PR_SET_PDEATHSIG is not used on purpose: it would kill the worker alone, and before it could end its compilers.
-Output of user code goes to stderr (the pool keeps its tail); the control stream is a descriptor of its own.
+PR_SET_PDEATHSIG is not used: it would kill only the worker, before the worker could end its compilers. Output of user
+code goes to stderr (the pool keeps the last part); the control stream has its own descriptor.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from precompiled import wire
 from precompiled.core.errors import WireError
 from precompiled.version import VERSION
 
-MESSAGE_CHARS = 20_000  # of a traceback: the whole must stay far below wire.MAX_MESSAGE_BYTES
+MESSAGE_CHARS = 20_000  # of a traceback; the message must stay far below wire.MAX_MESSAGE_BYTES
 
 
 class Compiler(Protocol):
-    """precompiled.compiler; precompiled.courier, which offers jobs to a farm; or a test's stand-in."""
+    """The interface of precompiled.compiler, of precompiled.courier (offers jobs to a farm), and of test doubles."""
 
     def warm_up(self) -> None: ...
 
@@ -40,10 +40,10 @@ class Compiler(Protocol):
 
 
 def _kill_group() -> None:
-    """End this worker, its guardian and its compilers: it leads its own session and group (the pool sees to that)."""
+    """Kill this worker, its guardian and its compilers. The pool has made the worker the leader of its own session."""
     if os.getpgrp() == os.getsid(0):
         os.killpg(0, signal.SIGKILL)
-    os._exit(1)  # started by hand, in somebody else's group
+    os._exit(1)  # started by hand, so the group belongs to another program
 
 
 def _say(text: str) -> None:
@@ -52,7 +52,7 @@ def _say(text: str) -> None:
 
 
 def _interrupt_nobody() -> None:
-    """When this worker or a compiler of it wakes up, whoever runs goes on to the end of his time slice (sched(7))."""
+    """Use SCHED_BATCH (sched(7)), so that the worker and its compilers preempt no other program when they wake up."""
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:  # a sandbox may forbid it
@@ -60,12 +60,12 @@ def _interrupt_nobody() -> None:
 
 
 def _guard(control_fd: int) -> None:
-    """Fork the guardian. Called before any thread or import of weight: it stays small, and the fork is safe."""
+    """Fork the guardian. Called before threads and heavy imports, so that the fork is safe and the process small."""
     if os.fork() != 0:
         return
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Not the output pipe, or the pool would wait for its end.
+        # Close the output pipe, or the pool would never see its end.
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
@@ -75,11 +75,11 @@ def _guard(control_fd: int) -> None:
             pass
         _kill_group()
     finally:
-        os._exit(1)  # never back into the worker's code
+        os._exit(1)  # never return into the worker's code
 
 
 def _receive(sock: socket.socket, size: int) -> bytes | None:
-    """Exactly ``size`` bytes; None at the end of the stream."""
+    """Receive exactly ``size`` bytes; None at the end of the stream."""
     data = bytearray(size)
     view = memoryview(data)
     while view:
@@ -102,7 +102,7 @@ def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage]) ->
                 break
             message: wire.PoolMessage = wire.decode(body, wire.PoolMessage, limit=length)
             if isinstance(message, wire.Exit):
-                _kill_group()  # nothing of a job is worth saving: a publish is one rename, done or not
+                _kill_group()  # safe at any time: a publish is one rename, so it is done or not
             inbox.put(message)
     except (OSError, WireError) as error:
         _say(f"the control stream broke: {error}")
@@ -110,7 +110,7 @@ def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage]) ->
 
 
 def _run(compiler: Compiler, job: wire.Job) -> wire.Finished:
-    """run_job, guarded: whatever user code raises ends the job and never the worker."""
+    """Call ``run_job``. An exception of user code fails the job and never ends the worker."""
     try:
         return compiler.run_job(job)
     except (Exception, SystemExit):  # noqa: BLE001 - custom ops and backends raise anything
@@ -121,7 +121,7 @@ def _run(compiler: Compiler, job: wire.Job) -> wire.Finished:
 
 
 def serve(sock: socket.socket, compiler: Compiler) -> None:
-    """Say Ready, then answer jobs until the process is ended."""
+    """Send Ready, then run jobs until the process is killed."""
     inbox: queue.SimpleQueue[wire.PoolMessage] = queue.SimpleQueue()
     threading.Thread(target=_control, args=(sock, inbox), name="control", daemon=True).start()
     compiler.warm_up()
@@ -138,11 +138,11 @@ def serve(sock: socket.socket, compiler: Compiler) -> None:
         assert isinstance(job, wire.Job)
         finished = _run(compiler, job)
         sock.sendall(wire.frame(finished))
-        del job, finished  # the graph's bytes, until the next job
+        del job, finished  # free the graph's bytes while waiting for the next job
 
 
 def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
-    """``--control-fd N``: the inherited socket. ``compiler`` is precompiled.compiler but in tests."""
+    """Run a worker. ``--control-fd N``: the inherited socket. ``compiler``: only for tests."""
     parser = argparse.ArgumentParser(prog="python -m precompiled.service.worker", description="Started by the daemon.")
     parser.add_argument("--control-fd", type=int, required=True, help="the inherited socket")
     parser.add_argument("--courier", action="store_true", help="offer jobs to the user's farm, compile none")
@@ -151,7 +151,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     _interrupt_nobody()
     _guard(fd)
     sock = socket.socket(fileno=fd)
-    sock.set_inheritable(False)  # a compiler must not keep the stream open
+    sock.set_inheritable(False)  # a compiler process must not keep the stream open
     if compiler is None:
         if arguments.courier:
             from precompiled import courier as real  # type: ignore[attr-defined, unused-ignore]

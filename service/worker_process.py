@@ -1,4 +1,4 @@
-"""The process of a worker: what the pool keeps of it, and how it is started (by way of service/launcher.py)."""
+"""A worker's process: its data in the pool, and its start through service/launcher.py."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from precompiled import wire
 from precompiled.core import worker_variables
 
 LAUNCHER = Path(launcher.__file__)
-# No process, memory or descriptor is left: another user may have taken them, and the interpreter is not at fault.
+# No process, memory or descriptor is left. Another user may have taken them; it is not the interpreter's fault.
 _HOST_IS_FULL = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-MESSAGES_AT_ONCE = 4  # of a worker: Ready, and one Finished for each job
+MESSAGES_AT_ONCE = 4  # from a worker, which sends Ready, and one Finished per job
 
 
 class StartError(Exception):
-    """A worker cannot be started; the message says why. ``reason``: the code of its end."""
+    """A worker cannot be started; the message says why. ``reason``: "host-full" or "cannot-start"."""
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class StartError(Exception):
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """What the pool keeps of a worker."""
+    """A worker's data in the pool."""
 
     number: int
     uid: int
@@ -47,7 +47,7 @@ class WorkerProcess:
     channel: Channel
     output: int  # the reading end of its stdout and stderr
     pidfd: int
-    ps: psutil.Process | None  # None: it was dead already, which the next check() sees
+    ps: psutil.Process | None  # None: it has ended already, which the next check() notices
     tail: bytearray = field(default_factory=bytearray)
     ready: wire.Ready | None = None
     job: str = ""
@@ -55,11 +55,11 @@ class WorkerProcess:
     jobs_done: int = 0
     rss: int = 0
     memory_checked: float = 0.0
-    leave_by: float | None = None  # it was asked to exit, and is killed at this time
-    reason: str = ""  # why it is ended; "" while it is not
-    yields_until: float | None = None  # None: it does not
-    ending: tuple[str, str] | None = None  # it is killed, and not reaped yet: the reason, and for people
-    gone_by: float = 0.0  # then it is reported gone all the same
+    leave_by: float | None = None  # set after Exit was sent: when the worker is killed
+    reason: str = ""  # why Exit was sent; "" before that
+    yields_until: float | None = None  # until when it gives way to other programs; None: it does not
+    ending: tuple[str, str] | None = None  # once killed and not reaped yet: reason code, text for people
+    gone_by: float = 0.0  # when it is reported gone even if it is not reaped
 
     @property
     def pid(self) -> int:
@@ -69,20 +69,19 @@ class WorkerProcess:
 def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_dir: Path | None) -> WorkerProcess:
     """Start a worker. Raises StartError or DeviceError.
 
-    ``system``: it becomes the client's user, with a store below ``cache_dir``.
+    ``system``: the worker becomes the client's user, with a store below ``cache_dir``.
     """
     interpreter = order.interpreter
     if not os.path.isabs(interpreter.executable) or "\0" in interpreter.executable:
         raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
     courier = order.device == COURIER
     visible = "" if courier else devices.visible(order.device)
-    # The daemon's own variables are root's in a system daemon. The launcher adds those of the user's account.
+    # A system daemon's variables are root's, so the worker gets none. The launcher adds those of the user's account.
     here = {} if system else os.environ
     what: dict[str, object] = {
         "executable": interpreter.executable,
         "variables": worker_variables.variables(here, interpreter.variables, visible),
-        # The interpreter is checked by executing it as the user: a check by root would tell users about files that
-        # they cannot see.
+        # The interpreter's path is not checked here: root's answer would reveal files that the user cannot see.
         "user": (order.uid, order.gid) if system else None,
         "cache_dir": str(cache_dir or ""),
     }
@@ -94,7 +93,7 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
             ours.close()
             theirs.close()
             raise
-    except OSError as error:  # no descriptors are left: each client takes one
+    except OSError as error:  # no descriptors are left
         raise StartError(f"no channel to a worker can be had: {error}", error) from error
     what["arguments"] = ["-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno()),
                          *(["--courier"] if courier else [])]  # fmt: skip
@@ -102,7 +101,8 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
         with os.fdopen(os.memfd_create("order"), "w+b") as file:
             file.write(json.dumps(what).encode())
             file.seek(0)
-            # With the daemon's own variables, which its interpreter may need; the worker gets those of the order.
+            # The launcher inherits the daemon's variables, which the daemon's interpreter may need. The worker gets
+            # those of the order.
             popen = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(LAUNCHER), "--fd", str(file.fileno())],
                 stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, cwd="/",
@@ -119,7 +119,7 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
     try:
         pidfd = os.pidfd_open(popen.pid)
     except (AttributeError, OSError):
-        pidfd = -1  # a kernel before 5.3: deaths are seen by check() and by the closed stream
+        pidfd = -1  # a kernel before 5.3: check() and the closed stream reveal deaths
     channel = Channel(ours, at_once=MESSAGES_AT_ONCE)
     return WorkerProcess(order.worker, order.uid, order.device, interpreter, popen, channel, reading, pidfd,
                          processes.find(popen.pid))  # fmt: skip

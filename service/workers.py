@@ -1,6 +1,6 @@
-"""What the scheduler keeps of a process that takes jobs: its state, and which step leads from one state to the next.
+"""The scheduler's data of a process that runs jobs, and the table of its states.
 
-`service/scheduler.py` draws the table. A ``Worker`` compiles; ``Runner`` is what it shares with a courier.
+`service/scheduler.py` draws the table. ``Worker`` compiles; ``Runner`` is the base class that it shares with Courier.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ RUNNER_MOVES = {
 class Runner:
     """A process that takes one job at a time."""
 
-    outcomes: ClassVar[frozenset[str]]  # that it may name for its job (wire.Finished)
+    outcomes: ClassVar[frozenset[str]]  # the outcomes that it may report (wire.Finished)
 
     number: int
     _: KW_ONLY
     state: str = "starting"
     job: Job | None = None
-    since: float = 0.0  # when its state began
+    since: float = 0.0  # start of the current state
     was_ready: bool = False
     stop_reason: str = ""
     story: list[tuple[float, str]] = field(default_factory=list)
 
     def job_limit_s(self, limits: Limits) -> float:
-        """How long it may have one job."""
+        """How long it may hold one job."""
         return limits.job_timeout_s
 
     def move(self, trigger: str, now: float) -> None:
-        """Follow one edge of the table; raises SchedulerError where there is none."""
+        """Follow an edge of the table. Raises SchedulerError if there is none."""
         self.story = [*self.story[-20:], (now, trigger)]
         state = RUNNER_MOVES.get((self.state, trigger))
         if state is None:
@@ -64,7 +64,7 @@ class Runner:
         return KillWorker(self.number, reason)
 
     def kill_at(self, limits: Limits) -> float:
-        """When its start or its job has taken too long."""
+        """The time at which its start or its job times out."""
         if self.state == "starting":
             return self.since + limits.start_timeout_s
         return self.since + self.job_limit_s(limits) if self.state == "busy" else math.inf
@@ -80,4 +80,4 @@ class Worker(Runner):
     interpreter: wire.Interpreter
     _: KW_ONLY
     jobs_done: int = 0
-    makes_room: bool = False  # it was told to leave so that another may start, for which it holds a slot
+    makes_room: bool = False  # stopped so that another worker can start; keeps the slot for that worker

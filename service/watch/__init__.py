@@ -1,4 +1,4 @@
-"""The watcher: a process of the daemon's that watches source files and captures graphs again (docs/guides/watch.md).
+"""The watcher: a child of the daemon that watches source files and recaptures graphs (docs/guides/watch.md).
 
 ::
 
@@ -7,6 +7,6 @@
                                                                         ▲                    │
                                                                         └── datagrams ───────┘  graphs, sources, ends
 
-``watcher`` is the loop; ``plan`` decides when to capture (pure); ``files`` is the truth about sources, ``hints`` says
-when to look; ``capture`` is one capture's processes; ``registry`` what survives a restart.
+Modules: ``watcher`` is the loop; ``watch`` is one watch; ``plan`` decides when to capture (pure); ``files`` digests the
+sources; ``hints`` reports possible changes; ``capture`` runs one capture; ``registry`` stores watches on disk.
 """

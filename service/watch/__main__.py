@@ -1,4 +1,4 @@
-"""``python -m precompiled.service.watch --control-fd N``: started by the daemon, ends with it."""
+"""``python -m precompiled.service.watch --control-fd N``: the watcher. The daemon starts and ends it."""
 
 from __future__ import annotations
 

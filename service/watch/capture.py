@@ -1,7 +1,7 @@
-"""One capture: a fresh process of the user's interpreter, in a session of its own, with limits.
+"""One capture: a new process of the user's interpreter, in its own session, with limits on time and memory.
 
-A capture is a client: it submits graphs over the socket as every program does. It tells the watcher by datagrams
-(precompiled/client/recorder.py); its output goes to a pipe, whose last part people are shown after a crash.
+A capture is a client: it submits graphs over the daemon's socket like any program. It reports to the watcher by
+datagrams (precompiled/client/recorder.py). Its output goes to a pipe; an error message shows the last part.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from precompiled.core.paths import CAPTURE_VARIABLE
 
 TAIL_BYTES = 64 << 10
 ERROR_CHARS = 8000
-NICENESS = "5"  # the programs that run go first, but the user waits for a capture as well
-MEMORY_LOOK_S = 0.1  # between two looks at the memory: a process can fill a gigabyte in less than a second
-TREE_LOOK_S = 1.0  # between two looks for its processes, each of which reads all processes of the host
-SETTLE_S = 10.0  # how long other ranks may take after the first has settled
+NICENESS = "5"  # low priority, but not the lowest: the user waits for a capture
+MEMORY_LOOK_S = 0.1  # between two memory measurements: a process can fill a gigabyte in less than a second
+TREE_LOOK_S = 1.0  # between two listings of its processes, which can be slow
+SETTLE_S = 10.0  # how long the other ranks may take after the first has ended its first steps
 GUARD = Path(__file__).with_name("guard.py")
 
 
 @dataclass
 class CapturedGraph:
-    """A graph as its capture tells of it; ``state`` as in wire.WatchedGraph. ``slots``: its variants at that time."""
+    """A graph reported by a capture. ``state``: as in wire.WatchedGraph. ``slots``: its variants at that time."""
 
     id: str
     name: str
@@ -47,7 +47,7 @@ class CapturedGraph:
 
 @dataclass
 class End:
-    """How a capture ended. ``error``: "" when it went well."""
+    """How a capture ended. ``error``: "" if it succeeded."""
 
     error: str = ""
     note: str = ""
@@ -56,7 +56,7 @@ class End:
 
 
 class Capture:
-    """The process of a capture, and what it has told. To make one raises OSError where it cannot be started."""
+    """A capture's process and its reports. The constructor starts it, and raises OSError if that fails."""
 
     def __init__(
         self, token: str, registration: wire.Registration, runtime_dir: Path, report_path: str, memory_limit: int,
@@ -67,9 +67,9 @@ class Capture:
         self.memory_limit = registration.memory_limit_bytes or memory_limit
         self.started = time.monotonic()
         self.graphs: dict[str, CapturedGraph] = {}  # by id
-        self.sources: dict[str, str] = {}  # path -> digest of what the capture has read; "": not taken yet
+        self.sources: dict[str, str] = {}  # path -> digest of the content that the capture read; "": not digested yet
         self.written: set[str] = set()
-        self.packages: set[str] = set()  # functions whose packages it has written
+        self.packages: set[str] = set()  # functions whose packages the capture has written
         self.end: End | None = None
         self.rss = 0
         self._capturing: set[int] = set()  # pids that have captured graphs
@@ -80,7 +80,7 @@ class Capture:
         self._tail = bytearray()
         self.output_ended = False
         self._status: int | None = None
-        held, self._hold = os.pipe()  # when this end is closed, the guard ends the capture
+        held, self._hold = os.pipe()  # when self._hold is closed, the guard ends the capture
         self.output, writing = os.pipe()
         try:
             self._popen = subprocess.Popen(
@@ -103,7 +103,7 @@ class Capture:
     # ------------------------------------------------ what it says
 
     def told(self, message: Mapping[str, Any]) -> None:
-        """Take a datagram of this capture."""
+        """Handle a datagram of this capture."""
         match message:
             case {"event": "files", "files": dict(files)}:
                 self.sources.update({str(path): str(digest) for path, digest in files.items()})
@@ -132,7 +132,7 @@ class Capture:
                                [str(path) for path in message.get("missing", ())][:50])  # fmt: skip
 
     def read_output(self) -> None:
-        """Read the output, and keep its tail."""
+        """Read the output, and keep the last TAIL_BYTES."""
         try:
             data = os.read(self.output, 1 << 16)
         except BlockingIOError:
@@ -144,11 +144,11 @@ class Capture:
     # ------------------------------------------------ how it goes
 
     def look(self) -> None:
-        """Note whether it has exited. Called before its reports are read, so that ``check`` knows all of them."""
+        """Note whether it has exited. Call this before reading its reports, so that ``check`` sees all of them."""
         self._status = self._popen.poll()
 
     def check(self, now: float) -> End | None:
-        """How it has ended, or is to be ended; None while it runs on."""
+        """How it has ended, or why it must be ended now; None while it may continue."""
         if self.end is None:
             self.end = self._limits(now)
         if self.end is None and self._status is not None:
@@ -199,8 +199,8 @@ class Capture:
     # ------------------------------------------------ its end
 
     def close(self) -> None:
-        """Kill the processes that are left of it, and wait until they are gone."""
-        # Nothing but poll() has reaped it: while its group has members, the kernel does not use its pid again.
+        """Kill the remaining processes, and wait until they have ended."""
+        # poll() may have reaped the leader. While its group has members, the kernel does not reuse its pid.
         members = processes.kill_tree(self._popen.pid, self._ps)
         self._popen.wait()
         psutil.wait_procs(members, 2.0)
@@ -216,7 +216,7 @@ def command(registration: wire.Registration, real: str) -> list[str]:
 
 
 def variables(registration: wire.Registration, runtime_dir: Path, token: str, report_path: str) -> dict[str, str]:
-    """The user's own environment variables, with the hook on, and the one that says that it is a capture."""
+    """The user's environment variables, with the hook enabled and the variable that makes the process a capture."""
     found = {name: value for name, value in registration.variables.items() if name != "PRECOMPILED"}
     if registration.kind == "run":
         found = python_path.with_hook(found)
@@ -235,4 +235,4 @@ def report_path(runtime_dir: Path) -> Path:
     return runtime_dir / "watch"
 
 
-assert len("watch") <= len(paths.SOCKET_NAME)  # so that its path fits as the daemon's socket's does, which was checked
+assert len("watch") <= len(paths.SOCKET_NAME)  # so the path is short enough if the socket's path is

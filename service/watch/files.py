@@ -1,4 +1,4 @@
-"""The truth about sources: content digests, read again only where stat says that something may have changed."""
+"""Content digests of source files. A file is read again only if stat shows a possible change."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-ABSENT = ""  # the digest of a file that is not there
-# A file that was saved this short before it was read may be saved again without a change that stat can show: the
+ABSENT = ""  # the digest of a missing file
+# If a file was saved less than this long before it was read, a further save may leave the same times, since the
 # kernel's file times are as coarse as its tick (git calls such entries "racily clean").
 RACY_S = 0.05
 CHUNK = 1 << 20
@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class _Known:
-    signature: tuple[int, ...] | None  # None: read it again in any case
+    signature: tuple[int, ...] | None  # None: always read the file again
     digest: str
 
 
@@ -28,7 +28,7 @@ class Files:
         self._known: dict[str, _Known] = {}
 
     def digest(self, path: str) -> str:
-        """SHA-256 of the contents now; ABSENT where no regular file can be read."""
+        """SHA-256 of the current contents; ABSENT if the file is missing or cannot be read."""
         try:
             signature = _signature(os.stat(path))
         except OSError:
@@ -46,23 +46,23 @@ class Files:
                 return ABSENT
             if _signature(status) == signature or digest == ABSENT:
                 break
-            signature = _signature(status)  # saved while it was read
+            signature = _signature(status)  # it was saved during the read
         racy = abs(time.time() - max(status.st_ctime, status.st_mtime)) < RACY_S
         self._known[path] = _Known(None if racy else signature, digest)
         return digest
 
     def changed(self, expected: Mapping[str, str]) -> list[str]:
-        """The paths whose contents are others than expected."""
+        """The paths whose digests differ from ``expected``."""
         return [path for path, digest in expected.items() if self.digest(path) != digest]
 
     def keep(self, paths: set[str]) -> None:
-        """Forget all others."""
+        """Forget the digests of all other paths."""
         for path in self._known.keys() - paths:
             del self._known[path]
 
 
 def saved_at(path: str) -> float:
-    """When a file was saved, seconds since the epoch; now, where its times cannot be told."""
+    """When a file was saved, in seconds since the epoch; the current time if stat fails or the time is implausible."""
     now = time.time()
     try:
         status = os.stat(path)
@@ -79,7 +79,7 @@ def _signature(status: os.stat_result) -> tuple[int, ...]:
 def _read(path: str) -> str:
     state = hashlib.sha256()
     try:
-        # Not a FIFO or a device, which would block.
+        # O_NONBLOCK: a FIFO or a device would block.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             while data := file.read(CHUNK):

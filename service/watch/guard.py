@@ -1,8 +1,8 @@
-"""Starts a capture's command and ends it with the watcher: ``python -I -S guard.py --fd N --nice M -- CMD...``.
+"""Runs a capture's command, and kills it if the watcher ends: ``python -I -S guard.py --fd N --nice M -- CMD...``.
 
-The guard leads the session and the group that the command runs in. When the pipe N ends (the watcher is gone, however
-it died), it kills the group; when the command ends, it leaves with the same status (128 + N for the signal N). It is a
-file by itself and imports nothing of ours: it is there before the command, and stays small (docs/decisions/0006).
+The guard leads the session and the process group of the command. When the pipe N ends, the watcher has ended, and the
+guard kills the group. When the command ends, the guard exits with its status (128 + N for the signal N). The file
+imports nothing of this project, so that it starts fast and stays small (docs/decisions/0006).
 """
 
 import os
@@ -17,11 +17,12 @@ def main(argv: list[str]) -> None:
     fd, command = int(options["--fd"]), argv[at + 1 :]
     for path, value in (("/proc/self/autogroup", options["--nice"]), ("/proc/self/oom_score_adj", "800")):
         try:
-            # A niceness alone counts only within a session (sched(7)). When memory is short, a capture goes first.
+            # A niceness acts only within its session (sched(7)), so the autogroup is set as well. The second file makes
+            # the kernel kill a capture first when memory is short.
             with open(path, "w") as file:
                 file.write(value)
         except OSError:
-            pass  # no autogroups, or a container that may not: the niceness is left
+            pass  # no autogroups, or a container forbids it: only the niceness below applies
     os.nice(int(options["--nice"]))
     child = os.fork()
     if child == 0:
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> None:
             os._exit(127)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(null, standard)  # the output ends when the command ends, not with us
+        os.dup2(null, standard)  # so that the output pipe ends with the command and not with the guard
     signal.signal(signal.SIGCHLD, lambda *_: None)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

@@ -1,8 +1,8 @@
-"""When to look at the sources: inotify, through watchdog, on their directories; polling where there is none.
+"""Reports that a source may have changed: inotify (through watchdog) on the sources' directories, otherwise polling.
 
-An event is a hint only: files.py finds what has changed. Directories are observed, not files: an editor that saves by
-rename leaves an inotify watch on the old file behind. Events can be lost (a full queue, a directory that is replaced),
-so the watcher looks without them as well: every SWEEP_S, or POLL_S where events are known to be missing.
+An event is only a hint: files.py finds the changed files. Directories are observed because an editor that saves by
+rename leaves an inotify watch on the old file. Events can be lost (a full queue, a replaced directory), so the watcher
+also checks without them: every SWEEP_S, or every POLL_S if events are known to be missing.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ log = logging.getLogger("precompiled.watch")
 
 SWEEP_S = 1.0
 POLL_S = 0.5
-RETRY_S = 10.0  # between two tries to have inotify back
+RETRY_S = 10.0  # between two attempts to get inotify back
 
 
 class Hints:
-    """``on_hint`` is called in watchdog's threads, when an observed path may have changed."""
+    """Calls ``on_hint``, in a thread of watchdog's, when an observed path may have changed."""
 
     def __init__(self, on_hint: Callable[[], None]) -> None:
         self._on_hint = on_hint
         self._observer: Any = None
         self._observed: dict[str, tuple[tuple[int, int], Any]] = {}  # directory -> its inode, watchdog's watch
         self._paths: frozenset[str] = frozenset()
-        self._gone: set[str] = set()  # directories that were deleted or moved; their inodes may be used again
+        self._gone: set[str] = set()  # deleted or moved directories; a new one may get the same inode
         self._retry_at = 0.0
-        self.problem = ""  # why files are polled; "": events come
+        self.problem = ""  # why files are polled; "": events arrive
         _Overflow(self._on_hint).install()
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two looks without a hint."""
+        """Seconds between two checks without a hint."""
         return POLL_S if self.problem else SWEEP_S
 
     def observe(self, paths: set[str], now: float) -> None:
-        """Hint at changes of these files from now on. Called at every look: a directory may have been replaced."""
+        """Report changes of these files from now on. Call it at every check: a directory may have been replaced."""
         self._paths = frozenset(paths)
         wanted = {}
         problem = ""
@@ -52,7 +52,7 @@ class Hints:
             try:
                 status = os.stat(directory)
             except OSError:
-                continue  # it is gone: until it is back, only looks find changes in it
+                continue  # it does not exist: until it is back, only the regular checks find changes in it
             if filesystems.is_shared(directory):
                 problem = f"{directory} is on a network file system"
                 continue
@@ -94,7 +94,7 @@ class Hints:
                     f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
                     "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
                 )
-            except Exception as error:  # of watchdog's own state: the looks go on without events
+            except Exception as error:  # an error in watchdog: the regular checks go on without events
                 log.exception("no watch on %s", directory)
                 return f"watchdog does not watch {directory} ({error}): files are looked at every {POLL_S} s"
         return ""
@@ -103,12 +103,12 @@ class Hints:
         try:
             self._observer.unschedule(watch)
         except (KeyError, OSError):
-            pass  # the inotify watch has ended with its directory
+            pass  # the inotify watch ended with its directory
 
     def _saw(self, event: FileSystemEvent) -> None:
-        """Take an event, in a thread of watchdog's."""
+        """Handle an event, in a thread of watchdog's."""
         if event.event_type in ("opened", "closed_no_write"):
-            return  # our own reading of a file gives such events, too
+            return  # our own reads cause such events
         if event.is_directory and event.event_type in ("deleted", "moved"):
             self._gone = {*self._gone, str(event.src_path)}
         if event.is_directory or str(event.src_path) in self._paths or str(event.dest_path or "") in self._paths:
@@ -119,7 +119,7 @@ def _started() -> Any:
     observer = Observer()
     try:
         observer.start()
-    except RuntimeError:  # no thread can be had: what watchdog 7 has opened by now would stay, at each try
+    except RuntimeError:  # no thread can be started: without stop(), watchdog 7 would leak descriptors at each attempt
         observer.stop()
         raise
     return observer
@@ -134,7 +134,7 @@ class _Handler(FileSystemEventHandler):
 
 
 class _Overflow(logging.Handler):
-    """Hints when the kernel's queue was full, which watchdog (7) only logs (watchdog#654)."""
+    """Calls ``on_hint`` when the kernel's event queue has overflowed, which watchdog 7 only logs (watchdog#654)."""
 
     def __init__(self, on_hint: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""When to capture: a pure state machine of one watch. Edits, ends and the time go in, what to do comes out.
+"""Decides when a watch captures: a pure state machine over edits, ends of captures, and the time.
 
 ::
 
@@ -8,28 +8,28 @@
                           │  └─ unneeded ─► (at rest)     │
                           └───────────────────────────────┘
 
-A capture is killed by an edit, since what it finds is obsolete; but not for ever: somebody whose editor saves every
-second would never see one end, so after ``MAX_KILLS`` in a row one is let through, and the next begins after it.
+An edit kills the running capture, since its results are obsolete. After ``MAX_KILLS`` kills in a row, the next capture
+runs to its end: otherwise a user whose editor saves every second would never see a result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEBOUNCE_S = 0.15  # after the last edit: editors write, rename and write again
+DEBOUNCE_S = 0.15  # after the last edit, since editors write, rename and write again
 MAX_KILLS = 5
 
 
 @dataclass
 class Plan:
-    """``due``: when the next capture begins, in the caller's clock; None: not before an edit."""
+    """The state of one watch. ``due``: when the next capture begins, in the caller's clock; None: after an edit."""
 
     due: float | None = None
     capturing: bool = False
-    kills: int = 0  # captures in a row that an edit has ended
+    kills: int = 0  # captures in a row that an edit has killed
 
     def edited(self, now: float) -> bool:
-        """A source has other contents. Returns whether the capture under way is to be killed."""
+        """A source has changed. Returns whether to kill the running capture."""
         self.due = now + DEBOUNCE_S
         if self.capturing and self.kills < MAX_KILLS:
             self.capturing = False
@@ -38,7 +38,7 @@ class Plan:
         return False
 
     def begin(self, now: float) -> None:
-        """Capture as soon as possible, without an edit."""
+        """Make a capture due now, without an edit."""
         self.due = now
 
     def is_due(self, now: float) -> bool:
@@ -48,11 +48,11 @@ class Plan:
         self.due, self.capturing = None, True
 
     def unneeded(self) -> None:
-        """It was due, but what the sources say now is captured already."""
+        """Drop the due capture: the sources are back to a state that was captured already."""
         self.due, self.kills = None, 0
 
     def ended(self) -> None:
-        """The capture has come to its own end, well or not."""
+        """The capture has ended by itself, with or without an error."""
         self.capturing, self.kills = False, 0
 
     def next_wake(self, now: float) -> float | None:

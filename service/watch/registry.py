@@ -1,7 +1,7 @@
-"""Watches on disk, for the next daemon: one file for each, ``<cache_dir>/watch/<id>.json``, replaced by a rename.
+"""Stores watches on disk for the next daemon: one file per watch, ``<cache_dir>/watch/<id>.json``, replaced by rename.
 
-A file holds the registration, with all its environment variables, and what the last good capture found. Its command is
-run: so it is read only where no other user can write to the file or its directory (precompiled/store/trust.py).
+A file holds the registration, with all its environment variables, and the last good capture's results. The daemon runs
+its command, so it reads the file only if no other user can write to it or its directory (precompiled/store/trust.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASIDE = ".set-aside"
 
 
 class Good(msgspec.Struct):
-    """The last capture that went well. ``sources``: path -> digest; ``complete``: all of its graphs were ready."""
+    """The last successful capture. ``sources``: path -> digest; ``complete``: no graph was compiling any more."""
 
     sources: dict[str, str]
     graphs: list[wire.WatchedGraph]
@@ -46,13 +46,13 @@ class Record(msgspec.Struct):
 
 
 def identify(registration: wire.Registration) -> str:
-    """The id of a registration: the same for the same watch, registered again."""
+    """The id of a registration. Registering the same watch again gives the same id."""
     named = [registration.kind, registration.executable, registration.directory, *registration.command]
     return hashlib.sha256("\0".join(named).encode()).hexdigest()[:8]
 
 
 def problem_of(registration: wire.Registration) -> str:
-    """Why no capture can begin with a registration; "" where one can. What files say is not looked at."""
+    """Why a registration cannot be captured; "" if it can. Reads no files."""
     texts = [*registration.command, *registration.files, *registration.variables, *registration.variables.values()]
     if not registration.command or not all(registration.command[:1]):
         return "the command is empty"
@@ -74,7 +74,7 @@ def problem_of(registration: wire.Registration) -> str:
 
 
 def any_registered(cache_dir: Path) -> bool:
-    """Whether there is a watch to load."""
+    """Whether any watch is stored."""
     try:
         return any(name.endswith(".json") for name in os.listdir(cache_dir / DIRECTORY))
     except OSError:
@@ -86,8 +86,9 @@ class Registry:
         self._root = cache_dir / DIRECTORY
 
     def load(self) -> Iterator[tuple[str, Record]]:
-        """All watches that can be read and trusted; the others are named in the log, and left where they are. One that
-        no capture can begin with is set aside.
+        """All watches that can be read and trusted. The others are logged, and their files stay in place.
+
+        A watch that cannot be captured (``problem_of``) is set aside.
         """
         try:
             names = sorted(name for name in os.listdir(self._root) if name.endswith(".json"))
@@ -110,7 +111,7 @@ class Registry:
             yield identify(record.registration), record
 
     def set_aside(self, id: str, why: str) -> None:
-        """Rename a watch's file, so that no later start meets it again."""
+        """Rename a watch's file, so that no later start loads it."""
         path = self._root / f"{id}.json"
         log.error("the watch in %s is set aside as %s%s: %s", path, path.name, ASIDE, why)
         try:

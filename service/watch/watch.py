@@ -21,7 +21,7 @@ from precompiled.store.artifacts import Store
 
 log = logging.getLogger("precompiled.watch")
 
-MAX_VERIFICATIONS = 2  # captures after one that submitted graphs with symbolic sizes
+MAX_VERIFICATIONS = 2  # repeated captures after one whose graphs have symbolic sizes
 GRAPHS_SHOWN = 100
 REASON_CHARS = 2000
 ENDED_BADLY = ("failed", "quarantined", "dropped")
@@ -29,14 +29,14 @@ ENDED_BADLY = ("failed", "quarantined", "dropped")
 
 @dataclass
 class CaptureResult:
-    """What the last good capture found."""
+    """The results of the last successful capture."""
 
     sources: dict[str, str]
     graphs: dict[str, CapturedGraph]  # by id
     fake: bool = False
     note: str = ""
     complete: bool = False
-    packages: int = 0  # functions whose packages the capture has written
+    packages: int = 0  # number of functions whose packages the capture has written
 
     def keys(self) -> set[str]:
         return {graph.key for graph in self.graphs.values()}
@@ -60,17 +60,17 @@ class RunningWatch:
     plan: Plan = field(default_factory=Plan)
     capture: Capture | None = None
     good: CaptureResult | None = None
-    error: str = ""  # of the last capture, if it went wrong
+    error: str = ""  # of the last capture, if it failed
     edited: str = ""
     edited_at: float = 0.0
     ready_s: float = 0.0
     capture_s: float = 0.0
     captures: int = 0
     real: str = ""  # why the last capture needed real tensors
-    _expected: dict[str, str] = field(default_factory=dict)  # path of a source -> digest, as known
+    _expected: dict[str, str] = field(default_factory=dict)  # path of a source -> last known digest
     _awaited: dict[str, str] = field(default_factory=dict)  # id of a submit -> key, until its job has ended
     _verifications: int = 0
-    _written: set[str] = field(default_factory=set)  # files that its own captures write: they are no sources
+    _written: set[str] = field(default_factory=set)  # files that its own captures write, so not sources
 
     # ------------------------------------------------ sources
 
@@ -86,7 +86,7 @@ class RunningWatch:
         """Files that the registration names: its ``files``, and the arguments of a run that are files."""
         found = list(self.registration.files)
         if self.registration.kind == "run":
-            # Not the command itself: graphs of another interpreter have other keys.
+            # Without command[0]: a new interpreter would change the keys of all graphs anyway.
             for argument in self.registration.command[1:]:
                 for text in (argument, argument.partition("=")[2]):
                     path = os.path.normpath(os.path.join(self.registration.directory, text))
@@ -95,7 +95,7 @@ class RunningWatch:
         return [path for path in found if path not in self._written]
 
     def restore(self, record: Record, is_there: Callable[[str], bool]) -> None:
-        """After a restart: take the last good capture, where no source has changed and every artifact is there."""
+        """After a restart, reuse the last good capture. Capture again if a source changed or an artifact is missing."""
         good = record.good
         if good is None:
             self.plan.begin(time.monotonic())
@@ -116,12 +116,12 @@ class RunningWatch:
             self.plan.begin(time.monotonic())
 
     def look(self, now: float) -> bool:
-        """Compare the sources with the digests that are known; whether one has changed."""
+        """Compare the sources with their last known digests; whether one has changed."""
         changed = self.tools.files.changed(self._expected)
         if not changed:
             return False
         self._note_edit(changed)
-        # Known from here on: the next difference is the next edit.
+        # The new digests are known from now on, so the next difference is the next edit.
         self._expected.update({path: self.tools.files.digest(path) for path in changed})
         if self.plan.edited(now):
             log.info("watch %s: %s was saved again, its capture is ended", self.id, self.edited)
@@ -135,11 +135,11 @@ class RunningWatch:
     # ------------------------------------------------ captures
 
     def tick(self, now: float) -> bool:
-        """Begin a capture where one is due; whether the status has changed."""
+        """Begin a capture if one is due; whether the status has changed."""
         if not self.plan.is_due(now):
             return False
         if self.good is not None and self.good.complete and not self.tools.files.changed(self.good.sources):
-            # A source was changed and changed back (a checkout, for instance): the last good capture holds.
+            # A source was changed and changed back (by a checkout, for example): the last good capture is valid.
             self.plan.unneeded()
             self._expected = dict(self.good.sources)
             self.error = ""
@@ -162,7 +162,7 @@ class RunningWatch:
         log.info("watch %s: capture %d begins (%s)", self.id, self.captures, self.edited or "first")
 
     def check(self, now: float) -> bool:
-        """End the capture under way where that is due; whether it has ended."""
+        """Check the running capture, and handle its end; whether it has ended."""
         if self.capture is None:
             return False
         end = self.capture.check(now)
@@ -176,7 +176,7 @@ class RunningWatch:
         else:
             self._went_well(capture, end)
         self.tools.save(self)
-        self.look(now)  # a source may have been saved since the capture has read it
+        self.look(now)  # a source may have been saved after the capture read it
         return True
 
     def _drop_capture(self) -> Capture:
@@ -184,12 +184,12 @@ class RunningWatch:
         assert capture is not None
         self.capture = None
         capture.close()
-        # Its submits are kept, to be cancelled when the next good capture does not want them.
+        # Remember its submits: the next good capture cancels those that it does not need.
         self._awaited.update({g.id: g.key for g in capture.graphs.values() if g.state == "compiling"})
         return capture
 
     def told(self, message: Mapping[str, Any]) -> None:
-        """Take a report of the capture under way."""
+        """Handle a report of the running capture."""
         assert self.capture is not None
         self.capture.told(message)
         for path in self.capture.written - self._written:
@@ -218,7 +218,7 @@ class RunningWatch:
         sources.update(self._digests(capture))
         self.good = CaptureResult(sources, capture.graphs, end.fake, end.note, packages=len(capture.packages))
         self._expected = dict(sources)
-        # Submits of earlier captures alone: what of theirs is still wanted, this capture has submitted as well.
+        # Only submits of earlier captures: this capture has submitted every graph that is still needed.
         obsolete = [id for id in self._awaited if id not in capture.graphs]
         if obsolete:
             self.tools.cancel(obsolete)
@@ -229,8 +229,9 @@ class RunningWatch:
     # ------------------------------------------------ jobs
 
     def job_ended(self, ids: Collection[str], state: str, why: str) -> bool:
-        """Take a job's end, as the daemon tells it; whether a graph of this watch waited for it. By the submits: a job
-        of the same key may be another store's.
+        """Handle the end of a job, which the daemon reports; whether a graph of this watch waited for it.
+
+        Graphs are found by the ids of submits, since a job of the same key may belong to another store.
         """
         graphs = [graph for graph in self._open_graphs() if graph.id in ids]
         for graph in graphs:
@@ -243,17 +244,20 @@ class RunningWatch:
         return bool(graphs)
 
     def _told(self, key: str, code: str) -> str:
-        """A failed job's code, and the worker's error, from the store: who edits a model is not to look for a log."""
+        """A failed job's code with the worker's error from the store, so that the user need not search the log."""
         try:
             failure = Store(Path(self.registration.store)).failure(key)
         except PrecompiledError:
-            failure = None  # the code is known all the same
+            failure = None  # show only the code
         if failure is None or failure.reason != code:
             return code
         return f"{code}: {failure.message.strip()}"[:REASON_CHARS]
 
     def look_in(self, names: Callable[[str], set[str]]) -> bool:
-        """Look for artifacts, should the daemon's message be lost; ``names``: gives the names in the store of a key."""
+        """Look for artifacts in the store, in case the daemon's message was lost.
+
+        ``names(key)``: the names of the key's files in the store.
+        """
         found = []
         for graph in self._open_graphs():
             slots = {name.rpartition(".")[2] for name in names(graph.key)} - {str(slot) for slot in graph.slots}
@@ -273,7 +277,7 @@ class RunningWatch:
         return [graph for graph in held if graph.state == "compiling"]
 
     def _settle(self) -> None:
-        """Where no graph is compiling any more: be ready, or capture again to try the guards of new variants."""
+        """If no graph is compiling: become ready, or capture again to check the guards of new variants."""
         good = self.good
         if good is None or good.complete or any(graph.state == "compiling" for graph in good.graphs.values()):
             return
@@ -281,8 +285,8 @@ class RunningWatch:
         if any(graph.dynamic and graph.state == "ready" for graph in good.graphs.values()) and (
             self._verifications < MAX_VERIFICATIONS
         ):
-            # A compile adds guards on the sizes of its graph; a call that fails them asks for another variant, or is
-            # traced anew. Only another capture shows whether a call of the next run does.
+            # A compile adds guards on the sizes of its graph. A call that fails them requests another variant or is
+            # retraced. Only another capture shows whether that happens in the next run.
             self._verifications += 1
             self.plan.begin(time.monotonic())
             return
@@ -340,7 +344,7 @@ class RunningWatch:
 
 
 def store_names(artifacts: Path) -> Callable[[str], set[str]]:
-    """Gives the names in a store's directory that are of a key; the directory is read once, at the first call."""
+    """A function that lists a key's file names in ``artifacts``. It reads the directory once, at its first call."""
     names: Mapping[str, Any] | None = None
 
     def of(key: str) -> set[str]:

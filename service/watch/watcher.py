@@ -1,4 +1,4 @@
-"""The watcher's loop over requests of the daemon, hints and reports of captures: one thread, which never blocks."""
+"""The watcher's loop: handles the daemon's requests, file hints and captures' reports. One thread, never blocks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from precompiled.core.errors import PrecompiledError, WireError
 log = logging.getLogger("precompiled.watch")
 
 DATAGRAM_BYTES = 1 << 18
-CHECK_S = 0.1  # between two looks at captures under way
-STORE_S = 1.0  # between two looks at the store while compiles are awaited
+CHECK_S = 0.1  # between two checks of running captures
+STORE_S = 1.0  # between two checks of the store while compiles are awaited
 TELL_S = 0.05  # between two reports to the daemon
-HINT_S = 0.02  # after a hint: a burst of events is one look
-IDLE_S = 60.0  # between two looks without any watch
-CAPTURES = 2  # at the same time
+HINT_S = 0.02  # between a hint and the check, so that a burst of events causes one check
+IDLE_S = 60.0  # between two checks if there is no watch
+CAPTURES = 2  # that run at the same time
 
 
 class Watcher:
@@ -63,11 +63,11 @@ class Watcher:
         for fd in (self._reading, self._writing):
             os.set_blocking(fd, False)
         for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the daemon's terminal is not ours
+            signal.signal(number, signal.SIG_IGN)  # signals of the daemon's terminal are for the daemon
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         path = capturing.report_path(self._runtime_dir)
-        path.unlink(missing_ok=True)  # of a watcher that has died: a daemon has one at a time
+        path.unlink(missing_ok=True)  # left by a watcher that died: a daemon has one at a time
         self._reports.bind(str(path))
         self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         for id, record in self._registry.load():
@@ -83,7 +83,7 @@ class Watcher:
             self._round()
 
     def close(self) -> None:
-        """End the captures. Their jobs go on; the next watcher captures again what was not ready."""
+        """End the captures. Their jobs go on; the next watcher recaptures the watches that were not complete."""
         for watch in self._watches.values():
             watch.close(cancel=False)
         self._hints.close()
@@ -99,7 +99,7 @@ class Watcher:
         try:
             os.write(self._writing, b"h")
         except BlockingIOError:
-            pass  # the pipe is full: the loop wakes all the same
+            pass  # the pipe is full, so the loop wakes anyway
 
     # ------------------------------------------------ the loop
 
@@ -131,7 +131,7 @@ class Watcher:
         for watch in list(self._watches.values()):
             with self._guarding(watch):
                 if watch.check(now):
-                    self._changed, self._look_at = True, 0.0  # its capture has told which files are sources
+                    self._changed, self._look_at = True, 0.0  # its capture has reported the sources
                 if len(list(self._captures())) < CAPTURES:
                     self._changed |= watch.tick(now)
         if now >= self._store_at:
@@ -154,10 +154,10 @@ class Watcher:
 
     @contextmanager
     def _guarding(self, watch: RunningWatch) -> Iterator[None]:
-        """Set a watch aside that raises what nothing else catches: the others go on, and no restart meets it again."""
+        """If a watch raises, set it aside: the others go on, and no later start loads it."""
         try:
             yield
-        except Exception as error:  # an error of ours, or input that nothing has checked
+        except Exception as error:  # a bug of ours, or unchecked input
             log.exception("watch %s", watch.id)
             text = f"the watch {watch.id} ({watch.name[:100]!r}) is set aside: {type(error).__name__}: {error}"
             self._watches.pop(watch.id, None)
@@ -181,7 +181,7 @@ class Watcher:
             self._look_at = min(self._look_at, time.monotonic() + HINT_S)
 
     def _look(self, now: float) -> None:
-        """Have every watch compare its sources with the digests that it knows."""
+        """Make every watch compare its sources with their last known digests."""
         for watch in list(self._watches.values()):
             with self._guarding(watch):
                 self._changed |= watch.look(now)
@@ -218,7 +218,7 @@ class Watcher:
                 log.warning("a report that is none: %r", data[:100])
                 continue
             for watch in self._watches.values():
-                if watch.capture is not None and watch.capture.token == token:  # an ended capture may have left some
+                if watch.capture is not None and watch.capture.token == token:  # an ended capture may have left reports
                     watch.told(message)
                     self._changed = True
 
@@ -245,7 +245,7 @@ class Watcher:
             match message:
                 case wire.Ask(number, request):
                     answer = self._answer(request)
-                    # First: who is answered asks at once how the watches are, and an older state would be another's.
+                    # Report first: after the answer, the peer requests the watches, and must not get an older state.
                     self._tell_at = 0.0
                     self._tell(time.monotonic())
                     self._channel.send(wire.Answer(number, answer))
