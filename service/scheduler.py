@@ -8,7 +8,7 @@ A job::
       |           displace--|                                 (displace: another user's job takes its place)
       |                     '--quarantine---> quarantined     (it killed two workers, or timed out)
       '--refuse--> failed                                     (no worker starts for its seat)
-    queued, running --cancel--> dropped                       (by `precompiled cancel`, or a watch's sources changed)
+    queued, running --cancel--> dropped                       (by a user, or the sources of a watch changed)
     queued --displace--> dropped                              (the queue is full, and another user holds less)
     queued, running --shut-down--> dropped
 

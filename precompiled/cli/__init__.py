@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The entry point: never returns, exits 0 (done), 1 (it failed) or 2 (wrong use)."""
+    """The entry point. Exits with 0 (success), 1 (failure) or 2 (wrong use); never returns."""
     from precompiled.cli.app import cli
 
     cli.main(prog_name="precompiled")

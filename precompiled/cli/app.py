@@ -1,4 +1,4 @@
-"""The groups of commands: load a command's module when it is called, and turn errors into exit statuses."""
+"""Command groups: load a command's module when the command is called, and turn errors into exit statuses."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from precompiled.core.errors import ConfigError, PrecompiledError
 from precompiled.version import VERSION
 
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
-# The options of every command: help shows them last.
+# The options of every command; the help shows them last.
 _COMMON = ("--json", "--cache-dir", "--runtime-dir", "--set", "--help")
-_RANGE = re.compile(r"\s*\[x>=?[\d.]+\]|; x>=?[\d.]+")  # what click shows of a number's range
+_RANGE = re.compile(r"\s*\[x>=?[\d.]+\]|; x>=?[\d.]+")  # how click shows a number's range
 
 
 class Group(click.Group):
-    """A group of tree.py. Loads commands lazily: `precompiled run` starts programs, so it must not import tables."""
+    """A group of tree.py. Loads commands lazily, so that `precompiled run` starts programs without delay."""
 
     def __init__(self, name: str, **extra: Any) -> None:
         super().__init__(name.rpartition(" ")[2], help=tree.GROUPS.get(name), **extra)
@@ -84,14 +84,14 @@ class Group(click.Group):
         formatter.write(f"\n`{ctx.command_path} COMMAND --help` shows options and examples.\n")
 
     def summary(self, ctx: click.Context, name: str) -> str:
-        """The first sentence of a command's help, whole."""
+        """The first sentence of a command's help, not shortened."""
         command = self.get_command(ctx, name)
         assert command is not None
         return command.get_short_help_str(limit=1000)
 
 
 class Cli(Group):
-    """The program: sections of commands, and the names that commands had before."""
+    """The top group: shows commands in sections, and accepts their old names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         old, args = tree.renamed(args)
@@ -102,7 +102,7 @@ class Cli(Group):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # As dense as this: all of it is to fit a screen of 24 lines.
+        # Dense, so that it fits a screen of 24 lines.
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]     (each COMMAND has --help)")
         formatter.write(f"\n{self.help}\n\n")
         for title, names in tree.SECTIONS.items():
@@ -125,7 +125,8 @@ class Cli(Group):
             click.echo("Interrupted.", err=True)
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The reader of a pipe has ended (`| head`). Python would report it again when it flushes stdout at its end.
+            # The pipe's reader has ended (`| head`). Without dup2, Python would report it again when it flushes stdout
+            # at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
 
@@ -145,7 +146,7 @@ Body = Callable[..., int | None]
 
 
 class Command(click.Command):
-    """Its help has examples, and its own options before those that every command has."""
+    """A command whose help has examples, and shows its own options before the common ones."""
 
     def __init__(self, *rest: Any, examples: Sequence[str] = (), **extra: Any) -> None:
         super().__init__(*rest, **extra)
@@ -168,17 +169,18 @@ class Command(click.Command):
 
 
 def is_common(parameter: click.Parameter) -> bool:
-    """Whether every command has an option."""
+    """Whether an option belongs to every command."""
     return any(option in _COMMON for option in parameter.opts)
 
 
 def command(
     name: str, *, overrides: bool = False, raises: bool = True, cls: type[Command] = Command, **extra: Any
 ) -> Callable[[Body], Command]:
-    """A command that takes `--json` and the directories, and is called with an Output and the Settings first.
+    """Decorator for a command with `--json`, `--cache-dir` and `--runtime-dir`.
 
-    `overrides`: it also takes `--set NAME=VALUE` for every other setting. `raises`: or a file or variable that cannot
-    be used is reported, and ignored. The function returns its exit status, or None for 0.
+    The function gets an Output and the Settings first, and returns its exit status, or None for 0. `overrides`: also
+    accept `--set NAME=VALUE`. `raises`: raise ConfigError for an invalid configuration file or variable; if false,
+    print the error and use the defaults.
     """
 
     def decorate(function: Body) -> Command:
@@ -210,13 +212,13 @@ def _load_settings(flags: dict[str, str | None], *, raises: bool) -> config.Sett
         return config.load(flags)
     except ConfigError as error:
         try:
-            config.load()  # raises where a variable or a file is wrong: a failure
+            config.load()  # raises if a variable or a file is wrong
         except ConfigError:
             if raises:
                 raise
             click.echo(f"precompiled: {error}", err=True)
             return config.Settings(origins=dict.fromkeys(config.NAMES, "default"))
-        raise click.UsageError(str(error)) from error  # a wrong flag is wrong use
+        raise click.UsageError(str(error)) from error  # only a flag is wrong
 
 
 def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
@@ -230,7 +232,7 @@ def _parse_sets(sets: Sequence[str]) -> dict[str, str]:
 
 
 def setting_name(text: str) -> str:
-    """The setting of this name, or of this variable's: PRECOMPILED_MODE is `mode`. Raises UsageError."""
+    """A setting's name, from its name or its variable (PRECOMPILED_MODE is `mode`). Raises UsageError if unknown."""
     from difflib import get_close_matches
 
     name = text.lower().removeprefix(config.ENV_PREFIX.lower())
@@ -247,6 +249,6 @@ def _fail(arguments: Sequence[str], code: str, message: str, action: str, status
 
 
 def _asks_for_json(arguments: Sequence[str]) -> bool:
-    """Whether `--json` is given before `--`: arguments behind it belong to the command that `run` starts."""
+    """Whether `--json` is given before `--`. Arguments after `--` belong to the command that `run` starts."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in ours

@@ -1,4 +1,4 @@
-"""bake: run a command once, and save what it compiled as a base store for images and shared directories."""
+"""bake: run a command once, and save its compiled graphs as a base store for images and shared directories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from precompiled.store import baking
 from precompiled.store.artifacts import Store
 
 LOOK_S = 0.1
-GRACE_S = 10.0  # for the other processes of the command, after the first has done its steps; and to end after SIGTERM
+GRACE_S = 10.0  # for the other processes after the first has done its steps; also between SIGTERM and SIGKILL
 STOP_S = 30.0
 
 
@@ -58,7 +58,8 @@ def bake_command(
         raise click.UsageError("Give a command after `--`: `precompiled bake -o DIR -- python train.py`")
     place = output.absolute()
     baking.check_target(place)
-    # Beside the target: the same disk, which maps native code where /tmp may not. The socket's path must be short.
+    # The store is made beside the target: native code can be mapped there, while /tmp may be noexec. The runtime
+    # directory is in /tmp, since a socket's path must be short.
     try:
         runtime = Path(tempfile.mkdtemp(prefix="precompiled-"))
     except OSError as error:
@@ -138,10 +139,14 @@ def _bake(
 
 
 def _run(cmd: Sequence[str], variables: dict[str, str], told: Path, timeout: float, as_json: bool) -> str:
-    """Run the command to its end, its steps' or its time's: which of them it was. Raises PrecompiledError."""
+    """Run the command until it ends, its steps are done, or its time is over.
+
+    Returns which of them ended it: "itself", "steps" or "timeout". Raises PrecompiledError if the command cannot be run
+    or fails.
+    """
     began = time.monotonic()
     try:
-        # Its output is not ours: stdout may be the document's.
+        # With --json, stdout is for the JSON document.
         process = subprocess.Popen(list(cmd), env=variables, stdout=2 if as_json else None, start_new_session=True)
     except OSError as error:
         raise PrecompiledError(
@@ -178,7 +183,7 @@ def _run(cmd: Sequence[str], variables: dict[str, str], told: Path, timeout: flo
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command, with all of its session; its own end may be the way out of a `with`."""
+    """End the command and its session: SIGTERM first, so that its `with` blocks can clean up, then SIGKILL."""
     for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""The form of a check's answer, shared by all `checks_*` modules of `precompiled doctor`."""
+"""The result of a check, shared by all `checks_*` modules of `precompiled doctor`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. Field names are public: `precompiled doctor --json`."""
+    """The result of one check. The field names are public: `precompiled doctor --json` prints them."""
 
     check: str
-    state: Literal["ok", "warn", "fail"]  # fail: graphs are not served; warn: served, but worse or not everywhere
+    state: Literal["ok", "warn", "fail"]  # fail: graphs are not served; warn: served, but slower or only in part
     message: str
     action: str = ""
 
 
 def ask_program(arguments: Sequence[str]) -> tuple[int, str]:
-    """Exit status and output of a small program; 127 when it is not there, 124 when it does not answer."""
+    """Exit status and output of a program. The status is 127 if it does not exist, 124 after TIMEOUT_S."""
     try:
         done = subprocess.run(
             list(arguments), capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,

@@ -1,4 +1,4 @@
-"""Can the daemon be reached, or started, and is it of our version?"""
+"""doctor's checks of the daemon: can it be reached or started, and has it this package's version?"""
 
 from __future__ import annotations
 
@@ -74,8 +74,11 @@ def existing_parent(path: Path) -> Path:
 
 
 def why_not_made(path: Path) -> str:
-    """Why the directory `path` cannot be made, or "". Tried, with another name: modes say nothing of a read-only file
-    system, of /proc, or of root."""
+    """Why the directory `path` cannot be created, or "".
+
+    Creates a directory of another name beside it, since modes do not show a read-only file system or /proc, and do not
+    apply to root.
+    """
     parent = existing_parent(path)
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".precompiled-doctor-", dir=parent))
@@ -103,7 +106,7 @@ def _daemon(settings: Settings, socket: Path, can_start: bool) -> Iterator[Check
 
 
 def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool) -> Check:
-    """Nobody answers: which is well where a daemon starts on demand, and not where a daemon is there but refuses."""
+    """The check's result if no daemon answers: ok if one starts on demand, a failure if one runs but refuses."""
     if error.code == "protocol-version":
         return Check("version", "fail", error.message, error.action or "`precompiled daemon restart`")
     if error.code != "no-daemon":
@@ -122,7 +125,7 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
 
 
 def version(reply: StatusReply) -> Check:
-    """Whether the daemon is of this package's version."""
+    """Whether the daemon has this package's version."""
     if reply.version == VERSION:
         return Check("version", "ok", f"the daemon and this package are {VERSION}")
     return Check(
@@ -132,7 +135,7 @@ def version(reply: StatusReply) -> Check:
 
 
 def systemd_unit() -> Check:
-    """Whether there is a unit, and how it is."""
+    """Whether the systemd unit is installed, and its state."""
     if not Path("/run/systemd/system").is_dir():
         return Check("systemd", "ok", "does not run here; daemons start on demand")
     status, state = ask_program(["systemctl", "is-active", UNIT])

@@ -1,4 +1,4 @@
-"""Does somebody compile on the farm, and what comes back?"""
+"""doctor's check of the farm: does a node compile, and were jobs refused or failed?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(settings: Settings) -> Iterator[Check]:
         return
     wrong = {**state["refused"], **state["failed"]}
     code = state["code"] or next(iter(wrong), "")
-    if code or state["state"] != "ok":  # a cluster that does not answer is waited for, here for half a minute
+    if code or state["state"] != "ok":  # farm.asked has waited for the cluster's answer
         yield Check("farm", "warn", farm.line(state), f"`precompiled explain {code or 'farm-unusable'}`")
     else:
         yield Check("farm", "ok", farm.line(state))

@@ -1,4 +1,4 @@
-"""Is torch.compile routed to precompiled in the processes that the user will start?"""
+"""doctor's checks of the hook: is torch.compile routed to precompiled in the user's next processes?"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from precompiled.core.config import ENV_PREFIX, NAMES, Settings
 from precompiled.torch_internals import NEWEST, OLDEST, supported
 from precompiled.version import ON, SWITCH, switched_off
 
-# Variables that begin as a setting's does, and are none: what processes of ours tell each other, a recipe of
-# examples/deploy, and what this project's own tests and benchmarks read.
+# Names after PRECOMPILED_ that are not settings: internal variables, a recipe of examples/deploy, and variables of this
+# project's tests and benchmarks.
 NO_SETTINGS = (
     "BAKING", "CAPTURE", "TARGET", "TIMELINE", "SHARED", "LOCAL",
     "STARTS", "SYSTEMD_TESTS", "SYSTEMD_TEST_VENV", "TEST_SEEDS", "TEST_VENVS", "TEST_VENV_CACHE", "TORCH_TESTS",
@@ -63,7 +63,7 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
 
 
 def known(variables: Mapping[str, str]) -> Check:
-    """Whether each variable that begins as ours do is one: a misspelt one would change nothing, and say nothing."""
+    """Whether each variable that begins with PRECOMPILED_ is a setting: a misspelt one would be ignored silently."""
     settings = [name.upper() for name in NAMES]
     ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
     unknown = [name for name in ours if name not in settings and name not in NO_SETTINGS]
@@ -94,7 +94,7 @@ def pth_file(paths: list[Path]) -> Check:
 
 
 def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
-    """Whether a program that is started in this shell, without `precompiled run`, has the hook."""
+    """Whether a program started in this shell without `precompiled run` has the hook."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         return Check("hook", "ok", f"a fresh {sys.executable} has the hook")
     if switched_off(variables):
@@ -127,7 +127,7 @@ def below_run(found: probe.Probe) -> Check:
 
 
 def torch_version(version: str | None) -> Check:
-    """Whether this interpreter's torch is a supported one."""
+    """Whether this interpreter's torch is supported."""
     wanted = f"Install a torch from {_dotted(OLDEST)} to {_dotted(NEWEST)}"
     if version is None:
         return Check("torch", "fail", f"{sys.executable} has no torch", f"{wanted} there")
@@ -155,7 +155,7 @@ def route(found: probe.Probe) -> Check:
 
 
 def packages(found: probe.Probe) -> Check:
-    """Whether a process can use traces of earlier ones."""
+    """Whether a process can reuse the traces of earlier processes."""
     if found.packages == "on":
         return Check("packages", "ok", "a process reuses the traces of earlier ones")
     if found.packages == "off":

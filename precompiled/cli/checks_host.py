@@ -1,4 +1,4 @@
-"""Does this host have what a compile and a swap need?"""
+"""doctor's checks of the host: inotify, C++ compiler, Python's headers, GPUs, memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(settings: Settings) -> Iterator[Check]:
 
 
 def inotify(watches: int | None, instances: int | None, used: int) -> Check:
-    """A watch learns of a save through inotify; without it, it looks at the files from time to time."""
+    """Whether inotify can report saved files to `precompiled watch`, which otherwise polls them."""
     slow = "`precompiled watch` notices a saved file later, as it then only looks from time to time"
     if watches is None or instances is None:
         return Check("inotify", "warn", f"this kernel has no inotify: {slow}", "None is needed")
@@ -47,7 +47,7 @@ def inotify(watches: int | None, instances: int | None, used: int) -> Check:
 
 
 def compiler(variables: Mapping[str, str]) -> Check:
-    """The C++ compiler that Inductor will use: $CXX, else g++."""
+    """Whether the C++ compiler that Inductor will use runs: $CXX, or g++."""
     name = variables.get("CXX") or "g++"
     origin = "CXX" if variables.get("CXX") else "the default"
     path = shutil.which(name, path=variables.get("PATH"))
@@ -63,7 +63,7 @@ def compiler(variables: Mapping[str, str]) -> Check:
 
 
 def headers(path: Path) -> Check:
-    """Inductor's C++ kernels are extension modules."""
+    """Whether Python's headers exist: Inductor's C++ kernels are extension modules."""
     if path.exists():
         return Check("headers", "ok", str(path))
     return Check(
@@ -73,7 +73,7 @@ def headers(path: Path) -> Check:
 
 
 def gpus(variables: Mapping[str, str]) -> Check:
-    """The GPUs that graphs can be pinned to."""
+    """The GPUs for which graphs can be compiled, as nvidia-smi reports them."""
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     limited = "" if visible is None else f"; CUDA_VISIBLE_DEVICES={visible}"
     status, said = ask_program(["nvidia-smi", "-L"])
@@ -94,7 +94,7 @@ def judge_gpus(status: int, said: str, limited: str, device_files: bool) -> Chec
 
 
 def targets() -> Check:
-    """Whether artifacts can be made for GPUs that are not here; whoever does not want that misses nothing."""
+    """Whether artifacts can be made for GPUs that this host lacks. Always ok, since the feature is optional."""
     found, action = cli_targets.available()
     return Check("targets", "ok", found, action)
 
@@ -119,7 +119,7 @@ def _limit(name: str) -> int | None:
 
 
 def _instances_used() -> int:
-    """How many inotify instances this user's processes hold; processes that cannot be read are other users'."""
+    """How many inotify instances this user's processes hold."""
     uid, used = os.getuid(), 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -127,5 +127,5 @@ def _instances_used() -> int:
                 continue
             used += sum(os.readlink(entry.path) == "anon_inode:inotify" for entry in os.scandir(process / "fd"))
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return used

@@ -1,4 +1,4 @@
-"""Does the remote answer, and is what comes from it believed?"""
+"""doctor's checks of the remote: does it answer, and does this host trust its objects?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can artifacts be written, trusted, read and mapped?"""
+"""doctor's checks of the store and its bases: can artifacts be written, trusted, read and mapped?"""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def place(settings: Settings) -> Check:
 
 
 def directories(store: Store) -> Check:
-    """Owner and mode of the store's own directories, as readers check them."""
+    """Owner and mode of the store's directories, which readers check as well."""
     if not store.root.exists():
         if not (why := why_not_made(store.root)):
             return Check("store", "ok", f"{store.root} will be made when something is published")
@@ -91,7 +91,7 @@ def directories(store: Store) -> Check:
 
 
 def ancestors(root: Path) -> Check:
-    """Whether others could put another directory in the store's place. Readers check the store, so it is a warning."""
+    """Whether other users could replace the store's directory. Only a warning, since readers check the store itself."""
     for parent in root.parents:
         try:
             status = os.stat(parent)
@@ -106,7 +106,7 @@ def ancestors(root: Path) -> Check:
 
 
 def entries(store: Store) -> Check:
-    """Owner and mode of artifacts and failure records; readers refuse those that others could have written."""
+    """Owner and mode of artifacts and failure records. Readers refuse those that other users could have written."""
     count = 0
     try:
         found = list(os.scandir(store.artifacts))
@@ -118,7 +118,7 @@ def entries(store: Store) -> Check:
                 entry.stat(follow_symlinks=False), entry.path, directory=not entry.name.endswith(".failed")
             )
         except FileNotFoundError:
-            continue  # evicted meanwhile
+            continue  # evicted
         except UntrustedStore as error:
             return Check("entries", "fail", error.message, error.action)
         count += 1
@@ -142,7 +142,7 @@ def quarantine(store: Store) -> Check:
 
 
 def base(found: Base) -> Check:
-    """Whether a base store is there, and every part of it can be trusted, read, and is of this version."""
+    """Whether a base store exists, and all of it can be trusted, read, and used by this version."""
     what = f"base {found.root}"
     if not os.path.lexists(found.root):
         return Check(
@@ -172,7 +172,7 @@ def base(found: Base) -> Check:
 
 
 def left_out(store: Store) -> Check:
-    """Whether artifacts of bases were found unfit when they were loaded."""
+    """Whether loading has found unusable artifacts in base stores."""
     try:
         notes = [name for name in os.listdir(store.quarantined) if name.endswith(NOTE_SUFFIX)]
     except (FileNotFoundError, PermissionError):
@@ -192,7 +192,7 @@ def _ignore(reason: str) -> None:
 
 
 def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
-    """Free space on the store's file system; `free_inodes` is None where the file system does not count them."""
+    """Free space on the store's file system. `free_inodes`: None if the file system does not count inodes."""
     text = f"{human_bytes(free_bytes)} free for {root}"
     if free_bytes < NO_SPACE:
         return Check("space", "fail", text, "Free some space, or set PRECOMPILED_CACHE_DIR to another disk")
@@ -205,14 +205,14 @@ def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
 
 
 def mappable(root: Path, noexec: bool) -> Check:
-    """Whether native code of artifacts can be mapped from the store."""
+    """Whether native code can be mapped from the store."""
     if noexec:
         return Check("store noexec", "fail", f"{root} is mounted noexec", "Move the store to another disk")
     return Check("store noexec", "ok", "native code can be mapped from the store")
 
 
 def buildable(directory: Path, noexec: bool) -> Check:
-    """Whether Inductor can run compiled code from its own cache, below the temporary directory."""
+    """Whether Inductor can load native code from its own cache directory."""
     if noexec:
         return Check(
             "build noexec", "warn", f"{directory} is mounted noexec: what Inductor builds there cannot be loaded",

@@ -1,4 +1,4 @@
-"""The code that Inductor has generated, read out of an artifact without running anything of it: for `show --code`."""
+"""Reads the code that Inductor generated from an artifact, without running any of it; for `cache show --code`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from precompiled.core.errors import CorruptArtifact
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
 
-# What Inductor's code begins with (torch/_inductor/codegen/wrapper.py), with the name of the graph that it is for:
-# "# AOT ID: ['0_forward']". Checked on 2.11.0, 2.13.0, 2.15.0.
+# The first line of Inductor's code (torch/_inductor/codegen/wrapper.py) names its graph: "# AOT ID: ['0_forward']".
+# Checked on 2.11.0, 2.13.0, 2.15.0.
 _BEGINS = "# AOT ID: "
 
 
 def of_artifact(store: Store, artifact: Artifact) -> list[str]:
-    """``generated`` of an artifact, as it was verified. Empty where there is none, or it was evicted or quarantined."""
+    """``generated`` of an artifact's verified bundle. Empty if it has no code, was evicted, or is corrupt."""
     try:
         return generated(store.read_some(artifact, [fmt.BUNDLE])[fmt.BUNDLE])
     except (FileNotFoundError, CorruptArtifact, ValueError):
@@ -32,8 +32,9 @@ def show(slot: int, texts: list[str]) -> None:
 
 
 def generated(bundle: bytes) -> list[str]:
-    """The texts of Inductor's code in a pickle, forward first. The pickle is read as data, never loaded: that runs
-    code. Raises ValueError where it is no pickle.
+    """The texts of Inductor's code in a pickle, forward first.
+
+    Reads the pickle's opcodes and never loads it, since loading runs code. Raises ValueError for an invalid pickle.
     """
     return list(dict.fromkeys(_texts(bundle)))
 

@@ -1,4 +1,4 @@
-"""tools completion: a script that makes a shell complete commands, options, keys and codes; made by click."""
+"""tools completion: print click's script that makes a shell complete commands, options, keys and codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def completion_command(out: Output, settings: Settings, shell: str) -> None:
     """
     found = get_completion_class(shell)
     assert found is not None
-    # Without asking for bash's version, as click's own source() does: the shell may be another host's.
+    # click's own source() checks the version of this host's bash, but the script may be for another host.
     made = found(cli, {}, PROGRAM, VARIABLE)
     script = made.source_template % made.source_vars()
     out.result({"shell": shell, "script": script}, script.rstrip("\n"))

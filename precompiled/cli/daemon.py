@@ -1,4 +1,4 @@
-"""daemon start, stop, restart, serve; and how the command line asks the daemon."""
+"""daemon start, stop, restart and serve; also the requests of other commands to the daemon."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def serve_command(out: Output, settings: Settings, system: bool) -> int:
 
     The daemon logs to standard error and ends on SIGTERM or Ctrl-C.
     """
-    # The daemon is exec'ed, never imported: the command line stays a client of it. It resolves the settings anew,
-    # so only what was given as a flag is handed on; a client hands on more (client/start.arguments).
+    # The daemon is exec'ed and never imported: the command line stays its client. The daemon resolves the settings
+    # again, so only flags are passed on. A client that starts a daemon passes more (client/start.arguments).
     arguments = [sys.executable, "-m", "precompiled.service", *(["--system"] if system else [])]
     for name in NAMES:
         if settings.origins[name] == "flag":
@@ -86,7 +86,7 @@ def serve_command(out: Output, settings: Settings, system: bool) -> int:
 
 # ---------------------------------------------------------------- inside
 
-# Codes of DaemonError that mean that there is nobody to talk to; any other is a daemon with a problem.
+# Codes of DaemonError that mean that no daemon runs. All others mean that a daemon runs and has a problem.
 NOT_RUNNING = ("no-daemon",)
 
 
@@ -97,7 +97,7 @@ def ask_daemon(settings: Settings, message: Any, timeout: float) -> Any:
 
 
 def fields(reply: Any) -> dict[str, Any]:
-    """A reply as plain fields, without the wire's own "type"."""
+    """A reply's fields, without the wire format's "type"."""
     import msgspec
 
     found: dict[str, Any] = msgspec.to_builtins(reply)
@@ -134,7 +134,7 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
 
 
 def _check_settings(settings: Settings, reply: wire.StatusReply) -> None:
-    """Raises DaemonError if the daemon that runs has other values of the settings that were given as flags."""
+    """Raise DaemonError if the running daemon has other values for the settings that were given as flags."""
     given = [name for name in NAMES if settings.origins[name] == "flag" and name not in CLIENT_ONLY]
     other = [name for name in given if reply.settings.get(name, settings.text(name)) != settings.text(name)]
     if other:
@@ -147,7 +147,7 @@ def _check_settings(settings: Settings, reply: wire.StatusReply) -> None:
 
 
 def stop_daemon(settings: Settings, timeout: float) -> int | None:
-    """Stop the daemon and wait until its process is gone; its pid, or None when none ran."""
+    """Stop the daemon and wait until its process has ended; returns its pid, or None if no daemon ran."""
     from precompiled import wire
 
     try:
@@ -159,7 +159,7 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
         if skewed is None:
             raise
         pid = skewed
-        os.kill(pid, signal.SIGTERM)  # as systemd would: it has been upgraded in place, and understands no word of ours
+        os.kill(pid, signal.SIGTERM)  # a daemon of another version does not understand the Stop message
     if not _wait_for_end(pid, timeout):
         raise DaemonError(
             f"the daemon (pid {pid}) still runs {timeout:g} s after it was asked to stop",
@@ -170,7 +170,7 @@ def stop_daemon(settings: Settings, timeout: float) -> int | None:
 
 
 def _own_listener(settings: Settings) -> int | None:
-    """The process that listens on the daemon's socket, where that is a daemon of this user's; else None."""
+    """The pid of the process that listens on the daemon's socket, if it is a daemon of this user; otherwise None."""
     import psutil  # type: ignore[import-untyped, unused-ignore]
 
     from precompiled.client.link import listener
@@ -178,7 +178,7 @@ def _own_listener(settings: Settings) -> int | None:
     found = listener(settings)
     if found is None or found.uid != os.geteuid():
         return None
-    try:  # where systemd listens for it, it is systemd
+    try:  # with socket activation, systemd is the listener
         command = psutil.Process(found.pid).cmdline()
     except psutil.Error:
         return None
@@ -186,7 +186,7 @@ def _own_listener(settings: Settings) -> int | None:
 
 
 def _wait_for_end(pid: int, timeout: float) -> bool:
-    """Whether the process ended in time. One that nobody reaps (a container's PID 1 may not) has ended, too."""
+    """Whether the process ended in time. A zombie has ended, too: in a container, PID 1 may not reap it."""
     import select
 
     import psutil  # type: ignore[import-untyped, unused-ignore]

@@ -1,4 +1,4 @@
-"""doctor: find each thing that keeps graphs from being served, and say how to fix it."""
+"""doctor: find problems that keep graphs from being served, and say how to fix them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def doctor_command(out: Output, settings: Settings) -> int:
 
 
 def run_checks(settings: Settings) -> list[Check]:
-    """All checks, in order; one that breaks is a failed check, and the others still run."""
+    """Run all checks, in order. A check that raises counts as failed, and the others still run."""
     checks: list[Check] = []
     for group in GROUPS:
         try:
             for check in group(settings):
                 checks.append(check)
-        except Exception as error:  # noqa: BLE001 - a doctor that dies of a symptom names none
+        except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{where.filename}:{where.lineno}"
             name = group.__module__.rpartition("_")[2]

@@ -1,4 +1,4 @@
-"""explain: why a graph was a miss (what differs from the nearest graph in the store), and what a reason means."""
+"""explain: why a graph was a cache miss (how it differs from the nearest graph in the store), or what a code means."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TITLES = {
 
 
 def _codes_and_keys(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """For a shell that completes. Functions are left out: to find them, all packages would have to be read."""
+    """Shell completion of codes and keys. Functions are left out: finding them would mean reading all packages."""
     return [code for code in REASONS if code.startswith(begun)] + (completed(context, begun) if begun else [])
 
 
@@ -59,7 +59,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
     if run is not None:
         out.result(*runs.explain(settings, run))
         return
-    if prefix in REASONS:  # no code is a hexadecimal number, so none is the prefix of a key
+    if prefix in REASONS:  # no code is hexadecimal, so a code is never the prefix of a key
         reason = REASONS[prefix]
         out.result(_reason_document(reason), lambda: _show_reason(reason))
         return
@@ -105,7 +105,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
 
 
 def _function(store: Store, name: str) -> dict[str, Any]:
-    """Why a function with a package was traced. Raises StoreError for a name that stands for nothing."""
+    """Why a function with a package was traced. Raises StoreError for an unknown name."""
     try:
         return functions.explain_document(store, name)
     except StoreError as error:
@@ -120,7 +120,7 @@ def _function(store: Store, name: str) -> dict[str, Any]:
 
 
 def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
-    """The whole key. Of a graph that is not in the store, a run may know why."""
+    """The whole key of a prefix. Raises StoreError; if a run knows why the store lacks the key, the error says so."""
     not_sent = [item.key for item in kepts.all if item.state == NOT_SENT and item.key.startswith(prefix)]
     if len(not_sent) == 1 and not any(known.startswith(prefix) for known in store.names()):
         return not_sent[0]

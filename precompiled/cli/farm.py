@@ -1,4 +1,4 @@
-"""farm status: the Ray cluster that compiles what no worker here has room for, and the jobs that it got."""
+"""farm status: the Ray cluster that compiles jobs for which this host has no free worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNUSED = {"state": "unused", "code": "", "reason": "", "running": False}
 
 
 class FarmError(PrecompiledError):
-    """The farm cannot be asked."""
+    """The state of the farm cannot be queried."""
 
     code = "farm-unusable"
 
@@ -42,7 +42,8 @@ def status_command(out: Output, settings: Settings) -> int:
 
 
 def asked(settings: Settings) -> dict[str, Any]:
-    """What the helper says, once the cluster has answered or cannot be used; a helper is started where none runs.
+    """The farm's state from the helper, once the cluster has answered or failed. Starts a helper if none runs.
+
     Raises FarmError.
     """
     if not settings.farm:
@@ -58,7 +59,7 @@ def asked(settings: Settings) -> dict[str, Any]:
 
 
 def told(settings: Settings) -> dict[str, Any] | None:
-    """What the helper last said of the farm; None where none is set."""
+    """The last state of the farm that the helper recorded; None if no farm is set."""
     if not settings.farm:
         return None
     state = link.state(settings.cache_dir, link.FARM_STATE)
@@ -68,7 +69,7 @@ def told(settings: Settings) -> dict[str, Any] | None:
 
 
 def line(state: dict[str, Any]) -> str:
-    """The same for people."""
+    """A farm's state in one line of text."""
     text = f"{state['farm']}: {state['state']}"
     if state["reason"]:
         return f"{text} ({state['code']}: {state['reason']})"

@@ -1,4 +1,4 @@
-"""What ls, show and explain know of packages: entries of functions, by what they say of themselves. Nothing is run."""
+"""Packages for `cache ls`, `cache show` and `explain`: reads the entries of functions, and runs none of their code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_SUGGESTED = 3
 
 
 def is_function(text: str) -> bool:
-    """Whether an argument names a function (``model.Net.forward``), and not the beginning of a key."""
+    """Whether an argument is a function's name (``model.Net.forward``) and not the prefix of a key."""
     return _DOTTED.fullmatch(text) is not None
 
 
@@ -32,7 +32,7 @@ def is_function(text: str) -> bool:
 
 
 def rows(store: Store) -> list[dict[str, Any]]:
-    """One row for each function that has entries, by name."""
+    """One row for each function that has entries, sorted by name."""
     found: dict[str, dict[str, Any]] = {}
     for entry in store.packages.entries():
         name = function_of(entry)
@@ -49,12 +49,12 @@ def rows(store: Store) -> list[dict[str, Any]]:
 
 
 def refusals(store: Store) -> list[dict[str, str]]:
-    """``function`` and ``reason`` of those whose packages an audit took out of use."""
+    """``function`` and ``reason`` of each function whose package an audit has disabled."""
     return sorted(store.packages.refusals(), key=lambda refusal: refusal["function"])
 
 
 def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> None:
-    """Below the artifacts; frames that a package says to leave as they are, are only counted."""
+    """Print the table of functions. Functions that run uncompiled are only counted."""
     compiled = [row for row in found if row["entries"] > row["skipped"]]
     if compiled:
         click.echo()
@@ -78,7 +78,7 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
 
 
 def show_document(store: Store, name: str) -> dict[str, Any]:
-    """All entries of a function, the one used last first. Raises StoreError."""
+    """All entries of a function, the most recently used first. Raises StoreError."""
     entries = _entries(store, name)
     return {
         "function": function_of(entries[0][0]),
@@ -127,7 +127,7 @@ def show(document: dict[str, Any]) -> None:
 
 
 def explain_document(store: Store, name: str) -> dict[str, Any]:
-    """In what the other entries differ from the one that was used last, the nearest first: why it was traced anew."""
+    """Why a function was retraced: how its other entries differ from the most recently used one, nearest first."""
     entries = _entries(store, name)
     entries = [item for item in entries if item[0].header.kind == "compiled"] or entries[:1]
     (last, about), *others = entries
@@ -135,7 +135,7 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
     compared: list[dict[str, Any]] = []
     for other, before in others:
         if are_of_other_files(files_of(last.header, about), files_of(other.header, before)):
-            continue  # another program: nothing that this one was
+            continue  # an entry of another program
         if other.header.one_graph == last.header.one_graph:
             changes = difference.entries((last.header, about), (other.header, before))
             if other.header.code != last.header.code:
@@ -178,13 +178,13 @@ def explain(document: dict[str, Any]) -> None:
 
 
 def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
-    """The entries of a function, the one used last first; raises StoreError where there are none."""
+    """The entries of a function, the most recently used first. Raises StoreError if there are none."""
     known = list(store.packages.entries())
     refused = {refusal["function"]: refusal["reason"] for refusal in refusals(store)}
     names = {function_of(entry) for entry in known} | set(refused)
     found = _meant(name, names)
     if len(found) != 1:
-        # Python 3.10 has no qualified names of code: there the last part is all that is known.
+        # Python 3.10 has no qualified names of code, so only the last part is known.
         last = name.rpartition(".")[2]
         alike = found or [other for other in names if other.rpartition(".")[2] == last]
         alike.sort(key=lambda other: (-SequenceMatcher(None, _tail(other), _tail(name)).ratio(), other))
@@ -201,9 +201,9 @@ def _entries(store: Store, name: str) -> list[tuple[Entry, About]]:
 
 
 def _meant(name: str, names: set[str]) -> list[str]:
-    """What a name may stand for: itself, else the names that end so, else those that have its last two parts.
+    """The functions that a name may mean: itself, or those that end with it, or those with the same last two parts.
 
-    The module may be another one than people say: that of a program's own file is ``__main__``.
+    The user's module name may differ from the recorded one, which is ``__main__`` for the program's own file.
     """
     if name in names:
         return [name]
@@ -217,7 +217,7 @@ def _tail(name: str) -> str:
 
 
 def function_of(entry: Entry) -> str:
-    """As people call it: a module of torch's own (nn.Sequential) by its class, which the guards know."""
+    """The function's name. For one of torch's own modules (nn.Sequential), the class, which is in the guards."""
     if entry.header.module == WRAPPER:
         with suppress(StoreError, LookupError, TypeError):
             kinds = (guard.fact[0] for guard in About.parse(entry.about).guards
@@ -229,5 +229,5 @@ def function_of(entry: Entry) -> str:
 def _used(entry: Entry) -> float:
     try:
         return entry.path.stat().st_mtime
-    except OSError:  # evicted meanwhile
+    except OSError:  # evicted
         return 0.0

@@ -1,4 +1,4 @@
-"""The program of an artifact or failure record, read back and shown: for `show` and `explain`."""
+"""Reads and prints the program of an artifact or failure record, for `cache show` and `explain`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MAX_SHOWN_CHARS = 400
 
 
 def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, Any] | None:
-    """The program of an artifact or a failure record; None where it was not kept, or cannot be read."""
+    """The program of an artifact or a failure record; None if it was not kept or cannot be read."""
     try:
         data = store.read_program(kept) if isinstance(kept, Artifact) else fmt.program_of_failure(kept)
     except (CorruptArtifact, FileNotFoundError, ValueError):
-        return None  # quarantined or evicted by now
+        return None  # quarantined, evicted or damaged
     return None if data is None else read_program(data)
 
 
 def read_program(data: bytes) -> dict[str, Any] | None:
-    """A program's bytes, decoded; None for what is none, as a failure record may have it."""
+    """Decode a program; None if the data is not one, which is possible in a failure record."""
     try:
         program = json.loads(data)
     except (ValueError, RecursionError):
@@ -36,13 +36,13 @@ def read_program(data: bytes) -> dict[str, Any] | None:
 
 
 def first_program(store: Store, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> dict[str, Any] | None:
-    """The program of one key: its artifacts and failure record have the same, but for sizes."""
+    """The first readable program of a key. Its artifacts and failure record have the same program, except for sizes."""
     found = (program_of(store, kept) for kept in (*artifacts, failure) if kept is not None)
     return next((program for program in found if program is not None), None)
 
 
 def operations(program: dict[str, Any] | None) -> list[listing.Operation] | None:
-    """The operations of a program; None where there is no program, or it cannot be read."""
+    """The operations of a program; None if there is no program, or if it cannot be read."""
     if program is None:
         return None
     try:
@@ -65,7 +65,7 @@ def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | No
 
 
 def show(found: list[listing.Operation] | None) -> None:
-    """Print operations, each below the line of code that it comes from."""
+    """Print operations below their source lines."""
     click.echo("\ngraph")
     if found is None:
         click.echo("  not kept, or not readable")

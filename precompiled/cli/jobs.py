@@ -1,4 +1,4 @@
-"""daemon cancel and daemon retry: what a user decides about single graphs."""
+"""daemon cancel and daemon retry: cancel or retry the compile of single graphs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def retry_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> Non
 
 
 def cancel(settings: Settings, prefixes: Sequence[str]) -> list[str]:
-    """The keys whose jobs were cancelled. Raises PrecompiledError."""
+    """Cancel jobs; returns their keys. Raises PrecompiledError if there is none."""
     from precompiled import wire
 
     status: wire.StatusReply = ask_daemon(settings, wire.Status(), ANSWER_TIMEOUT_S)
@@ -52,7 +52,7 @@ def cancel(settings: Settings, prefixes: Sequence[str]) -> list[str]:
 
 
 def retry(settings: Settings, prefixes: Sequence[str]) -> list[str]:
-    """The keys that had a failure record or were in quarantine. Raises PrecompiledError."""
+    """Remove failure records and quarantines; returns the keys. Raises PrecompiledError if there is none."""
     from precompiled import wire
 
     store = Store(settings.cache_dir)
@@ -64,19 +64,19 @@ def retry(settings: Settings, prefixes: Sequence[str]) -> list[str]:
     try:
         found = set(ask_daemon(settings, wire.Retry(keys), ANSWER_TIMEOUT_S).keys)
     except DaemonError as error:
-        if error.code != "no-daemon":  # which would have forgotten its quarantines
+        if error.code != "no-daemon":  # without a daemon there are no quarantines
             raise
         found = set()
     return _some(sorted(failed | found), prefixes, "no compile has failed")
 
 
 def _whole(prefixes: Sequence[str], known: set[str]) -> list[str]:
-    """The keys of these prefixes. One that is not known here stays as it is: the daemon may know it."""
+    """The keys of these prefixes. An unknown prefix stays as it is, since the daemon may know its key."""
     return [key_prefixes.match(prefix, known) or prefix for prefix in prefixes]
 
 
 def _awaited(settings: Settings) -> set[str]:
-    """Keys that programs which run wait for."""
+    """Keys of the pending graphs of running programs."""
     return {
         str(graph.get("key", "")) for run in runs(settings.cache_dir) for process in run.processes if process.is_alive
         for graph in process.graphs.values() if way(graph) == "pending"
@@ -93,7 +93,7 @@ def _some(found: list[str], prefixes: Sequence[str], none: str) -> list[str]:
 
 
 def act(settings: Settings, action: str, prefix: str) -> str:
-    """"cancel" or "retry" for the live view: the outcome in a line. Raises nothing of ours."""
+    """Do "cancel" or "retry" for the live view; returns the outcome or the error as one line."""
     try:
         keys = [key_prefixes.check(prefix)]
         found = cancel(settings, keys) if action == "cancel" else retry(settings, keys)

@@ -1,4 +1,4 @@
-"""Keys as users give them, by one rule in all commands: the first digits, four or more, of exactly one key."""
+"""Key arguments. The rule is the same in all commands: the first four or more digits of exactly one key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS = re.compile("[0-9a-f]*")
 
 
 class KeyPrefix(click.ParamType):
-    """The first digits of a key, in lower case. ``other``: the command also takes arguments that are not keys."""
+    """A click type: the first digits of a key, in lower case. ``other``: other arguments are allowed, too."""
 
     name = "key"
 
@@ -43,7 +43,7 @@ def looks_like_key(text: str) -> bool:
 
 
 def check(text: str) -> str:
-    """A prefix in lower case. Raises UsageError where it can be none."""
+    """The prefix in lower case. Raises UsageError if it is not hexadecimal or too short."""
     if not looks_like_key(text):
         raise click.UsageError(f"{text!r} is not a key. A key has hexadecimal digits only")
     if len(text) < MIN_DIGITS:
@@ -52,7 +52,7 @@ def check(text: str) -> str:
 
 
 def match(prefix: str, keys: Iterable[str]) -> str:
-    """The one key that begins with ``prefix``; "" where none does. Raises StoreError where several do."""
+    """The one key that begins with ``prefix``; "" if none does. Raises StoreError if several do."""
     found = sorted({key for key in keys if key.startswith(prefix)})
     if len(found) > 1:
         shown = ", ".join(key[: len(prefix) + 2] for key in found[:3])
@@ -64,7 +64,10 @@ def match(prefix: str, keys: Iterable[str]) -> str:
 
 
 def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action: str) -> list[str]:
-    """The one key of each prefix. ``where`` has the keys. Raises StoreError for a prefix of no key, or of several."""
+    """The one key of each prefix. Raises StoreError for a prefix of no key or of several.
+
+    ``where`` and ``action``: for the error message.
+    """
     found = [match(prefix, keys) for prefix in prefixes]
     for prefix, key in zip(prefixes, found, strict=True):
         if not key:
@@ -73,8 +76,9 @@ def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action
 
 
 def resolve(store: Store, prefixes: Sequence[str], *, own: bool = False) -> list[str]:
-    """The whole keys of these prefixes in a store; ``own``: not in its bases. Raises StoreError for one that it lacks,
-    or that several keys begin with.
+    """The whole keys of these prefixes in a store; ``own``: without its bases.
+
+    Raises StoreError for a prefix of no key or of several.
     """
     known = {key for key in (_own(store) if own else store.keys()) if fmt.is_key(key)}
     return match_all(prefixes, known, f"the store {store.root}", "`precompiled cache ls` lists all keys")
@@ -85,7 +89,7 @@ def _own(store: Store) -> set[str]:
 
 
 def completed(ctx: click.Context, incomplete: str) -> list[str]:
-    """For a shell that completes: keys of the store, as `cache ls` shows them."""
+    """Shell completion: keys of the store, as `cache ls` shows them."""
     from precompiled.core import config
 
     try:

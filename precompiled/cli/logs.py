@@ -1,4 +1,4 @@
-"""daemon logs: the end of the daemon's log, or the command that shows systemd's journal."""
+"""daemon logs: print the end of the daemon's log, or the command that shows systemd's journal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 
-LOOK_S = 0.2  # between two reads, as `tail -f` does it
+LOOK_S = 0.2  # between two reads with --follow
 
 
 @command("logs", examples=["precompiled daemon logs -n 100", "precompiled daemon logs -f"])
@@ -57,7 +57,7 @@ def logs_command(out: Output, settings: Settings, lines: int, follow: bool) -> i
 
 
 def _journal(settings: Settings) -> str:
-    """The command that shows the log of a daemon that systemd runs; "" where systemd does not run it."""
+    """The command that shows the daemon's log, if systemd runs the daemon; otherwise ""."""
     if settings.runtime_dir == paths.SYSTEM_RUNTIME_DIR:
         return f"journalctl -u {UNIT}"
     group = _group_of_listener(settings)
@@ -67,7 +67,7 @@ def _journal(settings: Settings) -> str:
 
 
 def _group_of_listener(settings: Settings) -> str:
-    """The control group of the process that listens on the daemon's socket; "" where none does."""
+    """The control group of the process that listens on the daemon's socket; "" if none does."""
     found = listener(settings)
     try:
         return "" if found is None else Path(f"/proc/{found.pid}/cgroup").read_text()
@@ -76,9 +76,9 @@ def _group_of_listener(settings: Settings) -> str:
 
 
 def _follow(path: Path, file: TextIO) -> None:
-    """Print what is added to a file, also when another one takes its place (the daemon keeps it below 1 MiB)."""
+    """Print the lines that are added to a log file, also after the daemon rotates it (at 1 MiB)."""
     while True:
-        newer = _replacement(path, file)  # before the rest of the old file is read, so that no line is lost
+        newer = _replacement(path, file)  # before reading the rest of the old file, so that no line is lost
         for line in file:
             click.echo(line, nl=False)
         sys.stdout.flush()
@@ -90,7 +90,7 @@ def _follow(path: Path, file: TextIO) -> None:
 
 
 def _replacement(path: Path, file: TextIO) -> TextIO | None:
-    """The file that has taken the place of ``file``; None if there is none (yet)."""
+    """The new file at ``path``, if ``file`` was rotated; otherwise None."""
     try:
         if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
             return None

@@ -1,6 +1,7 @@
-"""All metrics, by name: what each is, and where it comes from. The page docs/guides/seeing.md has the same names.
+"""All metrics: their names, meanings and sources. The page docs/guides/seeing.md lists the same names.
 
-From the documents of `status`, `stats` and the remote's helper to families of prometheus_client: nothing is asked here.
+Turns the documents of `status`, `cache stats` and the remote's helper into prometheus_client's families. Makes no
+requests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PREFIX = "precompiled_"
 
 @dataclass(frozen=True)
 class Row:
-    """A metric. ``field``: in the document; ``label``: what its table goes by; ``counts``: it only ever grows."""
+    """A metric. ``field``: its field in the document; ``label``: the name of a table's keys; ``counts``: a counter."""
 
     name: str
     help: str
@@ -60,7 +61,7 @@ STATUS = (
     Row("queue_depth", "jobs that wait for a worker", "queue_depth", counts=False),
     Row("daemon_memory_bytes", "resident memory of the daemon", "rss_bytes", counts=False),
 )
-# Fields of what a remote's helper says of itself (remote/helper.py), where a remote is set.
+# Fields of the helper's state (remote/helper.py), if a remote is set.
 REMOTE = (
     Row("remote_fetched", "objects that the helper fetched", "fetched"),
     Row("remote_put", "objects that the helper put there", "put"),
@@ -72,7 +73,7 @@ REMOTE = (
     Row("remote_given_up", "objects that the helper could not put, and does not try again", "given_up"),
     Row("remote_waiting", "objects that are still to be put there", "waiting", counts=False),
 )
-# What is counted here.
+# Metrics that are computed in this module.
 MORE = (
     Row("up", "1 where a daemon answers", "", counts=False),
     Row("build_info", "1; the label is the daemon's version", "version", "version", counts=False),
@@ -88,12 +89,12 @@ WORKER_STATES = ("starting", "idle", "busy", "stopping")
 
 
 def names() -> set[str]:
-    """All metrics, as they are scraped."""
+    """The names of all metrics, as they are scraped."""
     return {f"{PREFIX}{told.name}{'_total' * told.counts}" for told in (*STATS, *STATUS, *REMOTE, *MORE)}
 
 
 def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
-    """What there is to tell. Without a daemon that is its absence, and what the store knows of clients."""
+    """All metric families that have values. Without a daemon: `up` as 0, and the clients that the store records."""
     more = {told.name: told for told in MORE}
     yield _family(more["up"], [((), look.status is not None)])
     yield _family(more["clients"], [((), len(look.clients))])
@@ -119,7 +120,7 @@ def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
 
 def _fields(table: Iterable[Row], document: dict[str, Any]) -> Iterator[Metric]:
     for told in table:
-        if told.field not in document:  # a helper that has not said anything yet, a daemon of an earlier version
+        if told.field not in document:  # a helper without a recorded state, or a daemon of an earlier version
             continue
         value = document[told.field]
         rows = [((key,), amount) for key, amount in sorted(value.items())] if told.label else [((), value)]

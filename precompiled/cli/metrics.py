@@ -1,6 +1,6 @@
-"""tools metrics: the numbers of `status` and `cache stats` for Prometheus: served, in a file, or once.
+"""tools metrics: the numbers of `status` and `cache stats` for Prometheus, served, written to a file, or printed once.
 
-A process of its own, and not a part of the daemon: the system daemon has no network, and is to parse no HTTP as root.
+This is a separate process because the system daemon has no network access, and must not parse HTTP as root.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Host:
-    """A collector of prometheus_client's: the host is looked at whenever somebody asks."""
+    """A collector for prometheus_client. It queries the host at each scrape."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -42,7 +42,7 @@ class _Host:
         return families(look(self._settings, Rates()), remote.told(self._settings))
 
     def describe(self) -> list[Any]:
-        return []  # or it would be collected to be registered
+        return []  # otherwise registering would call collect()
 
 
 @command("metrics", examples=["precompiled tools metrics --listen 9464", "precompiled tools metrics --textfile p.prom"])
@@ -111,7 +111,7 @@ def _keep(registry: CollectorRegistry, file: Path, interval: float | None) -> No
 
     while True:
         try:
-            write_to_textfile(str(file), registry)  # whole, by a rename
+            write_to_textfile(str(file), registry)  # atomic, by a rename
         except OSError as error:
             raise PrecompiledError(
                 f"{file} cannot be written: {error.strerror or error}", "Give another file",
@@ -145,11 +145,11 @@ def _serve(out: Output, registry: CollectorRegistry, where: str) -> None:
             bound: Any = server.server_address  # type: ignore[attr-defined, unused-ignore]
             shown = f"http://{bound[0]}:{bound[1]}/metrics"
         elif host and os.sep not in where:
-            raise OSError("it is neither a port nor a path")  # which has a slash where it has a colon
+            raise OSError("it is neither a port nor a path")  # a text with a colon needs a slash to be a path
         else:
             path = Path(where).absolute()
             _remove_socket(path)
-            before = os.umask(0o177)  # until the owner gives it to others, it is his alone
+            before = os.umask(0o177)  # only the owner may connect, until the owner changes the mode
             try:
                 server = _Socket(str(path), handler)  # type: ignore[arg-type, unused-ignore]
             finally:
@@ -170,7 +170,7 @@ def _serve(out: Output, registry: CollectorRegistry, where: str) -> None:
 
 
 def _remove_socket(path: Path) -> None:
-    """What a killed one has left, and nothing else."""
+    """Remove the socket that a killed process has left. Removes nothing but sockets."""
     with suppress(OSError):
         if stat.S_ISSOCK(path.lstat().st_mode):
             path.unlink()

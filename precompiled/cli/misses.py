@@ -1,6 +1,7 @@
-"""What a run's misses and traces come to: of how many graphs how many were hits, what each other one was, what it cost.
+"""Summarizes the cache hits, misses and traces of a run, with the causes and costs of each miss.
 
-A miss is explained by what the store has by now (nearest.py); what is not there yet, or no more, by its report.
+A miss is explained by comparing graphs in the store (nearest.py). If the store does not have the graph, the run's
+report explains it.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from precompiled.store.artifact_format import Failure
 from precompiled.store.reading import Artifact
 from precompiled.store.runs import NOT_SERVED, Run, RunProcess, runs, spans_of, traces, waited_s, way
 
-# How the graphs that are no misses came to run.
+# Sources of graphs that are hits.
 _HITS = ("hit", "package")
-# Of what causes are called (graph/causes.py), by their kind, what can be counted.
+# Kind of a cause -> the countable noun in its name (graph/causes.py).
 _NOUNS = {"size": "size", "range": "range", "dtype": "dtype", "input": "input", "edit": "edit", "way": "way",
           "value": "value", "new": "graph"}  # fmt: skip
 
 
 @dataclass
 class Miss:
-    """A graph that no artifact served at once, in as many processes as have it. Seconds are those of the slowest."""
+    """A graph that was a miss, over all processes that have it. Seconds are the maximum over the processes."""
 
     name: str
     key: str
     causes: list[Cause]
     ranks: list[int]
-    waited_s: float = 0.0  # the program stood still
+    waited_s: float = 0.0  # the program was blocked
     eager_s: float = 0.0  # it ran eager until the swap
-    compile_s: float = 0.0  # by a worker
-    became: str = ""  # what it runs as, where that is not what the daemon compiled
-    is_pending: bool = False  # so far, or at the end
-    since: str = ""  # what has become of it after that
+    compile_s: float = 0.0  # in a worker
+    became: str = ""  # how it runs, unless it runs what the daemon compiled
+    is_pending: bool = False  # it is pending, or was when its process ended
+    since: str = ""  # what became of it after its process ended
 
     @property
     def short(self) -> str:
@@ -70,15 +71,15 @@ class Miss:
 
 @dataclass
 class Summary:
-    """Of a run."""
+    """The summary of a run."""
 
     graphs: int = 0
     hits: int = 0
-    untraced: int = 0  # of the hits
+    untraced: int = 0  # hits that came from packages
     misses: list[Miss] = field(default_factory=list)
-    traced: int = 0  # functions
+    traced: int = 0  # functions that Dynamo traced
     trace_s: float = 0.0
-    edited: list[str] = field(default_factory=list)  # files that the run before had otherwise
+    edited: list[str] = field(default_factory=list)  # files that differ from the previous run
 
     def sentence(self) -> str:
         """``of 14 graphs: 12 hits (10 not traced), 1 new size, 1 edit at train.py:31``."""
@@ -94,7 +95,7 @@ class Summary:
         return f"of {counted(self.graphs, 'graph')}: {', '.join([hits, *told])}"
 
     def seconds(self) -> str:
-        """What the misses and traces cost; "" for nothing to speak of."""
+        """What the misses and traces cost; "" if each part is below 0.1 s."""
         parts = [f"{human_seconds(seconds)} {what}" for seconds, what in (
             (max((miss.eager_s for miss in self.misses), default=0.0), "eager until the last swap"),
             (sum(miss.waited_s for miss in self.misses), "waited for compiles"),
@@ -142,7 +143,7 @@ def _kepts(settings: Settings) -> Kepts | None:
 
 
 def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
-    """What the store has by now of a graph that was pending when its process ended."""
+    """What became of a graph that was pending when its process ended, according to the store."""
     kept = kepts.of(graph.get("key", "")) if kepts is not None else []
     if any(isinstance(item.stored, Artifact) for item in kept):
         return "it has been compiled since"
@@ -178,10 +179,11 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
     except StoreError:
         return []
     looked_up = min((span.began for span in spans_of(graph)), default=process.began)
-    # A manifest is sealed a moment before its artifact is there, so only variants with guards tell of other sizes.
+    # A manifest is written shortly before its artifact is published, so its time alone is not enough: there must also
+    # be an earlier variant with guards.
     if found.mine[0].created >= looked_up or not any(variant["guards"] for variant in found.variants[:-1]):
         return found.causes
-    # The key was there, and its artifacts are for other sizes.
+    # The store had the key, but only artifacts for other sizes.
     last = found.variants[-1]
     others = " or ".join(variant["guards"] for variant in found.variants[:-1]) or "other sizes"
     sizes = named_sizes(found.program, last["sizes"])
@@ -189,13 +191,13 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
 
 
 def _files(process: RunProcess) -> Sequence[str]:
-    """The program's own file, as far as its command says it."""
+    """The program's own file, if its command names one, and the files that the process has recorded."""
     paths = (os.path.join(process.directory, word) for word in process.argv[1:] if word.endswith(".py"))
     return [*list(paths)[:1], *process.files]
 
 
 def _edited(settings: Settings, run: Run) -> list[str]:
-    """Files of the program that are not as they were in the run of the same program before this one."""
+    """The program's files that changed since the previous run of the same program."""
     files = run.processes[0].files
     before = next(_before(settings, run), {}) if files else {}
     return sorted(path for path, digest in files.items() if before.get(path, digest) != digest)

@@ -1,4 +1,4 @@
-"""Why a graph was a miss: the nearest graph that was in the store before it, and what differs."""
+"""Explains a miss: finds the nearest graph that was in the store before it, and lists the differences."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
 
-# Programs are read of so many graphs, those with the most components in common: a store may hold ten thousand.
+# The programs of at most this many graphs are read, those with the most components in common. A store may hold 10,000.
 MAX_COMPARED = 64
-# The state of a miss that was sent to nobody.
+# The state of a miss that was not sent to a daemon.
 NOT_SENT = "not sent"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An artifact or a failure record in the store, or the program of a miss that was sent to nobody."""
+    """An artifact or a failure record in the store, or the program of a miss that was not sent to a daemon."""
 
     key: str
     slot: int
@@ -37,7 +37,7 @@ class Candidate:
     components: dict[str, str]
     store: str
     is_own: bool
-    stored: Artifact | fmt.Failure | str  # the name of the run that has kept it
+    stored: Artifact | fmt.Failure | str  # str: the name of the run that has the program
 
     def equal(self, other: Candidate) -> list[str]:
         return [name for name in key.SECTIONS if name in self.components
@@ -55,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest graph that was there before, and what differs."""
+    """The nearest earlier graph, and the differences."""
 
     kept: Candidate
     program: dict[str, Any]
@@ -65,7 +65,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Explained:
-    """A graph that was a miss. ``mine``: what is there of its key, the oldest first."""
+    """A graph that was a miss. ``mine``: everything kept for its key, oldest first."""
 
     mine: list[Candidate]
     program: dict[str, Any]
@@ -75,14 +75,14 @@ class Explained:
 
     @property
     def equal(self) -> list[str]:
-        """The sections in which the nearest is the same."""
+        """The sections without a difference to the nearest graph."""
         if self.nearest is None:
             return []
         return [name for name in key.SECTIONS if name not in {change.section for change in self.nearest.changes}]
 
 
 class Kepts:
-    """All that a store and its bases keep; each program is read once."""
+    """Everything that a store and its bases keep. Each program is read at most once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -90,7 +90,7 @@ class Kepts:
 
     @cached_property
     def all(self) -> list[Candidate]:
-        """The oldest first."""
+        """Everything, oldest first."""
         found = [*_artifacts(self._store), *_failures(self._store)]
         known = {item.key for item in found}
         found += (item for item in _not_sent(self._store) if item.key not in known)
@@ -100,7 +100,7 @@ class Kepts:
         return [item for item in self.all if item.key == whole]
 
     def explain(self, whole: str, files: Sequence[str] = ()) -> Explained:
-        """Why a key was new. ``files``: of the program, beside those that the graph comes from. Raises StoreError."""
+        """Why a key was new. ``files``: further source files of the program. Raises StoreError."""
         mine = self.of(whole)
         if not mine:
             said = f"nothing of {whole[:SHOWN_DIGITS]} can be read"
@@ -128,18 +128,18 @@ class Kepts:
                 else:
                     self._programs[name] = program_of(self._store, item.stored)
             except (StoreError, OSError):
-                self._programs[name] = None  # it cannot be trusted, so it is not compared with
+                self._programs[name] = None  # it cannot be read or trusted, so it is not compared
         return self._programs[name]
 
     def _nearest(self, target: Candidate, program: dict[str, Any], older: Sequence[Candidate]) -> Nearest | None:
-        """The one with the fewest components that differ, then the fewest fields in them; None where none is alike."""
+        """The graph with the fewest different components, then the fewest different fields; None if none is similar."""
         candidates = {
-            item.key: item for item in older  # one of each key: variants differ in sizes only
+            item.key: item for item in older  # one per key: variants differ only in sizes
             if item.state != NOT_SENT and item.key != target.key and item.device == target.device and item.equal(target)
         }  # fmt: skip
         ranked = sorted(
             candidates.values(),
-            # Graphs of the same function before others, then the youngest: only the first are compared.
+            # After the components: graphs of the same function first, then the youngest. Only the first are compared.
             key=lambda item: (-len(item.equal(target)), _function(item) != _function(target), -item.created),
         )
         found: Nearest | None = None
@@ -151,17 +151,17 @@ class Kepts:
             if other is None:
                 continue
             try:
-                # One of the same file before all others: the program of another file is another program.
+                # Graphs of the same source file come before all others.
                 is_other = causes.are_of_other_files(program, other)
                 if is_fewer and is_other:
                     continue
-                # Of several that are as near: the one of the same frame of the same function.
+                # At equal distance, prefer the same frame of the same function.
                 near = (*difference.distance(other, program), int(_frame(item) != _frame(target)))
                 distance = (int(is_other), *near)
                 if found is None or distance < found.distance:
                     found = Nearest(item, other, distance, difference.compare(other, program))
             except listing.NOT_A_PROGRAM:
-                continue  # a failure record whose program is none
+                continue  # a failure record with an invalid program
         return found
 
     def _causes(self, target: Candidate, program: dict[str, Any], nearest: Nearest | None) -> list[Cause]:
@@ -169,11 +169,11 @@ class Kepts:
             if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
                 return [causes.new(program, nearest.program if nearest is not None else None)]
             return causes.causes(nearest.program, program, nearest.changes)
-        except listing.NOT_A_PROGRAM:  # some of it can be compared, and not all
+        except listing.NOT_A_PROGRAM:  # only a part of it can be compared
             return []
 
     def _variants(self, mine: Sequence[Candidate]) -> Iterator[dict[str, Any]]:
-        """The artifacts of a key, oldest first: for which sizes each was compiled, and where it holds."""
+        """The artifacts of a key, oldest first, each with the sizes it was compiled for and its guards."""
         for item in mine:
             if isinstance(item.stored, Artifact):
                 program = self.program(item)
@@ -215,22 +215,22 @@ def _not_sent(store: Store) -> Iterator[Candidate]:
 
 
 def _device(program: dict[str, Any]) -> str:
-    """A program does not name it; its environment has a GPU's facts or none."""
+    """A program's device. A program does not name it, but its environment describes a GPU or not."""
     return "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
 
 
 def _function(item: Candidate) -> str:
-    """The name without Dynamo's numbers: of ``forward [0/1]``, ``forward``."""
+    """The name without Dynamo's numbers: ``forward`` for ``forward [0/1]``."""
     return item.name.partition(" [")[0]
 
 
 def _frame(item: Candidate) -> str:
-    """The name with the number of the frame, without that of the trace: of ``forward [0/1]``, ``forward [0``."""
+    """The name with the number of the frame but not of the trace: ``forward [0`` for ``forward [0/1]``."""
     return item.name.partition("/")[0]
 
 
 def _located(program: dict[str, Any], cause: Cause, files: Sequence[str]) -> Cause:
-    """A cause with the line that set it, where one is found."""
+    """The cause with the source line that set it, if one is found."""
     found = setters.lines(program, cause, files)
     return replace(cause, line=f"set at {' or '.join(map(str, found))}") if found else cause
 
@@ -243,7 +243,7 @@ def _sizes(program: dict[str, Any]) -> dict[str, int]:
 
 
 def named_sizes(program: dict[str, Any], sizes: dict[str, int]) -> str:
-    """``x, dimension 0 = 40``, where the program's name of a size is known; else ``s0 = 40``."""
+    """Sizes as text: ``x, dimension 0 = 40`` if the program's name of a size is known, otherwise ``s0 = 40``."""
     try:
         names = listing.symbols(program)
     except listing.NOT_A_PROGRAM:
@@ -252,7 +252,7 @@ def named_sizes(program: dict[str, Any], sizes: dict[str, int]) -> str:
 
 
 def _readable(guards: str, program: dict[str, Any] | None) -> str:
-    """Guards with the names of the sizes in place of the graph's size inputs (``L['t0']``)."""
+    """Guards in which names of sizes replace the graph's size inputs (``L['t0']``)."""
     if program is None:
         return guards
     try:

@@ -1,4 +1,4 @@
-"""How commands speak: one JSON document on stdout with `--json`, else text and tables; errors on stderr."""
+"""The output of commands: one JSON document on stdout with `--json`, otherwise text and tables; errors on stderr."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from precompiled.core.words import human_seconds, sentence
 if TYPE_CHECKING:
     from rich.console import Console
 
-# A pipe has no width: columns are never cut there.
+# The width of a table in a pipe, where no column is cut.
 PIPE_WIDTH = 1000
-# Of a key, or of an entry's digest.
+# Shown digits of a key or of an entry's digest.
 SHOWN_DIGITS = 12
 
 
 class Output:
-    """The voice of one command."""
+    """Prints the result, notes and errors of one command."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
 
     def result(self, document: Any, text: str | Callable[[], None]) -> None:
-        """The command's answer: `document` for programs, `text` (or what it prints) for people."""
+        """Print the command's result: `document` with `--json`, otherwise `text` (or call it, to print)."""
         if self.as_json:
             click.echo(json.dumps(document, indent=2, default=str))
         elif callable(text):
@@ -37,11 +37,11 @@ class Output:
             click.echo(text)
 
     def note(self, text: str) -> None:
-        """Something worth saying that is not the answer."""
+        """Print a text that is not part of the result, to stderr."""
         click.echo(text, err=True)
 
     def error(self, code: str, message: str, action: str) -> None:
-        """What is wrong and what to do next: on stderr, and with `--json` as a document on stdout too."""
+        """Print an error and what to do next to stderr; with `--json`, also a document to stdout."""
         if self.as_json:
             click.echo(json.dumps({"error": {"code": code, "message": message, "action": action}}, indent=2))
         click.echo(f"precompiled: {sentence(message)}", err=True)
@@ -50,14 +50,14 @@ class Output:
 
 
 def console() -> Console:
-    # rich is imported only where a table is shown: it takes longer than most commands.
+    # Imported here, since importing rich takes longer than most commands.
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=False)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Print a plain table; the columns named in `right` are aligned to the right."""
+    """Print a plain table. The columns named in `right` are right-aligned."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -69,17 +69,17 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
     screen = console()
     with screen.capture() as captured:
         screen.print(shown)
-    # rich fills every line up to the table's width, which a terminal would wrap and a file would keep.
+    # rich pads every line to the table's width: a terminal would wrap the padding, and a file would keep it.
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, one below the other."""
+    """Print one name and value per line, aligned."""
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         click.echo(f"{name:<{width}}  {value}".rstrip())
 
 
 def human_age(moment: float) -> str:
-    """How long ago that was; ``moment``: seconds since the epoch."""
+    """The time since ``moment`` (seconds since the epoch), as text."""
     return human_seconds(max(0.0, time.time() - moment))

@@ -1,4 +1,4 @@
-"""Asks a fresh interpreter whether the hook is on in it."""
+"""Starts a new interpreter to find out whether the hook is on in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-TIMEOUT_S = 120.0  # `import torch` on a cold disk takes long
+TIMEOUT_S = 120.0  # `import torch` from a cold disk is slow
 _QUESTION = """
 import json, os, sys
 bootstrap = sys.modules.get("precompiled.bootstrap")
@@ -45,22 +45,22 @@ print("\\n" + json.dumps({
 
 @dataclass(frozen=True)
 class Probe:
-    """What a fresh interpreter says about itself."""
+    """The report of a new interpreter."""
 
-    state: str  # bootstrap.state(), "absent" when the hook never ran, "error" when the interpreter failed
+    state: str  # bootstrap.state(); "absent" if the hook did not run; "error" if the interpreter failed
     problem: str = ""
-    sitecustomize: str = ""  # the file that ended up as `sitecustomize`
+    sitecustomize: str = ""  # the file of the imported `sitecustomize`
     torch: bool = False  # whether torch was imported at start-up
-    packages: str = ""  # once torch is imported: "on"; "off", by the setting; or why there are none with this torch
+    packages: str = ""  # of ask_with_torch: "on"; "off" by the setting; or why this torch has no packages
 
 
 def ask(variables: Mapping[str, str]) -> Probe:
-    """Start this interpreter with these environment variables, and ask whether the hook is on. Imports no torch."""
+    """Start this interpreter with these environment variables and report its hook's state. Does not import torch."""
     return _ask(_QUESTION, variables)
 
 
 def ask_with_torch(variables: Mapping[str, str]) -> Probe:
-    """The same, after `import torch`: its state is `precompiled.hook.state()`."""
+    """Like ``ask``, after `import torch`; the state is `precompiled.hook.state()`."""
     return _ask(_QUESTION_WITH_TORCH, variables)
 
 
@@ -73,7 +73,7 @@ def _ask(question: str, variables: Mapping[str, str]) -> Probe:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Probe(state="error", problem=f"{sys.executable} could not be asked: {error}")
     try:
-        # The last line: other start-up code may print before it.
+        # Only the last line, since other start-up code may print as well.
         return Probe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
     except (ValueError, TypeError):
         said = done.stderr.strip().rpartition("\n")[2]

@@ -1,7 +1,7 @@
-"""The one-line `.pth` that switches the hook on for an interpreter for good.
+"""The one-line `.pth` file of `precompiled enable`, which switches the hook on in every run of an interpreter.
 
-`site` executes every line of a .pth file that begins with "import". Ours must stay silent in all of an interpreter's
-life: when precompiled is uninstalled but the file stays, when it is broken, when PRECOMPILED=0 is set.
+`site` executes every line of a .pth file that begins with "import". This line must print nothing and raise nothing,
+even if precompiled is uninstalled or broken, or if PRECOMPILED=0 is set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.version import OFF
 
 NAME = "precompiled.pth"
-# An exception in a .pth line is printed at each start of the interpreter; a line cannot hold a `try`, a string can.
+# An exception in a .pth line is printed at each start of the interpreter. A `try` needs several lines, hence `exec`.
 LINE = (
     f'import os; os.environ.get("PRECOMPILED", "").strip().lower() in {OFF} or exec("try:\\n'
     " import precompiled.bootstrap as bootstrap; bootstrap.install()\\n"
@@ -24,36 +24,36 @@ LINE = (
 
 
 def site_packages() -> Path:
-    """Where this interpreter installs packages."""
+    """The directory where this interpreter installs packages."""
     return Path(sysconfig.get_path("purelib"))
 
 
 def user_site() -> Path | None:
-    """The user's own site-packages, None where this interpreter does not look there (as in most venvs)."""
+    """The user's own site-packages; None if this interpreter does not use it (as in most venvs)."""
     return Path(site.getusersitepackages()) if site.ENABLE_USER_SITE else None
 
 
 def candidates() -> list[Path]:
-    """Every place where `enable` may have written."""
+    """Every path to which `enable` may have written the file."""
     return [directory / NAME for directory in (site_packages(), user_site()) if directory is not None]
 
 
 def written() -> list[Path]:
-    """The places that hold the file now."""
+    """The paths at which the file exists."""
     return [path for path in candidates() if path.exists()]
 
 
 def write(directory: Path) -> bool:
-    """Put the file into `directory`, atomically; False when it was there already, as it should be."""
+    """Write the file into `directory` atomically; False if it exists already with the right contents."""
     path = directory / NAME
     try:
         if path.read_text() == LINE:
             return False
     except (OSError, UnicodeDecodeError):
-        pass  # absent or unreadable: what matters is whether it can be written
+        pass  # absent or unreadable: try to write it
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # Its temporary name is not "*.pth": an interpreter that starts meanwhile would execute half a line.
+        # The temporary name does not end in ".pth", so that no interpreter executes half a line.
         with durable.replacing(path, 0o644) as file:
             file.write(LINE.encode())
     except OSError as error:
@@ -64,7 +64,7 @@ def write(directory: Path) -> bool:
 
 
 def remove(path: Path) -> bool:
-    """Remove the file; False when it was not there."""
+    """Remove the file; False if it does not exist."""
     try:
         path.unlink()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""remote push, pull, sync, ls, gc: the remote behind the store, without its helper."""
+"""remote push, pull, sync, ls, gc: copy, list and remove objects of the remote directly, without its helper."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY_S = 86_400.0
 
 
 def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What push, pull and sync take."""
+    """Add the options and the argument of push, pull and sync."""
     for option in (
         click.option("--days", type=float, metavar="N", help="Only what was compiled in the last N days."),
         click.option("--program", metavar="FILE", help="Only what the program with this main file used."),
@@ -87,7 +87,7 @@ def _pull(there: transfer.Transfer, keys: Sequence[str], program: str | None, da
         return there.pull(whole, _since(days))
     _no_keys(keys)
     _lists, objects = lists.listed(there, ahead.identity(_existing(program)))
-    if days is not None:  # a list says no times
+    if days is not None:  # lists contain no times
         times = {item.path: item.written or 0.0 for item in there.everything()}
         objects = [item for item in objects if times.get(item.path, 0.0) >= _since(days)]
     return there.bring(objects)
@@ -196,7 +196,7 @@ def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: i
 
 
 def opened(settings: Settings) -> transfer.Transfer:
-    """The store and its remote. Raises RemoteError."""
+    """Open the store and its remote. Raises RemoteError."""
     if not settings.remote:
         raise RemoteError(
             NOT_SET, "Run `precompiled config set remote s3://bucket/prefix`, or set PRECOMPILED_REMOTE",
@@ -211,7 +211,7 @@ def opened(settings: Settings) -> transfer.Transfer:
 
 
 def told(settings: Settings) -> dict[str, Any] | None:
-    """What the remote's helper last said of itself; None where no remote is set."""
+    """The last state that the remote's helper recorded; None if no remote is set."""
     from precompiled.remote import link
 
     if not settings.remote:
@@ -223,7 +223,7 @@ def told(settings: Settings) -> dict[str, Any] | None:
 
 
 def line(state: dict[str, Any]) -> str:
-    """The same for people."""
+    """A helper's state in one line of text."""
     text = f"{state['remote']}: {state['state']}"
     if state.get("reason"):
         text += f" ({state['code']}: {state['reason']})"
@@ -240,7 +240,7 @@ def line(state: dict[str, Any]) -> str:
 
 
 def problem(settings: Settings) -> PrecompiledError | None:
-    """Why the remote cannot be used now, by asking it; None where it answers."""
+    """Send the remote a request; returns why it cannot be used, or None if it answers."""
     try:
         opened(settings).bucket.listed("artifacts")
     except RemoteError as error:

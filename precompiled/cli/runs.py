@@ -1,4 +1,4 @@
-"""Runs, as people ask for them: which ranks of a job run what the daemon compiled, and why the others do not."""
+"""Runs for `status`, `explain` and `cache stats`: which ranks run daemon-compiled code, and why others do not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_SHOWN = 10
 
 
 def live(settings: Settings) -> list[dict[str, Any]]:
-    """The runs of which a process is alive, for `precompiled status`: fields of ``document``, without the graphs."""
+    """The runs with a live process, for `precompiled status`: ``_document`` without the graphs."""
     return [_document(run, graphs=False) for run in runs(settings.cache_dir) if run.is_alive]
 
 
@@ -38,7 +38,7 @@ def show_live(found: Sequence[dict[str, Any]]) -> None:
 
 
 def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
-    """What became of a run, ``name`` or "last": the document, and what shows it. Raises PrecompiledError."""
+    """Explain a run, ``name`` or "last": the document, and a function that prints it. Raises PrecompiledError."""
     run = named(settings, name)
     told = misses.summary(settings, run)
     document = {
@@ -49,7 +49,7 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
 
 
 def graph_of(settings: Settings, prefix: str) -> str | None:
-    """What the runs say of a graph that the store does not have; None where none had it."""
+    """What the records of runs say about a graph that the store does not have; None if no run had the graph."""
     for run in runs(settings.cache_dir):
         for graph in (graph for process in run.processes for graph in process.graphs.values()):
             if graph.get("key", "").startswith(prefix.lower()):
@@ -59,7 +59,7 @@ def graph_of(settings: Settings, prefix: str) -> str | None:
 
 
 def awaited(settings: Settings) -> list[dict[str, Any]]:
-    """The graphs that processes which run await, the youngest first: what `explain` cannot explain yet."""
+    """The pending graphs of running processes, youngest first. `explain` cannot explain these yet."""
     found = [
         {"key": graph.get("key", ""), "name": graph.get("name", ""), "program": process.program, "since": graph["at"]}
         for run in runs(settings.cache_dir) for process in run.processes if process.is_alive
@@ -78,7 +78,7 @@ def show_awaited(found: Sequence[dict[str, Any]]) -> None:
 
 
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
-    """What a run, ``name`` or "last", comes to in numbers, rank by rank: the document, and what shows it."""
+    """The numbers of a run, ``name`` or "last", for each rank: the document, and a function that prints it."""
     run = named(settings, name)
     ranks = [
         {"rank": process.rank, "pid": process.pid, "graphs": len(process.graphs), **_numbers(process)}
@@ -99,7 +99,7 @@ def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], N
 
 
 def _numbers(process: RunProcess) -> dict[str, Any]:
-    """Graphs by how they run, functions that were traced, and seconds."""
+    """A process's numbers: graphs by how they run, traced functions, and seconds."""
     graphs = list(process.graphs.values())
     sources = Counter(graph["source"] if _is_served(graph) else "" for graph in graphs)
     pending = sum(way(graph) == "pending" for graph in graphs)
@@ -112,7 +112,7 @@ def _numbers(process: RunProcess) -> dict[str, Any]:
 
 
 def named(settings: Settings, name: str) -> Run:
-    """A run by its name, or "last". Raises PrecompiledError where there is none."""
+    """The run with this name, or the last run for "last". Raises PrecompiledError if there is none."""
     known = runs(settings.cache_dir)
     found = next((run for run in known if name in ("last", run.name)), None)
     if not known:
@@ -128,7 +128,7 @@ def named(settings: Settings, name: str) -> Run:
 
 
 def _check_that_runs_are_kept(settings: Settings) -> None:
-    """Raises PrecompiledError where a run may have used the hook, and could not be kept."""
+    """Raise PrecompiledError if runs cannot be recorded, so that a run may have used the hook without a record."""
     store = checks_store.place(settings)
     kept_in = settings.cache_dir / RUNS
     if store.state == "ok" and kept_in.exists() and not os.access(kept_in, os.W_OK | os.X_OK):
@@ -157,7 +157,7 @@ def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
 
 
 def said(run: Run) -> list[str]:
-    """How the graphs of each rank run, in sentences: ranks of which the same is to be said are told together."""
+    """How the graphs of each rank run, as sentences. Ranks with the same sentence are grouped."""
     by_text: dict[str, list[int]] = {}
     served = []
     for process in run.processes:
@@ -181,7 +181,7 @@ def said(run: Run) -> list[str]:
 
 
 def _of_a_process(process: RunProcess) -> str | None:
-    """What is to be said of a process's graphs; None where all of them run as the daemon compiled them."""
+    """A sentence about a process's graphs that do not run compiled by the daemon; None if all do."""
     parts = []
     pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]
     reasons_of: dict[str, Counter[str]] = {name: Counter() for name in NOT_SERVED}
@@ -238,8 +238,8 @@ def _show(run: Run, told: misses.Summary) -> None:
 
 
 def _why_traced(before: Sequence[dict[str, Any]], item: dict[str, Any]) -> str:
-    """``before``: what the process had traced until then."""
-    reasons = item["reasons"] if item["state"] != "audited" else ()  # these are of other entries
+    """Why a function was traced. ``before``: what the process had traced earlier."""
+    reasons = item["reasons"] if item["state"] != "audited" else ()  # an audit's reasons are about other entries
     told = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
     return in_words(told) if told or not is_first else "no package for its present source: it is new, or was edited"
@@ -268,14 +268,14 @@ def _why(graph: dict[str, Any]) -> str:
 
 
 def show_cause(cause: Cause, indent: str) -> None:
-    """Why a graph was a miss: the values then and now, the line of the program, and what can be done."""
+    """Print a cause of a miss: the old and the new value, the source line, and the advice."""
     click.echo(f"{indent}{cause.what if cause.kind == 'new' else f'{cause.short}: {cause.what}'}")
     for text in filter(None, (cause.line, cause.advice)):
         click.echo(f"{indent}  {text}")
 
 
 def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
-    """What ranks have alike is told once."""
+    """Print rows under a title. Equal rows of several ranks are printed once, with their number."""
     different = Counter(rows)
     if not different:
         return

@@ -1,7 +1,7 @@
-"""Which line of a program sets a mode, a setting or a variable: found in its source, which is read and not run.
+"""Finds the source lines of a program that set a mode, a setting or an environment variable. Runs none of the source.
 
-That a call was made below a line, in a `with` or in a decorated function, is known from the frames that led to the
-trace; of other lines only that they are there. A file that was edited since may not have them any more.
+For a `with` block or a decorated function, the frames that led to the trace show whether the call was inside. For any
+other line, it is only known that the line exists. A file that was edited since the trace may no longer have the line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.graph.mode_names import SET_BY
 MAX_FILES = 40
 MAX_FILE_BYTES = 1 << 20
 MAX_LINES = 3
-# Of what sets a variable of the environment.
+# Functions that set environment variables.
 _ENVIRONMENT = frozenset({"putenv", "setdefault", "update"})
 
 
@@ -38,9 +38,9 @@ class Line:
 
 
 def lines(program: dict[str, Any], cause: Cause, more: Sequence[str] = ()) -> list[Line]:
-    """The lines that may set what a cause is about, MAX_LINES at most; the one that does where it is known.
+    """The lines that may set the cause's mode, setting or variable, at most MAX_LINES; one line if it is certain.
 
-    ``more``: files to look into, beside those that the graph comes from.
+    ``more``: files to search besides those that the graph comes from.
     """
     if not cause.set_by:
         return []
@@ -58,7 +58,7 @@ def lines(program: dict[str, Any], cause: Cause, more: Sequence[str] = ()) -> li
 
 
 def _setters(file: str, kind: str, name: str) -> Iterator[tuple[ast.expr | ast.stmt, tuple[int, int] | None]]:
-    """Nodes that set it, with the first and the last line of what they hold for, where that is a block."""
+    """Nodes of ``file`` that set ``name``. For a block, also its first and last line, otherwise None."""
     tree = _tree(file)
     if tree is None:
         return
@@ -95,8 +95,10 @@ def _calls_of(tree: ast.Module, names: set[str]) -> Iterator[tuple[ast.expr, tup
 
 
 def _sets(node: ast.AST, setting: str) -> bool:
-    """Whether a node sets Inductor's or functorch's setting, such as ``triton.cudagraphs``: by an assignment, a keyword
-    (``config.patch(max_autotune=True)``) or a key of a dict (``options={"max_autotune": True}``).
+    """Whether a node sets a setting of Inductor or functorch, such as ``triton.cudagraphs``.
+
+    Recognizes an assignment, a keyword (``config.patch(max_autotune=True)``), a key of a dict
+    (``options={"max_autotune": True}``), and a call of ``compile`` with a ``mode``.
     """
     last = setting.rpartition(".")[2]
     if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
@@ -133,7 +135,7 @@ def _last(node: ast.expr) -> str:
 
 @cache
 def _tree(file: str) -> ast.Module | None:
-    """A user's file; None for what is none, or cannot be read."""
+    """The syntax tree of a user's file; None for other files, and if the file cannot be read or parsed."""
     if not is_users(file):
         return None
     try:

@@ -1,4 +1,4 @@
-"""config: every setting, its value, and where the value came from; config set writes one into your file."""
+"""config: show every setting with its value and origin. config set: write a setting to the user's file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from precompiled.core.words import human_bytes, human_seconds, sentence
 
 
 class _Setting(click.ParamType):
-    """A setting, by its name or its variable's."""
+    """A click type: a setting, by its own name or its variable's name."""
 
     name = "setting"
 
@@ -54,7 +54,7 @@ def show_command(out: Output, settings: Settings, names: tuple[str, ...]) -> Non
     out.result(document, show)
 
 
-# A file that cannot be used is what this command may mend.
+# raises=False, since this command may repair an invalid file.
 @command("set", raises=False, examples=["precompiled config set mode wait", "precompiled config set workers 4"])
 @click.argument("name", type=_Setting())
 @click.argument("value")
@@ -89,13 +89,13 @@ def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
 
 
 def _with_line(text: str, name: str, line: str) -> str:
-    """A configuration file's text with another value of a setting. All other lines stay."""
+    """A configuration file's text with a new line for a setting. All other lines stay."""
     lines = text.splitlines()
     start = next((at for at, found in enumerate(lines) if re.match(rf"\s*{name}\s*=", found)), None)
     if start is None:
         return "\n".join([*lines, line, ""])
     end = start + 1
-    while end < len(lines) and not _is_toml("\n".join(lines[start:end])):  # a list over several lines
+    while end < len(lines) and not _is_toml("\n".join(lines[start:end])):  # the old value is a list over several lines
         end += 1
     return "\n".join([*lines[:start], line, *lines[end:], ""])
 
@@ -119,7 +119,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML has it: its texts are those of JSON."""
+    """A value in TOML, whose strings and lists of strings have the same form as in JSON."""
     if isinstance(value, tuple):
         return json.dumps([str(item) for item in value], ensure_ascii=False)
     return json.dumps(_plain(value) if value is not None else "", ensure_ascii=False)
@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_unit(settings: Settings, name: str) -> str:
-    """As it can be set, and as people read it where that says more."""
+    """A setting's value as it can be set, with a readable form for bytes and seconds."""
     value = getattr(settings, name)
     if name.endswith("_bytes") and value:
         return f"{value} ({human_bytes(value)})"

@@ -1,4 +1,4 @@
-"""status and cache stats: the daemon, its workers and its counters, for people."""
+"""status and cache stats: show the daemon, its workers, the programs that run, and the counters."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _show_status(reply: dict[str, Any]) -> None:
 
 
 def _now(worker: dict[str, Any], jobs: list[dict[str, Any]]) -> str:
-    """What a worker is at."""
+    """A worker's current job, for the table's last column."""
     if not worker["job"]:
         return ""
     found = next((UnderWay(**job) for job in jobs if job["worker"] == worker["pid"]), None)

@@ -1,4 +1,4 @@
-"""cache ls, show, size, dir, clear, gc: what is in the store."""
+"""cache ls, show, size, dir, clear, gc: show or remove the contents of the store."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ls_command(out: Output, settings: Settings) -> None:
             if disk_bytes:
                 click.echo(whole)
             return
-        # Where there is no base store, all rows would say the same.
+        # Without base stores, this column would be the same in all rows.
         further = ("STORE",) if store.bases else ()
         table(
             ("KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE", *further),
@@ -184,7 +184,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
         if not click.confirm(f"Remove {what} from {store.root}?", err=True):
             out.note("Nothing removed.")
             return INTERRUPTED
-    busy = 0 if keys else len(under_way(store.root))  # these compiles would fail without their scratch files
+    busy = 0 if keys else len(under_way(store.root))  # running compiles would fail without their scratch files
     removed = [store.remove(key) for key in wholes] if keys else [store.clear(with_scratch=not busy)]
     _check_removed(store, wholes)
     artifacts, packages = sum(item.artifacts for item in removed), sum(item.packages for item in removed)
@@ -202,7 +202,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
 
 
 def _check_removed(store: Store, keys: Sequence[str]) -> None:
-    """Raises StoreError where something of the keys, or without keys anything, is still there."""
+    """Raise StoreError if the store still has files of the keys; without keys, if it still has any."""
     for folder in (store.artifacts,) if keys else (store.artifacts, store.packages.packages):
         left = [name for name in _names(folder) if not keys or name.partition(".")[0] in keys]
         if left:
@@ -233,7 +233,7 @@ def gc_command(out: Output, settings: Settings) -> None:
 
 
 def open_store(settings: Settings) -> Store:
-    """The store, if it can be trusted; a store that does not exist yet is empty."""
+    """Open the store. Raises StoreError if it cannot be read or trusted. A store that does not exist is empty."""
     store = Store(settings.cache_dir, settings.base)
     try:
         with trust.open_directory(store.root) as root_fd, trust.open_directory("artifacts", root_fd):
@@ -250,7 +250,7 @@ def open_store(settings: Settings) -> Store:
 
 
 def _names(folder: Path) -> list[str]:
-    """Names in a folder of the store, readable or not."""
+    """All names in a folder of the store."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -276,15 +276,15 @@ def _failure_row(store: Store, failure: fmt.Failure) -> dict[str, Any]:
 
 def _failure_document(failure: fmt.Failure) -> dict[str, Any]:
     found = dataclasses.asdict(failure)
-    del found["program"]  # shown as the graph
+    del found["program"]  # the document has it as "graph"
     return found
 
 
 def _used(artifact: Artifact) -> dict[str, float]:
-    """The time of an artifact's last use, as eviction takes it."""
+    """The time of an artifact's last use, which eviction also uses."""
     try:
         return {"used": artifact.path.stat().st_mtime}
-    except OSError:  # evicted meanwhile
+    except OSError:  # evicted
         return {"used": artifact.manifest.created}
 
 

@@ -1,4 +1,4 @@
-"""run, enable, disable: the processes in which the hook is on."""
+"""run, enable, disable: switch the hook on for a command, or for every run of an interpreter."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.store import scratch
 from precompiled.version import SWITCH, switched_off
 
-# The statuses of env(1), nohup(1) and shells for a command that cannot be started.
+# Exit statuses for a command that cannot be started, as in env(1), nohup(1) and shells.
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 
-# A bad setting must not keep the command from running: it runs without us, as the hook in it reports.
+# raises=False: with a bad setting the command runs without precompiled, which the hook in it reports.
 @command("run", raises=False, context_settings={"allow_interspersed_args": False}, examples=[
     "precompiled run -- python train.py",
     "precompiled run --mode wait -- torchrun --nproc-per-node 8 train.py",
@@ -50,12 +50,12 @@ def run_command(
             raise click.UsageError(f"PRECOMPILED={variables[SWITCH]} is set, but --target needs precompiled on")
         out.note(f"precompiled: PRECOMPILED={variables[SWITCH]} is set, so the command runs without precompiled.")
     if target is not None:
-        # In the scratch folder, which eviction bounds; the user's own caches stay as they are.
+        # In the scratch folder, since eviction limits its size. The user's own caches are not changed.
         caches = scratch.directory(settings.cache_dir) / "targets" / target.kind.code
         variables.update(targets.variables(target, cmd, caches))
         out.note(targets.warning(target))
     for name in ("SIGPIPE", "SIGXFSZ"):
-        # Python ignores these signals, and exec keeps that: `run -- yes | head` would never end.
+        # Python ignores these signals and exec inherits that, so `run -- yes | head` would never end.
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     sys.stdout.flush()
@@ -68,7 +68,7 @@ def run_command(
 
 
 def hooked(settings: Settings) -> dict[str, str]:
-    """The variables of a command that runs with the hook on, and with the directories that were given as flags."""
+    """Environment variables for a command with the hook on, and with the directories that were given as flags."""
     variables = python_path.with_hook(os.environ)
     for name in ("cache_dir", "runtime_dir"):
         if settings.origins[name] == "flag":
@@ -107,8 +107,8 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
         )
     changed = pth.write(directory)
     path = directory / pth.NAME
-    # Ask a fresh interpreter: a user's site-packages, for one, comes before the directory that precompiled may be
-    # installed in. Without PYTHONPATH, which other shells will not have.
+    # Test with a new interpreter: it may not be able to import precompiled where the file is executed (a user's
+    # site-packages comes first). PYTHONPATH is removed, since other shells may not have it.
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
     found = probe.ask(variables)
     if found.state != "waiting":

@@ -24,7 +24,7 @@ _FORM = re.compile(r"(?:(?P<code>[a-z]+\d+)|(?:cuda:)?sm_(?P<capability>\d+)a?)(
 
 @dataclass(frozen=True)
 class WantedDevices:
-    """What a command is to see: ``count`` devices of a kind."""
+    """The devices that a command will see: ``count`` devices of one kind."""
 
     kind: Kind
     count: int
@@ -34,7 +34,7 @@ class WantedDevices:
 
 
 class Target(click.ParamType):
-    """A click type."""
+    """The click type of --target."""
 
     name = "target"
 
@@ -50,8 +50,9 @@ option = click.option(
 
 
 def parse(text: str) -> WantedDevices:
-    """A kind of GPU (``h100``, ``cuda:sm_80`` where one kind has it) and how many (``h100x8``). Raises
-    PrecompiledError.
+    """Parse a target: a kind of GPU (``h100``, or ``cuda:sm_80`` if only one kind has it) and a count (``h100x8``).
+
+    Raises PrecompiledError.
     """
     parts = _FORM.fullmatch(text.strip().lower())
     if parts is None:
@@ -63,7 +64,7 @@ def parse(text: str) -> WantedDevices:
         return WantedDevices(kind, count)
     fitting = [kind for kind in KINDS.values() if f"{kind.major}{kind.minor}" == parts["capability"]]
     if len(fitting) != 1:
-        # The key has the GPU's name and its multiprocessors: an artifact for one kind is none for the other.
+        # A key contains the GPU's name and number of multiprocessors, so kinds cannot share artifacts.
         names = " and ".join(kind.code for kind in fitting)
         raise _unknown(text, f"is {names}, which have keys of their own" if fitting else "is no kind's architecture")
     return WantedDevices(fitting[0], count)
@@ -75,7 +76,7 @@ def _unknown(text: str, why: str) -> PrecompiledError:
 
 
 def warning(target: WantedDevices) -> str:
-    """What people must know before they believe anything that such a command says."""
+    """The warning to print before a command runs on made-up devices."""
     return (
         f"precompiled: MADE-UP GPU. The command sees {target}, which this host lacks. torch's operators run on the "
         "CPU and Triton's kernels do not run, so everything that the command computes is meaningless. What it "
@@ -84,17 +85,17 @@ def warning(target: WantedDevices) -> str:
 
 
 def variables(target: WantedDevices, cmd: Sequence[str], caches: Path) -> dict[str, str]:
-    """What ``cmd`` gets to run on made-up devices; ``caches``: for what it measures itself, which is made up, too.
+    """Environment variables that make ``cmd`` run on made-up devices.
 
-    Builds the device for the command's torch, where it can be told and is not built. Raises PrecompiledError where it
-    cannot be.
+    ``caches``: the directory for its Inductor and Triton caches, whose measurements are meaningless. Builds the device
+    for the command's torch, if its interpreter can be found. Raises PrecompiledError if the device cannot be built.
     """
     if (python := interpreter(cmd)) is not None:
         build(python)
     numbers = range(target.count)
     return {
         "CUDA_MADE_UP": ",".join(target.kind.code for _ in numbers),
-        # Those of the host, if it has some, are not meant, and NVML would count them.
+        # Hide the host's own GPUs, which NVML would count.
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers)),
         TARGET_VARIABLE: target.kind.code,
         "PRECOMPILED_PROGRESS": "0",  # it never runs compiled
@@ -104,7 +105,7 @@ def variables(target: WantedDevices, cmd: Sequence[str], caches: Path) -> dict[s
 
 
 def interpreter(cmd: Sequence[str]) -> str | None:
-    """The Python that ``cmd`` is run by: itself, or that of its first line; None where nobody can tell."""
+    """The Python interpreter that runs ``cmd``: the command itself, or that of its `#!` line; None if unknown."""
     path = shutil.which(cmd[0])
     if path is None or re.fullmatch(r"python[\d.]*", os.path.basename(path)):
         return path
@@ -122,7 +123,7 @@ def interpreter(cmd: Sequence[str]) -> str | None:
 
 
 def build(python: str) -> None:
-    """Have the device built for this interpreter's torch. Raises PrecompiledError with what is missing."""
+    """Build the device for this interpreter's torch. Raises PrecompiledError that says what is missing."""
     command = [python, "-m", "precompiled.made_up_cuda.build", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=None, text=True, check=False)
     try:
@@ -137,7 +138,7 @@ def build(python: str) -> None:
 
 
 def available() -> tuple[str, str]:
-    """For `precompiled doctor`: whether this interpreter can do it, and what to do where it cannot."""
+    """For `precompiled doctor`: whether this interpreter can make up GPUs, and what to do if it cannot."""
     from precompiled.made_up_cuda.build import CannotBuild, check, installed
 
     try:

@@ -1,4 +1,4 @@
-"""timeline and tools trace: where the time went, as a page and as a trace for Perfetto."""
+"""timeline and tools trace: show where the time went, as an HTML page or as a trace for Perfetto or OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from precompiled.timeline.facts import Facts, gather
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
 LAST = "last"
-# And what to do with each.
+# Format -> what the user can do with the file.
 FORMATS = {
     "chrome": "Open it in ui.perfetto.dev or chrome://tracing.",
     "otlp": "Post it as application/json to a collector's /v1/traces.",
 }
-# What begins a little before a graph belongs to it: the start of the daemon, and of its worker.
+# The trace begins this much earlier, to include the start of the daemon and of its worker.
 BEFORE_S = 1.0
 
 
@@ -80,7 +80,7 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
     began = time.time()
     variables = {**hooked(settings), TIMELINE_VARIABLE: token}
     try:
-        # Its output is not ours: stdout may be the document's.
+        # With --json, stdout is for the JSON document.
         process = subprocess.Popen(list(cmd), env=variables, stdout=2 if out.as_json else None)
     except OSError as error:
         cannot_run(out, cmd[0], error)
@@ -100,7 +100,10 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The command's status, as a shell gives it. Ctrl-C is the command's: what it has done by then is shown."""
+    """Wait for the command; returns its status as a shell reports it.
+
+    Ctrl-C ends only the command, so that the page still shows the time until then.
+    """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         status = process.wait()

@@ -1,4 +1,4 @@
-"""status --watch: a live view of the host, on a terminal with keys, else as plain lines."""
+"""status --watch: a live view of the host. On a terminal it accepts keys, otherwise it prints plain lines."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from precompiled.store.jobs import under_way
 from precompiled.store.runs import runs
 
 ANSWER_TIMEOUT_S = 2.0
-_SEQUENCES = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows, function keys: none is ours
+_SEQUENCES = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows and function keys, which are ignored
 
 
 def watch(out: Output, settings: Settings, interval: float, once: bool) -> int:
-    """Show what programs, graphs, workers and the queue do; with ``once`` or as JSON one view."""
+    """Show programs, graphs, workers and the queue until Ctrl-C; with ``once`` or --json, one view."""
     rates = view.Rates()
     if out.as_json or once:
         seen = look(settings, rates)
@@ -83,17 +83,17 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
     with _screen():
         seen, next_look = look(settings, rates), time.monotonic() + interval
         while True:
-            # Python's COLUMNS and LINES would not follow a window that changes its size.
+            # Not shutil.get_terminal_size: COLUMNS and LINES do not follow a window that changes its size.
             now_size = os.get_terminal_size(sys.stdout.fileno())
             if now_size != size:
                 size, shown = now_size, []
                 _write("\x1b[H\x1b[2J")
             lines = view.screen(seen, rates, choices, size.columns, size.lines, colour=colour)
-            # Over a slow line, only what has changed.
+            # Write only the changed lines: the connection may be slow.
             changed = [at for at, line in enumerate(lines) if at >= len(shown) or shown[at] != line]
             _write("".join(f"\x1b[{at + 1};1H{lines[at]}\x1b[K" for at in changed))
             shown = lines
-            # Woken by a key at once, by a window's new size within a second.
+            # A key ends the wait at once. A new window size is noticed within a second.
             if select.select([sys.stdin], [], [], max(0.0, min(next_look - time.monotonic(), 1.0)))[0]:
                 for key in _keys():
                     if key in ("q", "\x04") and not choices.typing:
@@ -109,13 +109,13 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
 def _keys() -> Iterator[str]:
     data = os.read(sys.stdin.fileno(), 1024)
     if not data:
-        raise KeyboardInterrupt  # the terminal is gone
+        raise KeyboardInterrupt  # the terminal was closed
     yield from _SEQUENCES.sub("", data.decode(errors="ignore"))
 
 
 @contextmanager
 def _screen() -> Iterator[None]:
-    """The terminal's other screen, without a cursor, keys as they are pressed; all is given back in the end."""
+    """Use the terminal's alternate screen, without cursor and line buffering; restores everything at the end."""
     import signal
     import termios
     import tty

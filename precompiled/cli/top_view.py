@@ -1,6 +1,6 @@
-"""What `precompiled status --watch` shows: one look at a host as lines of text. Pure: no terminal, no daemon, no clock.
+"""The view of `precompiled status --watch`: a host's state as lines of text. Pure: no terminal, no daemon, no clock.
 
-``look`` says what there is, ``screen`` draws it for a size and the choices of keys, ``line`` says it in one line.
+``look`` collects the state, ``screen`` draws it for a size and the user's choices, ``line`` shows it in one line.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from precompiled.store.runs import Run, way
 
 SORTS = ("state", "age", "program")
 FILTERS = ("all", "waiting", "not served", "compiled")
-RATE_S = 60.0  # hits and misses a minute are those of the last one
-# In the order in which they are worth a look.
+RATE_S = 60.0  # the period over which hits and misses are counted
+# In the order in which the view sorts them.
 STATES = ("compiling", "queued", "error", "eager", "in process", "compiled")
 STYLES = {"compiling": "33", "queued": "36", "error": "31", "eager": "31", "in process": "35", "compiled": "32"}
 KEYS = "q quit s sort f filter / name c cancel r retry"
-ASKED = {"c": "cancel", "r": "retry"}  # for the beginning of a key
+ASKED = {"c": "cancel", "r": "retry"}  # keyboard key -> action on a graph's key
 
 
 @dataclass(frozen=True)
 class Client:
     program: str
-    rank: str  # "3/8"; "" of a process alone
+    rank: str  # "3/8"; "" for a single process
     pid: int
     began: float
     states: dict[str, int]
@@ -37,7 +37,7 @@ class Client:
 
 @dataclass(frozen=True)
 class GraphRow:
-    state: str  # of STATES
+    state: str  # one of STATES
     since: float
     program: str
     rank: str
@@ -48,7 +48,10 @@ class GraphRow:
 
 @dataclass(frozen=True)
 class Look:
-    """A host at one moment. ``status``, ``stats``: the daemon's fields, None where none answers for ``problem``."""
+    """A host's state at one moment. ``status``, ``stats``: the daemon's replies; None if it does not answer.
+
+    ``problem``: why it does not answer.
+    """
 
     now: float
     status: dict[str, Any] | None
@@ -64,10 +67,10 @@ class Choices:
     sort: str = SORTS[0]
     shown: str = FILTERS[0]
     program: str = ""
-    typing: str = ""  # what is being typed: "program", or the beginning of a key to "cancel" or "retry"
+    typing: str = ""  # what the user is typing: "program", or the prefix of a graph's key to "cancel" or "retry"
     typed: str = ""
-    asked: str = ""  # what is to be done with ``typed``
-    said: str = ""  # what has come of it
+    asked: str = ""  # the action to do for the key ``typed``: "cancel" or "retry"
+    said: str = ""  # the outcome of that action
 
     def key(self, key: str) -> Choices:
         if self.typing:
@@ -103,20 +106,20 @@ def _after(names: Sequence[str], name: str) -> str:
 
 @dataclass
 class Rates:
-    """How fast the daemon's counters grow, over the last minute of looks."""
+    """The growth of the daemon's counters in the last minute."""
 
     _seen: deque[tuple[float, float, float]] = field(default_factory=deque)
 
     def add(self, now: float, stats: dict[str, Any] | None) -> None:
         if stats is None or (self._seen and stats["hits"] < self._seen[-1][1]):
-            self._seen.clear()  # another daemon counts from 0
+            self._seen.clear()  # a new daemon counts from 0
         if stats is not None:
             self._seen.append((now, stats["hits"], stats["misses"]))
         while len(self._seen) > 2 and self._seen[1][0] <= now - RATE_S:
             self._seen.popleft()
 
     def said(self) -> str:
-        """Hits and misses of the last minute, or since the first look; at the first one all that were counted."""
+        """Hits and misses of the last minute, or since the first sample. If there is only one, all since the start."""
         if not self._seen:
             return "no counts"
         first, last = self._seen[0], self._seen[-1]
@@ -150,7 +153,7 @@ def look(
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
             saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
             clients.append(Client(process.program, rank, process.pid, process.since, states, saved))
-    # Of clients that have ended: the daemon goes on for the next run.
+    # Also the running jobs of clients that have ended: the daemon finishes them for the next run.
     known = {graph.key for graph in graphs}
     began = {worker["job"]: now - worker["job_s"] for worker in workers if worker["job"]}
     names = {job.key: job.name for job in jobs}
@@ -195,8 +198,9 @@ def _number(rank: str) -> int:
 
 
 def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, *, colour: bool) -> list[str]:
-    """At most ``rows`` lines, each of ``columns`` characters at most. The clients get a third of the place, the graphs
-    what is left.
+    """At most ``rows`` lines of at most ``columns`` characters.
+
+    The clients get a third of the space, the graphs the rest.
     """
     head = _head(seen, rates)
     clients = [item for item in seen.clients if choices.program in item.program]
@@ -223,7 +227,7 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
         ],
         left - 1, columns, right=(1,), none="no graphs",
     )]  # fmt: skip
-    # Names come from programs: what they hold must not steer the terminal.
+    # Names come from programs and must not contain control sequences for the terminal.
     lines = ["".join(char if char.isprintable() else "?" for char in line)[:columns] for line in lines]
     lines = lines[: rows - 1] + [""] * max(0, rows - 1 - len(lines))
     if choices.typing == "program":
@@ -278,7 +282,7 @@ def _workers(seen: Look) -> list[str]:
             if (job := jobs.get(worker["pid"])) is not None and job.key == worker["job"]:
                 now += job.said()
         done = counted(worker["jobs_done"], "job")
-        # What it is at first: in a narrow window the rest is cut off.
+        # The state comes first, since a narrow window cuts off the rest.
         lines.append(f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "
                      f"{human_bytes(worker['rss_bytes'])})")  # fmt: skip
     return lines
@@ -287,7 +291,7 @@ def _workers(seen: Look) -> list[str]:
 def _block(
     names: Sequence[str], cells: Sequence[Sequence[str]], most: int, columns: int, *, right: Sequence[int], none: str
 ) -> list[str]:
-    """A table of ``most`` rows. Where it is too wide, the widest columns of text are cut."""
+    """A table of at most ``most`` rows. If it is too wide, the widest text columns are cut."""
     if not cells:
         return [none]
     shown = cells[:most] if len(cells) <= most else cells[: max(most - 1, 1)]
@@ -314,7 +318,7 @@ def _cell(text: str, width: int, right: bool) -> str:
 
 
 def _coloured(line: str) -> str:
-    """States in their colours, headlines bold: what is shown says the same without."""
+    """Colour the states, and make headings bold. The colours carry no further information."""
     for state, style in STYLES.items():
         if line.startswith(state + " "):
             return f"\x1b[{style}m{state}\x1b[0m{line[len(state):]}"
@@ -329,7 +333,7 @@ def _coloured(line: str) -> str:
 
 
 def line(seen: Look, rates: Rates) -> str:
-    """All in one line, for a pipe or a file."""
+    """The state in one line, for a pipe or a file."""
     states = {state: sum(graph.state == state for graph in seen.graphs) for state in STATES}
     graphs = ", ".join(f"{number} {state}" for state, number in states.items() if number) or "none"
     said = f"{counted(len(seen.clients), 'client')}; graphs: {graphs}"

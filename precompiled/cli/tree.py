@@ -1,4 +1,4 @@
-"""All commands by name: their sections in the help, their modules, and the names that they had before."""
+"""All commands by name: their sections in the help, their modules, and their old names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECTIONS = {
     "More than one host": ("remote", "farm"),
     "Tools": ("tools",),
 }
-# Group -> its summary.
+# Group -> its one-line help.
 GROUPS = {
     "config": "Show settings, or set one.",
     "cache": "List, inspect and clear what is compiled on this host.",
@@ -22,7 +22,7 @@ GROUPS = {
 }
 # A group that is called without one of its commands runs this one.
 DEFAULTS = {"config": "show"}
-# Command -> its module in precompiled/cli, in the order of the help. The module has it as `<last word>_command`.
+# Command -> its module in precompiled/cli, in the order of the help. The module defines `<last word>_command`.
 COMMANDS = {
     "run": "switch",
     "enable": "switch",
@@ -65,7 +65,7 @@ COMMANDS = {
     "tools package": "package",
     "tools completion": "completion",
 }
-# Names of version 0.1 and before, which work in one more version: each stands for its new name, and nothing else.
+# Old name -> new name, for names up to version 0.1. They work in one more version.
 RENAMED = {
     "start": "daemon start",
     "stop": "daemon stop",
@@ -90,7 +90,7 @@ RENAMED = {
     "package": "tools package",
     "completion": "tools completion",
 }
-# Words that users of other tools try first, for the answer to a name that does not exist.
+# Words that users of other tools may try -> the command to suggest.
 SYNONYMS = {
     "on": "enable", "off": "disable", "why": "explain", "list": "cache ls", "clean": "cache clear",
     "purge": "cache clear", "rm": "cache clear", "info": "status", "kill": "daemon stop", "log": "daemon logs",
@@ -99,7 +99,7 @@ SYNONYMS = {
 
 
 def children(group: str) -> list[str]:
-    """The names below a group ("" is the top), in the order of the help."""
+    """The names directly below a group ("" is the top), in the order of the help."""
     if not group:
         return [name for names in SECTIONS.values() for name in names]
     start = f"{group} "
@@ -107,7 +107,7 @@ def children(group: str) -> list[str]:
 
 
 def renamed(arguments: list[str]) -> tuple[str, list[str]]:
-    """The old name that a command line begins with ("" where it is none), and the line with the new name."""
+    """The old name that a command line begins with ("" if none), and the line with the new name."""
     for words in (2, 1):
         old = " ".join(arguments[:words])
         if old in RENAMED:
@@ -116,8 +116,8 @@ def renamed(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def suggestion(group: str, name: str) -> str:
-    """The command that a user may have meant by a name that ``group`` does not have; "" where none is near."""
-    from difflib import get_close_matches  # here, since only an error needs it
+    """The command that a user may have meant by an unknown name in ``group``; "" if none is similar."""
+    from difflib import get_close_matches  # only errors need this import
 
     if not group and name in SYNONYMS:
         return SYNONYMS[name]

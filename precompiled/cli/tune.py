@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from precompiled.client.connection import DaemonConnection
 
 IDLE_PERCENT = 5
-LOOKS, LOOK_S = 3, 1.0  # so often in a row a GPU is seen to idle, before it is believed to
-BUSY_S = 10.0  # between two rounds of them
+LOOKS, LOOK_S = 3, 1.0  # a GPU counts as idle after this many idle samples in a row, this far apart
+BUSY_S = 10.0  # wait after a sample that was not idle
 
 
 @command("tune", examples=["precompiled tools tune --when-idle"])
@@ -70,7 +70,7 @@ def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[s
 
 
 def untuned(store: Store, beginnings: Sequence[str] = ()) -> list[Artifact]:
-    """What could be tuned and is not, by name; ``beginnings``: of keys."""
+    """The artifacts that can be tuned and are not, sorted by name. ``beginnings``: prefixes of their keys."""
     every = [item for item in store.all_artifacts() if item.manifest.key.startswith(tuple(beginnings) or "")]
     done = {(item.manifest.key, item.manifest.guards) for item in every if item.manifest.tier != fmt.UNTIMED}
     found: dict[tuple[str, str], Artifact] = {}
@@ -87,7 +87,7 @@ def _connected(settings: Settings) -> DaemonConnection:
     from precompiled.client.remote_helper import ensure
     from precompiled.client.start import start_daemon
 
-    if settings.has_helper:  # which puts what comes of it
+    if settings.has_helper:  # it copies the new artifacts to the remote
         ensure(settings)
     if not daemon_reachable(settings):
         outcome = start_daemon(settings)
@@ -99,7 +99,7 @@ def _connected(settings: Settings) -> DaemonConnection:
 def _tune(
     out: Output, settings: Settings, store: Store, artifact: Artifact, connection: DaemonConnection, when_idle: bool
 ) -> str:
-    """Have one compiled; why it was not, or nothing."""
+    """Recompile one artifact; returns why that failed, or ""."""
     from precompiled import wire
     from precompiled.graph import capture, environment
 
@@ -117,7 +117,7 @@ def _tune(
     if differing:
         return f"this environment differs from its own ({differing})"
     if _is_tuned(store, manifest.key, program):
-        return ""  # by a compile whose guards are written otherwise
+        return ""  # a tuned artifact with differently written guards serves the same sizes
     interpreter, place = environment.worker_for(device, capture.modules(program))
     if when_idle and device != "cpu":
         wait_until_idle(place.partition(":")[2], out)
@@ -132,7 +132,7 @@ def _tune(
 
 
 def _is_tuned(store: Store, key: str, program: Mapping[str, Any]) -> bool:
-    """Whether there is a tuned artifact for the sizes of a program."""
+    """Whether the store has a tuned artifact for the sizes of a program."""
     from precompiled.graph import capture
 
     tuned = (item.manifest.guards for item in store.lookup(key) if item.manifest.tier != fmt.UNTIMED)
@@ -140,7 +140,7 @@ def _is_tuned(store: Store, key: str, program: Mapping[str, Any]) -> bool:
 
 
 def _submitted(connection: DaemonConnection, message: wire.Submit, graph: bytes, limit_s: float) -> str:
-    """Wait for a job's end: why it has failed, or nothing."""
+    """Submit a job and wait for its end; returns why it failed, or ""."""
     from precompiled import wire
 
     ended = threading.Event()
@@ -163,7 +163,7 @@ def _submitted(connection: DaemonConnection, message: wire.Submit, graph: bytes,
 
 
 def wait_until_idle(uuid: str, out: Output) -> None:
-    """Return when a GPU idles. Raises PrecompiledError where nobody can tell."""
+    """Wait until a GPU is idle. Raises PrecompiledError if nvidia-smi cannot report its use."""
     told = False
     while True:
         for _look in range(LOOKS):

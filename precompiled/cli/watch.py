@@ -1,4 +1,4 @@
-"""watch: register what the daemon recompiles after each save, and show what becomes of it."""
+"""watch: register entry points or commands whose graphs the daemon recompiles after each save, and show their state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ERROR_LINES = 30  # of a traceback, in the live view
 
 
 class _WithCommand(Command):
-    """Keeps apart what follows ``--``: the program to run, and not the name of an entry point."""
+    """Takes the arguments after ``--`` as the command to run, not as names of entry points."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -108,7 +108,7 @@ def watch_command(
 
 
 def _check_module(name: str, directory: str) -> None:
-    """Raises PrecompiledError where no module of this name is found from ``directory``. Imports nothing."""
+    """Raise PrecompiledError if no module of this name is found from ``directory``. Imports nothing."""
     before, path = list(sys.path), None
     sys.path[:0] = [directory]
     try:
@@ -167,7 +167,7 @@ def _registrations(
 
 
 def _of_project(start: Path) -> tuple[list[str], list[str], str]:
-    """``watch`` and ``watch-files`` of [tool.precompiled] in the nearest pyproject.toml, and its folder."""
+    """``watch`` and ``watch-files`` of [tool.precompiled] in the nearest pyproject.toml, and its directory."""
     from precompiled.core.config import _read_toml
 
     for directory in (start, *start.parents):
@@ -249,7 +249,7 @@ def _list(out: Output, settings: Settings) -> None:
 
 
 def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
-    """Show every change, until Ctrl-C; with ``once`` until all targets are ready or failed."""
+    """Show every change until Ctrl-C; with ``once``, until all targets are ready or failed."""
     view: Callable[[wire.WatchesReply, str], None]
     close: Callable[[], None]
     view, close = _json_lines() if out.as_json else _live() if sys.stdout.isatty() else _plain_lines()
@@ -289,7 +289,7 @@ def _fields(watch: wire.WatchStatus) -> dict[str, Any]:
 
 
 def _json_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
-    """One line of JSON for each change of a watch: {"event": "watch", ...}; {"event": "daemon", "problem"}."""
+    """A view that prints a line of JSON for each change: {"event": "watch", ...} or {"event": "daemon", "problem"}."""
     import json
 
     told: dict[str, Any] = {}
@@ -312,7 +312,7 @@ def _json_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
 
 
 def _plain_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
-    """Without a terminal: one line for each change."""
+    """A view without a terminal: one line for each change."""
     told: dict[str, str] = {}
 
     def view(reply: wire.WatchesReply, problem: str) -> None:
