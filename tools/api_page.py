@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make docs/reference/api.md, what programs may call, from its docstrings: `PYTHON tools/api_page.py`."""
+"""Make docs/reference/api.md, the API reference, from docstrings: `PYTHON tools/api_page.py`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _page() -> Iterator[str]:
 
 
 def _signature(function: Any) -> str:
-    # Annotations are texts, since the package imports nothing: their quotes say nothing to a reader.
+    # Annotations are strings, because the package imports nothing. Their quotes would only distract.
     return str(inspect.signature(function)).replace("'", "").replace('"', "")
 
 
@@ -70,7 +70,7 @@ def _text(thing: Any) -> str:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """What is said behind the fields of a dataclass."""
+    """Return the comments behind a dataclass's fields, by field."""
     found = re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE)
     return {name: comment.replace("|", "\\|") for name, comment in found}
 

@@ -1,8 +1,8 @@
-"""Circles of imports, whatever the way of the import: `PYTHON tools/circles.py [FOLDER ...]`, of packages or modules.
+"""Finds import cycles among modules: `PYTHON tools/circles.py [FOLDER ...]`.
 
-Python only minds a circle of imports at module level. A reader minds each: an import inside of a function, or for types
-alone, says as much about who knows whom; and a module of ours that is found in ``sys.modules`` by its name is an import
-in disguise. So all of them are edges here, and a circle of any of them is an error.
+Python rejects only cycles of imports at module level. For a reader, an import inside a function or for types couples
+modules just as much, and so does a lookup of one of our modules in ``sys.modules``. So every kind is an edge here, and
+each cycle is an error. A lookup in ``sys.modules`` is an error by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAIN, LAZY, TYPES, STRING = "plain", "lazy", "for types", "by a string"
 
 @dataclass(frozen=True)
 class Import:
-    """``importer`` imports ``imported`` in ``line``; both are dotted names of modules that were looked at."""
+    """``importer`` imports ``imported`` in ``line``. Both are dotted names of examined modules."""
 
     importer: str
     imported: str
@@ -27,7 +27,7 @@ class Import:
 
 
 def modules(folder: Path, prefix: str = "") -> dict[str, Path]:
-    """All modules below ``folder``, a package of the name ``prefix`` or of its own."""
+    """Return all modules below ``folder`` by dotted name. ``prefix``: the package's name, by default the folder's."""
     prefix = prefix or folder.name
     found = {}
     for path in sorted(folder.rglob("*.py")):
@@ -38,13 +38,13 @@ def modules(folder: Path, prefix: str = "") -> dict[str, Path]:
 
 
 def imports(found: Mapping[str, Path]) -> list[Import]:
-    """Every import of one of these modules by another, once for each line."""
+    """Return each import between these modules, once per line."""
     edges = []
     for importer, path in found.items():
         visitor = _Visitor(importer, path.name == "__init__.py", found)
         visitor.visit(ast.parse(path.read_text()))
         edges += visitor.edges
-    return list(dict.fromkeys(edges))  # `from a import b, c` is one
+    return list(dict.fromkeys(edges))  # `from a import b, c` is one edge
 
 
 class _Visitor(ast.NodeVisitor):
@@ -117,7 +117,7 @@ def _is_sys_modules(node: ast.AST) -> bool:
 
 
 def circles(edges: list[Import]) -> list[list[str]]:
-    """The sets of modules that reach each other (strongly connected components of more than one), sorted."""
+    """Return the sorted cycles: strongly connected components with more than one module."""
     after: dict[str, list[str]] = {}
     for edge in edges:
         after.setdefault(edge.importer, []).append(edge.imported)
@@ -150,7 +150,7 @@ def circles(edges: list[Import]) -> list[list[str]]:
 
 
 def lines(edges: list[Import], found: Mapping[str, Path]) -> Iterator[str]:
-    """Each circle with the imports that make it, for people."""
+    """Describe each cycle with the imports in it."""
     for circle in circles(edges):
         yield f"a circle of {len(circle)} modules: {', '.join(circle)}"
         inside = set(circle)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Make the sdist and the wheel of the last commit: `PYTHON tools/dist.py [--check] [FOLDER]`. Twice is the same bytes.
+"""Make the sdist and the wheel of the last commit, reproducibly: `PYTHON tools/dist.py [--check] [FOLDER]`.
 
-What is built is what git has, so nothing that lies around gets in, with the modes that git knows, and all times are
-that of the commit. The wheel is made from the sdist. setuptools tells its own version in a wheel, so who compares must
-have the same (the extra "dist"). ``--check``: builds twice, in folders of different names, and fails on a difference.
+The sources and file modes are those of git, and all times are the commit's. The wheel is made from the sdist. A wheel
+contains setuptools' version, so compare builds of the same version (the extra "dist"). ``--check`` builds twice, in
+folders of different names, and fails on a difference.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def build(output: Path, commit: str = "HEAD") -> list[Path]:
-    """The sdist and the wheel of a commit, in ``output``. Raises CalledProcessError."""
+    """Write the sdist and the wheel of a commit to ``output`` and return their paths. Raises CalledProcessError."""
     epoch = int(subprocess.check_output(["git", "log", "-1", "--format=%ct", commit], cwd=ROOT, text=True))
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "source"
-        # Modes are as git has them, whatever the umask of who builds.
+        # File modes are git's, whatever the umask.
         archive = subprocess.check_output(["git", "-c", "tar.umask=0022", "archive", commit], cwd=ROOT)
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(source, filter="tar")
@@ -47,7 +47,7 @@ def build(output: Path, commit: str = "HEAD") -> list[Path]:
 
 
 def settled(sdist: bytes, epoch: int) -> bytes:
-    """An sdist with no time, owner or order of its own: setuptools writes those of now and here."""
+    """Return the sdist with a fixed time, owner and order, because setuptools writes those of this host."""
     packed = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(sdist)) as old,

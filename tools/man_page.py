@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Make docs/precompiled.1, the manual page, from the command line's own help: `PYTHON tools/man_page.py`.
+"""Make docs/precompiled.1, the manual page, from the command line's help: `PYTHON tools/man_page.py`.
 
-`make dist` puts it into the wheel (share/man/man1), where `man` finds it beside an installed `precompiled`.
+`make dist` puts it into the wheel (share/man/man1), so `man` finds it next to an installed `precompiled`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _tagged(tag: str, text: str) -> Iterator[str]:
 
 
 def _roff(text: str) -> str:
-    """As roff reads it: a hyphen is one, and no line is taken for a request."""
+    """Escape text for roff: keep hyphens, and prevent a line from becoming a request."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-").replace("`", r"\(ga").replace("~", r"\(ti")
     return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Make the list of docs/reference/private-torch-names.md from docstrings: `PYTHON tools/private_names_page.py`.
 
-Each file in a room for private names says in its docstring which it uses, and where that was checked::
+In folders for private names, the docstring of each file lists the names that it uses, and the checked versions::
 
     Private names: torch._guards.{TracingContext, tracing}, torch._dynamo.source.{Plain, Sliced (2.13, 2.15)}.
     Checked on 2.11.0, 2.13.0, 2.15.0.
 
-or "No private names. Checked on ...". Where a name is for some of these versions alone, they stand behind it.
+or "No private names. Checked on ...". If only some of these versions have a name, they stand behind it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _NAME = re.compile(r'([\w*]+(?:[./][\w*]+)+(?:\["\w+"\])?)(?: \((\d+\.\d+(?:, \d
 
 
 def _spread(group: re.Match[str]) -> str:
-    """``a.{b, c} (2.15)`` is ``a.b (2.15), a.c (2.15)``."""
+    """Expand ``a.{b, c} (2.15)`` to ``a.b (2.15), a.c (2.15)``."""
     return ", ".join(f"{group[1]}{name}{group[3] or ''}" for name in _COMMA.split(group[2]))
 
 
 def listed(path: Path) -> list[tuple[str, str]]:
-    """The names that a file says it uses, each with the versions it was checked on. Raises ValueError."""
+    """Return a file's private names with their checked versions. Raises ValueError for a malformed paragraph."""
     docstring = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
     paragraph = _PARAGRAPH.search(docstring)
     if paragraph is None:
         raise ValueError(f"{path.name}: its docstring does not say which private names, and on which versions")
     names, checked, found = paragraph[1] or "", paragraph[2].split(", "), []
     groups = 1
-    while groups:  # the inner ones first
+    while groups:  # inner groups first
         names, groups = _GROUP.subn(_spread, names)
     for item in _COMMA.split(names) if names else ():
         name = _NAME.fullmatch(item)
@@ -57,14 +57,14 @@ def listed(path: Path) -> list[tuple[str, str]]:
 
 
 def _module(name: str) -> str:
-    """The part of a name before its first class, or before its last part: ``torch.a.Class.b`` is in ``torch.a``."""
+    """Return the name of the module: ``torch.a`` for ``torch.a.Class.b``, and also for ``torch.a.b``."""
     parts = name.split(".")
     classes = (at for at, part in enumerate(parts) if part != "_C" and part.lstrip("_*")[:1].isupper())
     return ".".join(parts[: next(classes, len(parts) - 1)])
 
 
 def page(text: str) -> str:
-    """The page with its list made anew: the names of all files, by module of torch."""
+    """Return the page with a new list: the names of all files, by module of torch."""
     versions: dict[str, set[str]] = {}
     for path in FILES:
         for name, on in listed(path):

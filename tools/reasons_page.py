@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Make the tables of docs/reference/reasons.md anew from precompiled/core/reasons.py: `PYTHON tools/reasons_page.py`.
+"""Update the tables of docs/reference/reasons.md from precompiled/core/reasons.py: `PYTHON tools/reasons_page.py`.
 
-What stands around the tables is written in the page itself.
+The text around the tables is in the page itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from precompiled.core.reasons import REASONS, Reason, ReasonKind  # noqa: E402 - below the path
 
-# Where a code may come to more than one end; all bypasses come to the same, and the others to none.
+# Kinds whose codes have different consequences. All bypasses have the same one, and the other kinds have none.
 _SAYS_WHAT_FOLLOWS = (ReasonKind.FAILURE, ReasonKind.STORE, ReasonKind.DAEMON, ReasonKind.REMOTE, ReasonKind.FARM)
 
 

@@ -33,7 +33,7 @@ _PARTS = {
     "mode": "What programs do", "cache_dir": "Where things are", "remote": "The remote", "farm": "The farm",
     "log": "Logs", "workers": "The daemon's budget", "failure_ttl_s": "What a store keeps",
 }  # fmt: skip
-_DEFAULTS = {  # that are computed at run time
+_DEFAULTS = {  # computed at run time
     "cache_dir": "the first directory of the table below",
     "runtime_dir": "the first directory of the table below",
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""`make test-all`: every suite that this machine can run, one after the other, with the time that each took.
+"""`make test-all`: runs every suite that this machine supports, one after the other, and prints the time of each.
 
-A suite that cannot run here is named with the reason; that is not a failure. Each suite has a command (`make help`).
+A suite that cannot run is listed with the reason. This is not a failure. Each suite is also a target of make.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _with_ray() -> str:
 
 @dataclass(frozen=True)
 class Suite:
-    """``target``: of make; ``problem``: why it cannot run here, or nothing."""
+    """``target``: of make. ``problem`` returns why the suite cannot run here, or ""."""
 
     target: str
     problem: Callable[[], str] = _anywhere
@@ -64,9 +64,9 @@ SUITES = (
     Suite("test-systemd", _with_nspawn),
     Suite("test-gpu", _with_a_gpu),
     Suite("test-container", _with_podman),
-    Suite("test-buckets"),  # in an environment of its own
-    Suite("test-slow"),  # the longest: where the time is limited, some of its tests find none
-    Suite("test-farm", _with_ray),  # after all of this environment: what it installs, they have not been tested with
+    Suite("test-buckets"),  # in a separate environment
+    Suite("test-slow"),  # the longest: with --within, it may not finish
+    Suite("test-farm", _with_ray),  # last, because it installs packages with which the other suites are not tested
 )
 
 
@@ -88,7 +88,7 @@ def main() -> int:
             continue
         started = time.monotonic()
         print(f"\n== make {suite.target}", flush=True)
-        # A suite that runs is relied on: a container that does not boot is a failure, and is not skipped.
+        # A container that does not boot must fail the suite instead of skipping it.
         environment = {"PRECOMPILED_SYSTEMD_TESTS": "require", **os.environ, "PRECOMPILED_TESTS_UNTIL": str(until)}
         status = subprocess.run(["make", suite.target], cwd=ROOT, env=environment, check=False).returncode
         rows.append((suite.target, "passed" if status == 0 else "FAILED", f"{time.monotonic() - started:.0f} s"))

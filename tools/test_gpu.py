@@ -1,7 +1,7 @@
-"""`make test-gpu`: the tests that need CUDA, on a GPU where this host has one, else on a made-up one.
+"""`make test-gpu`: runs the tests that need CUDA, on this host's GPU or otherwise on a made-up one.
 
-Without a GPU they run once for each end of the supported range of torch, in environments of their own with CUDA builds
-(`tests/versions/environments.py`; 5 GB each). What compares values that a kernel computed is skipped there, by name.
+Without a GPU, they run with the oldest and the newest supported torch, in separate environments with CUDA builds
+(`tests/versions/environments.py`; 5 GB each). Tests that compare values of kernels are skipped there, by name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> int:
 def _on_made_up(python: str, devices: str, passed_on: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
         environment = {**os.environ, **host.variables(python, devices, Path(state))}
-        # Without a device each test would be skipped, and all of it look like a success.
+        # Without a device, all tests would be skipped and the run would succeed.
         seen = [python, "-c", "import torch; print(torch.cuda.device_count())"]
         count = int(subprocess.run(seen, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
         if count != len(devices.split(",")):

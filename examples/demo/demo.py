@@ -1,14 +1,14 @@
-"""`make demo`: a model trains without ever waiting for its compile, and the next process starts compiled.
+"""`make demo`: a model trains without waiting for its compile, and the next process starts compiled.
 
-Five processes train the same model, one after the other, each observed by observed.py:
+Five processes train the same model, one after the other, each through observed.py:
 
-    eager          not compiled: a few steps, to be compared with those that A makes beside the compile
-    plain, cold    torch.compile as it comes, with an empty cache
-    A              below `precompiled run`, with an empty store: eager first, swapped in between two steps
-    B              below `precompiled run`, after A: compiled from its first step, nothing traced or compiled anywhere
-    plain, warm    torch.compile as it comes, with the cache that "plain, cold" filled
+    eager          not compiled: its steps are compared with A's eager steps during the compile
+    plain, cold    plain torch.compile with an empty cache
+    A              `precompiled run` with an empty store: starts eager, and swaps between two steps
+    B              `precompiled run` after A: compiled from its first step, without a trace or a compile
+    plain, warm    plain torch.compile with the cache of "plain, cold"
 
-All files lie in a temporary directory, with a daemon of its own; both are removed at the end, also after Ctrl-C.
+All files are in a temporary directory with its own daemon. Both are removed at the end, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Demo(Show):
             **self.plain_variables(),
             "PRECOMPILED_CACHE_DIR": str(self.directory / "store"),
             "PRECOMPILED_RUNTIME_DIR": str(self.directory / "run"),
-            # Plain torch.compile fills one cache; the runs of ours have another, which stays empty.
+            # Plain torch.compile fills one cache. Runs with precompiled have another one, which must stay empty.
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory / ("inductor-ours" if run.hook else "inductor-plain")),
-            # The hook may be on for good here: plain torch.compile must stay plain.
+            # The hook may be installed permanently; it must not act in a plain torch.compile.
             **({} if run.hook else {"PRECOMPILED": "0"}),
             **run.extra,
         }
@@ -64,8 +64,8 @@ class Demo(Show):
             self.train(self.eager, COMPILED_STEPS, compiled=0)
             self.train(self.plain_cold, 0)
             self.train(self.a, 0)
-            # As many steps as A made, so that each loss of A has one to be compared with; but where the machine got
-            # slower meanwhile, for no longer than A trained.
+            # B makes as many steps as A, so that each loss of A can be compared. On a machine that has become slower, B
+            # stops after A's training time.
             self.train(self.b, len(self.a.steps), most_s=self.a.steps[-1]["at"] - self.a.began)
             self.train(self.plain_warm, 2 * COMPILED_STEPS)
         self.stats = json.loads(self.precompiled(self.a, "cache", "stats", "--json").stdout)
@@ -105,7 +105,7 @@ class Demo(Show):
         return bool(run.end["cache_misses"] if not run.hook else run.end["compiles"])
 
     def swap(self) -> Text:
-        """The steps around A's swap."""
+        """Return the steps around A's swap."""
         a = self.a
         swap = a.first_compiled()
         text = Text("A's steps around the swap: ")
@@ -117,7 +117,7 @@ class Demo(Show):
         return text.append("ms")
 
     def pace(self) -> Text:
-        """A's eager steps, beside which the compile runs, and those of a process alone."""
+        """Compare A's eager steps during the compile with the steps of an uncompiled process."""
         a = self.a
         alone = statistics.median(step["seconds"] for step in self.eager.steps[1:])
         beside = a.steps[1 : a.first_compiled()]

@@ -1,11 +1,11 @@
-"""`make demo-fleet`: three hosts with one bucket on this machine; each graph is compiled once, and never waited for.
+"""`make demo-fleet`: three hosts share a bucket on this machine; each graph is compiled once, and no step waits for it.
 
-Four processes train the model of `make demo`, each observed by observed.py. A host is a store, a daemon and a helper of
-its own; the bucket is moto's S3 server, and each request to it takes 50 ms longer than it would:
+Four processes train the model of `make demo`, each through observed.py. A host has its own store, daemon and helper.
+The bucket is moto's S3 server, behind a proxy that delays each request by 50 ms.
 
-    A, B          start at once, on two empty hosts, with an empty bucket: one compiles, both swap
-    C             starts on a third empty host: compiled from its first step, nothing traced or compiled
-    C, again      the same host, from its own store: what C's first step is to be compared with
+    A, B          start at once on two empty hosts with an empty bucket: one compiles, both swap
+    C             starts on a third empty host: compiled from its first step, without a trace or a compile
+    C, again      the same host with its own store, to compare C's first step with
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # this checkout, for the bucket
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))  # this checkout, for benchmarks.fleet.bucket
 
 from rich.console import Console
 from rich.table import Table
@@ -133,7 +133,7 @@ class Fleet(Show):
         return table
 
     def _compiles(self) -> Table:
-        """Who compiled what: by the worker's number in the artifact."""
+        """Return a table of the hosts that compiled each graph, by the worker's pid in the artifact."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("graph", "compiled in", "on A", "on B", "on C"):
             table.add_column(column, no_wrap=True, justify="left" if column == "graph" else "right")
@@ -153,7 +153,7 @@ class Fleet(Show):
     def claims(self) -> Iterator[tuple[bool, str]]:
         a, b, c, again = self.runs
         graphs = {graph["key"] for run in self.runs for graph in run.end["graphs"]}
-        # Where no daemon was ever started there are no counts.
+        # A host that never started a daemon has no counts.
         compiled = {label: stats.get("compiled", 0) for label, stats in self.stats.items()}
         yield (
             sum(compiled.values()) == len(graphs),

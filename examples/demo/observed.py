@@ -1,7 +1,7 @@
-"""Runs the training of train.py in this process, and says on stdout, in JSON lines, what happened in it.
+"""Runs the training of train.py in this process and prints its events as JSON lines.
 
-Usage: observed.py STEPS COMPILED_STEPS MOST_S: so many steps, of which at least so many are compiled; after MOST_S
-seconds only what is missing of the compiled ones.
+Usage: observed.py STEPS COMPILED_STEPS MOST_S. Runs at least STEPS steps, COMPILED_STEPS of them compiled. After MOST_S
+seconds, it runs only the missing compiled steps.
 
     {"event": "step", "at": s, "seconds": s, "loss": x, "compiled": bool}     "at": its end, by time.monotonic()
     {"event": "end", ...}                                                     see ``main``
@@ -15,8 +15,8 @@ import sys
 import time
 from typing import Any
 
-# Every process that is started from here: a compiler, a probe of the CPU, a daemon. Before torch is imported, so that
-# none is missed.
+# Every process that this one starts: a compiler, a probe of the CPU, a daemon. Defined before torch is imported, so
+# that none is missed.
 _started: list[str] = []
 _STARTS = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.fork", "os.forkpty")
 
@@ -44,7 +44,7 @@ def main() -> None:
     import precompiled
 
     logging.set_verbosity_error()
-    # What is imported and probed until here has nothing to do with torch.compile.
+    # Imports and probes before this line have nothing to do with torch.compile.
     _started.clear()
 
     steps = compiled = eager_calls = 0
@@ -67,15 +67,15 @@ def main() -> None:
     backend_s = spent.get("OutputGraph.call_user_compiler", 0.0)
     _say(
         "end",
-        # Dynamo's own part, with guards and bytecode; then what it waited for its backend, and autograd for a
-        # backward that is compiled when it is first needed.
+        # Dynamo's own time, with guards and bytecode. Then the time of its backend, including a backward that autograd
+        # compiles at its first use.
         tracing_s=spent.get("_compile.compile_inner", 0.0) - backend_s,
         backend_s=backend_s + spent.get("compile_fx.<locals>.bw_compiler", 0.0),
-        # What Dynamo looked at: nothing where packages served the whole program.
+        # Zero if packages served the whole program.
         frames=utils.counters["frames"]["total"],
-        # torch counts each graph that AOTAutograd is asked to compile in this process...
+        # Graphs that AOTAutograd compiled in this process, including cache hits.
         compiles=utils.counters["aot_autograd"]["total"],
-        # ...and each of those that it then had to compile, since its cache did not have it.
+        # Graphs that torch's cache did not have.
         cache_misses=utils.counters["aot_autograd"]["autograd_cache_miss"],
         started=_started,
         torch=torch.__version__,

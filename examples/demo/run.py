@@ -1,4 +1,4 @@
-"""One training process of the demo, and what it said of its steps (observed.py)."""
+"""One training process of a demo, and the events that it printed (observed.py)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import timeline
 
 @dataclass
 class Run:
-    """One training process, and its output."""
+    """One training process and its output."""
 
     label: str
     title: str
     hook: bool
-    extra: dict[str, str] = field(default_factory=dict)  # further environment variables
+    extra: dict[str, str] = field(default_factory=dict)  # additional environment variables
     wanted_steps: int = 0
-    wanted_compiled: int = 0  # of them, at least
-    most_s: float = math.inf  # from when on it makes only those of the compiled steps that are missing
+    wanted_compiled: int = 0  # smallest number of compiled ones
+    most_s: float = math.inf  # seconds, after which it runs only the missing compiled steps
     process: subprocess.Popen[str] | None = None
     launched: float = 0.0
-    heard: float = 0.0  # when it last said something
+    heard: float = 0.0  # time of its last output
     began: float = 0.0
     steps: list[dict[str, Any]] = field(default_factory=list)
     end: dict[str, Any] = field(default_factory=dict)
@@ -36,22 +36,22 @@ class Run:
         return [step["loss"] for step in self.steps]
 
     def total(self) -> int | None:
-        """How many steps it will have made at its end, at most; None while nobody knows when its graph is compiled."""
+        """Return the largest possible number of steps, or None while the time of the swap is unknown."""
         missing = self.wanted_compiled - sum(step["compiled"] for step in self.steps)
         if missing > 0 and self.steps and not self.steps[-1]["compiled"]:
             return None
         return max(self.wanted_steps, len(self.steps) + max(missing, 0))
 
     def first_compiled(self) -> int:
-        """The number of the first compiled step, from 0."""
+        """Return the number of the first compiled step, from 0."""
         return next((i for i, step in enumerate(self.steps) if step["compiled"]), len(self.steps))
 
     def compiled_after_s(self) -> float:
-        """From the first call of the compiled model to the end of the first compiled step."""
+        """Return the seconds from the first call of the compiled model to the end of the first compiled step."""
         return float(self.steps[self.first_compiled()]["at"] - self.began)
 
     def step_s(self, compiled: bool) -> float | None:
-        """The median of the steps, without the first one, which is shown by itself."""
+        """Return the median of the steps except the first one, which is shown separately."""
         found = [step["seconds"] for step in self.steps[1:] if step["compiled"] is compiled]
         return statistics.median(found) if found else None
 
@@ -65,7 +65,7 @@ class Run:
         if not self.began:
             return row
         first_end = self.steps[0]["at"] if self.steps else now
-        # Only known at the end; until then the whole first call is shown as Dynamo's.
+        # Known at the end only. Until then, the whole first call is drawn as Dynamo's.
         waited = min(self.end.get("backend_s", 0.0), first_end - begin)
         first = timeline.TRACING if self.end.get("frames", 1) else timeline.WAITING
         if not self.wanted_compiled:

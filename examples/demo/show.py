@@ -1,6 +1,6 @@
-"""What the demos have in common: training processes that are observed, their progress, and what is claimed of them.
+"""Shared by the demos: observed training processes, their progress, and the claims about them.
 
-All files lie in a temporary directory, which is removed at the end, also after Ctrl-C.
+All files are in a temporary directory, which is removed at the end, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from rich.text import Text
 from run import Run
 
 HERE = Path(__file__).resolve().parent
-# Compiled steps that each process makes at least, to have a steady step time.
+# Smallest number of compiled steps of each process, for a stable step time.
 COMPILED_STEPS = 20
-# Eager and compiled code round differently, and the difference grows from step to step.
+# Eager and compiled code round differently, and the difference grows with each step.
 TOLERANCE = 1e-3
-# A bound on the silence of one process, far above what a step takes: the demo ends with an error instead of hanging.
-# Not on the whole process, whose length is up to what else the machine does.
+# Longest silence of a process, far above a step's time: the demo ends with an error instead of hanging. There is no
+# limit on the whole process, whose time depends on the machine's load.
 SILENCE_S = 240.0
-PLAIN_LINE_S = 5.0  # between two lines of progress where there is no terminal
+PLAIN_LINE_S = 5.0  # between two lines of progress without a terminal
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the text says why."""
+    """The demo cannot continue. The message gives the reason."""
 
 
 class Show:
-    """A demo: makes its ``runs``, then shows something of them, and claims what it must have shown."""
+    """A demo: makes its ``runs``, shows their results, and checks its claims."""
 
     title = about = try_it = ""
 
@@ -73,21 +73,23 @@ class Show:
 
     def plain_variables(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
-        # One process in fifty traces to compare: not in a demo.
-        # Inductor's precompiled header goes to the temporary directory, wherever its cache is.
+        # Without audits, which trace in one process of fifty. TMPDIR also takes Inductor's precompiled header, which
+        # does not go to Inductor's cache.
         return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", "TMPDIR": str(self.temporary)}
 
     def train(self, run: Run, steps: int, *, compiled: int = COMPILED_STEPS, most_s: float = math.inf) -> None:
-        """One process, to its end: ``steps`` steps, ``compiled`` of them compiled; after ``most_s`` seconds of training
-        only what is missing of the latter."""
+        """Run one process to its end: ``steps`` steps, ``compiled`` of them compiled.
+
+        After ``most_s`` seconds of training, it runs only the missing compiled steps.
+        """
         run.wanted_steps, run.wanted_compiled, run.most_s = steps, compiled, most_s
         command = [sys.executable, str(HERE / "observed.py"), str(steps), str(compiled), str(most_s)]
         if run.hook:
             command = [sys.executable, "-m", "precompiled", "run", "--", *command]
         with open(self.directory / f"{run.label}.log", "w+") as log:
             run.launched = run.heard = time.monotonic()
-            # A session of its own, as programs of two hosts, or of two terminals, have: in one session two of them take
-            # all CPUs from the compiles on some kernels (docs/decisions/0021).
+            # A separate session, as programs of two hosts or terminals have. In one session, two of them take all CPUs
+            # from the compiles on some kernels (docs/decisions/0021).
             run.process = subprocess.Popen(
                 command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
@@ -134,7 +136,7 @@ class Show:
             run.end = event
 
     def precompiled(self, run: Run, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command, on the host of a run."""
+        """Run a `precompiled` command on the host of a run."""
         return subprocess.run(
             [sys.executable, "-m", "precompiled", *arguments],
             env=self.variables(run), capture_output=True, text=True, check=False, timeout=60,
@@ -146,7 +148,7 @@ class Show:
         for run in runs:
             if run.process is None or run.process.poll() is not None:
                 continue
-            # Those that torch compiles in. Below a run of ours there is the daemon, which ends its workers itself.
+            # Compile workers of torch. A run with precompiled only has the daemon, which ends its own workers.
             compiling = [] if run.hook else psutil.Process(run.process.pid).children(recursive=True)
             run.process.kill()
             run.process.wait()
@@ -164,7 +166,7 @@ class Show:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Shows the progress: the growing timeline in a terminal, a line every few seconds elsewhere."""
+        """Show the progress: the growing timeline in a terminal, otherwise a line every few seconds."""
         if self.console.is_terminal:
             with Live(get_renderable=self._live, console=self.console, refresh_per_second=5, transient=True):
                 yield
@@ -212,7 +214,7 @@ class Show:
     # ------------------------------------------------------------------ what it shows
 
     def worst_difference(self, reference: Run) -> float:
-        """Between the losses of a run and those of all, as far as both go."""
+        """Return the largest relative difference between the losses of a run and those of each other run."""
         worst = 0.0
         for run in self.runs:
             for left, right in zip(reference.losses, run.losses, strict=False):
@@ -232,15 +234,17 @@ class Show:
 
 
 class Ended(BaseException):
-    """A signal ends the demo."""
+    """A signal ended the demo."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 class _Signals:
-    """The first signal raises ``Ended``; those that follow it, or come while the demo cleans up, change nothing: a
-    second Ctrl-C, or the one that timeout(1) sends to the whole group, would break the cleaning up off."""
+    """The first signal raises ``Ended``. Later signals, and signals during the cleanup, do nothing.
+
+    Otherwise, a second Ctrl-C, or the signal that timeout(1) sends to the whole group, would interrupt the cleanup.
+    """
 
     def __init__(self) -> None:
         self._raises = True

@@ -1,4 +1,4 @@
-"""Draws what processes did as rows over one time axis; readable with and without colours."""
+"""Draws the activity of processes as rows over a time axis. It is readable without colours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-# mark, colour, meaning: in the order of the legend
+# (mark, colour, meaning), in the order of the legend
 STARTING = ("·", "bright_black", "Python starts, imports, builds the model")
 TRACING = ("╌", "cyan", "Dynamo traces")
 WAITING = ("░", "bold red", "waits for a compile, or a load")
@@ -19,7 +19,7 @@ Kind = tuple[str, str, str]
 
 @dataclass
 class Row:
-    """One process. Times in seconds since it was launched."""
+    """One process. Times are seconds since its launch."""
 
     label: str
     spans: list[tuple[float, float, Kind]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Row:
 
 
 def draw(rows: Sequence[Row], width: int) -> Text:
-    """The rows, one below the other, an axis and a legend, in ``width`` columns."""
+    """Draw the rows with an axis and a legend, in ``width`` columns."""
     margin = max(len(row.label) for row in rows) + 1
     columns = max(width - margin - 1, 20)
     seconds = max(*(row.end() for row in rows), 10.0)
@@ -56,14 +56,14 @@ def _cells(row: Row, columns: int, seconds: float) -> list[tuple[str, str]]:
     for start, end, (mark, style, _) in row.spans:
         for cell in range(column(start), column(end) + 1):
             cells[cell] = (mark, style)
-    # Steps last, so that none is hidden.
+    # Steps last, so that nothing hides them.
     for at, (mark, style, _) in row.ticks:
         cells[column(at)] = (mark, style)
     return cells
 
 
 def _axis(columns: int, seconds: float) -> str:
-    """Seconds below the columns where they lie, ten columns apart or more."""
+    """Return the axis: labels in seconds, at least ten columns apart."""
     step = next(step for step in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 3600) if step * columns / seconds >= 10)
     axis = [" "] * columns
     for second in range(0, int(seconds) + 1, step):

@@ -1,7 +1,6 @@
-"""Trains a small GPT-2 on made-up tokens: a program as anyone writes it, with plain ``torch.compile``.
+"""Trains a small GPT-2 on random tokens with plain ``torch.compile``. It does not mention precompiled.
 
-Nothing here knows of precompiled. Try it: ``python examples/demo/train.py``, then
-``precompiled run -- python examples/demo/train.py``.
+Try it: ``python examples/demo/train.py``, then ``precompiled run -- python examples/demo/train.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ VOCABULARY, BATCH, LENGTH = 2048, 2, 128
 class LanguageModel(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        # Dropout is off, so that runs can be compared: eager and compiled code draw random numbers differently.
+        # Dropout is off, so that runs can be compared: eager and compiled code draw different random numbers.
         self.gpt2 = GPT2LMHeadModel(
             GPT2Config(
                 n_layer=4, n_head=4, n_embd=256, n_positions=LENGTH, vocab_size=VOCABULARY, bos_token_id=0,
@@ -35,7 +34,7 @@ class LanguageModel(torch.nn.Module):
 
 
 def training() -> Iterator[float]:
-    """The model and its training steps, one loss each, for ever."""
+    """Make the model; yield the loss of each training step, without an end."""
     torch.manual_seed(0)
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

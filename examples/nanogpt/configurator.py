@@ -1,4 +1,4 @@
-"""Overrides the globals of train.py: files of settings, and --name=value. Run by exec() in train.py."""
+"""Overrides the globals of train.py by files of settings and --name=value. train.py runs it with exec()."""
 
 import sys
 from ast import literal_eval

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm with a bias that may be left out."""
+    """LayerNorm with an optional bias."""
 
     def __init__(self, width, bias):
         super().__init__()
@@ -117,19 +117,19 @@ class GPT(nn.Module):
             x = block(x)
         x = self.transformer.ln_f(x)
         if targets is None:
-            return self.lm_head(x[:, [-1], :]), None  # only what a sample needs
+            return self.lm_head(x[:, [-1], :]), None  # a sample needs only the last token
         logits = self.lm_head(x)
         loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
         return logits, loss
 
     def crop_block_size(self, block_size):
-        """Surgery for a checkpoint whose block is larger than what is wanted."""
+        """Shorten the block size, for a checkpoint with a larger one."""
         assert block_size <= self.config.block_size
         self.config.block_size = block_size
         self.transformer.wpe.weight = nn.Parameter(self.transformer.wpe.weight[:block_size])
 
     def configure_optimizers(self, weight_decay, learning_rate, betas, device_type):
-        """AdamW that decays the matrices, and not the biases and norms."""
+        """Make an AdamW that decays matrices, but not biases and norms."""
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},

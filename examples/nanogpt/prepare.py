@@ -1,4 +1,4 @@
-"""Writes what train.py reads: sentences of a few words, by character."""
+"""Writes train.py's data: random sentences, encoded by character."""
 
 import os
 import pickle

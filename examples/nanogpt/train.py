@@ -1,4 +1,4 @@
-"""Trains a GPT, in the shape of nanoGPT's train.py; nothing in it knows of precompiled.
+"""Trains a GPT like nanoGPT's train.py. It does not mention precompiled.
 
     python prepare.py
     python train.py config/train_small_cpu.py --max_iters=20
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from model import GPT, GPTConfig
 
-# What configurator.py may override. Evaluation:
+# Settings that configurator.py may override. Evaluation:
 out_dir = "out"
 eval_interval = 2000
 log_interval = 1
@@ -64,7 +64,7 @@ data_dir = os.path.join("data", dataset)
 
 
 def get_batch(split):
-    # A new memmap each time: one that is kept leaks memory.
+    # A new memmap each time, because a memmap that is kept leaks memory.
     data = np.memmap(os.path.join(data_dir, f"{split}.bin"), dtype=np.uint16, mode="r")
     at = torch.randint(len(data) - block_size, (batch_size,))
     x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in at])

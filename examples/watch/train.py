@@ -1,4 +1,4 @@
-"""An ordinary training script: nothing in it knows of precompiled.
+"""An ordinary training script. It does not mention precompiled.
 
 precompiled watch --file hparams.json -- python train.py
 """
@@ -20,7 +20,7 @@ config = GPT2Config(
     resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
 )  # fmt: skip
 model = GPT2LMHeadModel(config)
-# Random tokens: what is learned is of no interest here.
+# Random tokens: the result of the training does not matter.
 compiled = torch.compile(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=hparams["lr"])
 for step in range(steps):
