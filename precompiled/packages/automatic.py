@@ -479,7 +479,7 @@ class Automatic:
         entries = dynamo_frames.entries_of(frame.owner)
         program.parse()
 
-        def write() -> None:  # also pickles the entry, which takes longer: the first call waits for neither
+        def write() -> None:  # also pickles the entry, which takes longer; the first call waits for neither
             made = complete()
             header = replace(made.header, sources_code=program.code())
             name = store.publish(header, made.about.to_bytes(), made.body)

@@ -50,7 +50,7 @@ def load(
         classes = program_classes.find(graph.modules)
     except (Exception, SystemExit) as error:  # an import of the user's module may raise anything
         raise Mismatch(f"its operators are others here: {error}") from error
-    if safe_point.is_held():  # the graph would run compiled from its first call, unlike what the checkpoint must repeat
+    if safe_point.is_held():  # the checkpoint repeats an eager run, but this graph would run compiled
         raise Mismatch("a checkpoint is to run again what another graph of the function ran eager")
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))

@@ -41,8 +41,8 @@ from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
 LOOK_S = 1.0  # between two checks whether files were saved
-# Not counted, because a trace or a compile loads more of their modules: torch, whose version is in an entry's
-# requirements, and what torch and precompiled import.
+# Not counted, because a trace or a compile imports more of their modules. These are torch, whose version an entry
+# requires, and packages that torch and precompiled import.
 _NOT_THE_PROGRAMS = frozenset(
     {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
      "precompiled", "msgspec", "psutil",

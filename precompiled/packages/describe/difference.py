@@ -1,4 +1,4 @@
-"""Say in words how two calls differ that packages distinguish.
+"""Describes in words how two calls differ for packages.
 
 ``fact`` compares two descriptions at one guard (descriptions.py makes them). ``entries`` compares two entries of one
 function by their package_format.About. This module needs no torch and runs no code of an entry.
@@ -16,7 +16,7 @@ MAX_CHARS = 120
 # The parts of a tensor's description, in the order of value_facts.tensor.
 TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory",
           "is_leaf", "aligned", "is a view", "is a parameter", "is a buffer")  # fmt: skip
-# parts of a description whose first item is in _CODE_OF
+# Names for the parts of a description whose first item is in _CODE_OF.
 _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
 _CODE_OF = ("class", "function", "code of")

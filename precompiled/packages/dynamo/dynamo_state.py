@@ -77,10 +77,10 @@ def first_device() -> str:
 
 
 def mode_problem() -> NotPortable | None:
-    """The error if packages are neither used nor recorded under an active mode; None if they are."""
+    """Return an error if an active mode rules packages out, for use and for recording; else None."""
     if torch._dynamo.config.compiled_autograd:
-        # Dynamo then also traces what compiled autograd itself runs in a backward, and the modules that this imports.
-        # Without an earlier trace, such a trace began in the middle of an import that it needed, and failed.
+        # Dynamo then also traces compiled autograd's own code in a backward, and modules that this code imports.
+        # Without an earlier trace, such a trace begins in the middle of an import that it needs, and fails.
         return NotPortable("it is traced with torch._dynamo.config.compiled_autograd", code="package-mode")
     if getattr(torch._dynamo.config, "enable_compiler_collectives", False):
         # Ranks communicate while they trace. A rank that traces while others use packages would wait forever.
@@ -125,9 +125,9 @@ def trace_configuration() -> str:
     # Which sizes are symbolic, by the names of their sources (TORCH_COMPILE_DYNAMIC_SOURCES).
     for name in ("dynamic_sources", "dynamic_values", "unbacked_sources"):
         shown.append([name, getattr(torch.compiler.config, name, "")])
-    # Users add to these by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd allows a
-    # function for each kind of node that it meets. These are not counted, because a process that traces nothing meets
-    # none.
+    # Users add to these tables by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd adds a
+    # function for each kind of node that it meets. Leave its functions out: a process that traces nothing meets no
+    # node.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
     for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids",

@@ -340,7 +340,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
 def order_of(value: Any, source: Any, described: Descriptions) -> Any:
     """Describe the order of a container that a trace iterated over, on which Dynamo may have no guard."""
     if isinstance(value, (set, frozenset)):
-        # ordered.py refuses traces that iterate over a set of other items.
+        # ordered.py refuses traces that iterate over any other set.
         return [described.value(item) for item in value] if all(map(is_hashed_alike, value)) else None
     if not isinstance(value, dict) or source.name.endswith(NO_KEYS):
         return None

@@ -1,9 +1,9 @@
-"""Note where a trace reads a set or dictionary in an order, or by keys, on which Dynamo has no guard.
+"""Notes reads of a set or dictionary, in an order or by keys, on which Dynamo has no guard.
 
 Sets: Dynamo guards on the content of a set, and rarely on its order. If the items are texts or objects, the order
-differs between processes, so a trace in one order does not serve a process with another order. Set operations
-(``a - b``) make new sets, so sets without a source matter too. Therefore each variable that stands for a set is checked
-when a trace reads all of it. Sets that the trace itself fills are exempt (set_order.py).
+differs between processes, so a trace in one order does not serve a process with another order. Set operations (``a -
+b``) make new sets, so sets without a source matter too. Therefore each variable that stands for a set is checked when a
+trace reads all of it. Sets that the trace itself fills are exempt (set_order.py).
 
 Dictionaries: Dynamo has no guard on the keys if the trace makes a list of the dictionary (``[*table]``), or if the
 dictionary is the ``__dict__`` of an object.
@@ -54,7 +54,8 @@ _IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
 _ASKS = ("generic_bool", "generic_is_true", "inner")  # ``inner`` is a conditional jump
 _PASSES_ON = "realize_and_forward"  # of a lazy variable
-# The first makes a function with the contents of its cells. The second calls it only to find the function's file.
+# The first function makes a function with the contents of its cells. Under the second one, it is called only to find
+# the function's file.
 _OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"
 # Functions whose result does not depend on the order of a set. With a key that makes two items equal, it does.

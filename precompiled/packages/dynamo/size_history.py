@@ -44,7 +44,7 @@ class Met(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The same in an entry, as plain data."""
+    """A ``Met`` in an entry, as plain data."""
 
     place: list[Any] | None  # of the code (describe/places.py); None: inside the frame's own code
     digest: str
@@ -59,7 +59,7 @@ _Code = tuple[str, int, str, tuple[str, ...]]
 
 
 class _Waiting:
-    """Values that used entries have met, until the code is traced. Cleared when Dynamo clears its own history."""
+    """Values that traces of used entries met, until their code is traced. Cleared when Dynamo clears its history."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[_Code, str], list[Any]] = {}

@@ -160,7 +160,7 @@ def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Ca
 def _looked_at(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """Note a function that is looked up in a set.
 
-    Dynamo compares it directly; if it is not found, it becomes no variable.
+    Dynamo compares the function directly. If the set does not contain it, Dynamo makes no variable of it.
     """
 
     def original_value(self: Any) -> Any:

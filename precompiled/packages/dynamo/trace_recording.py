@@ -51,7 +51,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.torch_internals.patches import Patches
 
 _RESUME = "torch_dynamo_resume_in"
-# A local variable of the bytecode, for a context manager around a graph break. Its numbers count per process.
+# A local of the bytecode, for a context manager around a graph break. The numbers differ between processes.
 _OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 _now = threading.local()
 _patches = Patches()
@@ -328,9 +328,10 @@ def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[t
 
 
 def check_bytecode(traced: Traced, frame: Frame) -> None:
-    """Refuse bytecode that is valid in this process only, and note names of its locals that are.
+    """Refuse bytecode that is valid in this process only. Note the names of locals that differ between processes.
 
-    Such bytecode reads a global that exists only in this process (``alpha_1``), or contains an address.
+    Bytecode is valid in this process only if it reads a global that no other process has (``alpha_1``), or contains an
+    address.
     """
     assert traced.body is not None
     made = [traced.body.code, *(what for _, _, what in traced.body.installed if isinstance(what, types.CodeType))]

@@ -1,6 +1,6 @@
-"""Refuse traces in which Dynamo runs code of the user's untraced, or reuses a trace without guards.
+"""Refuses traces in which Dynamo runs code of the user's untraced, or reuses a trace without guards.
 
-Reads of such code are not noted. It is:
+Reads of such code are not noted. Examples:
 
 - the key of a ``max()``,
 - a function given to ``re.sub``,
@@ -41,7 +41,7 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import INSTALLATION, OF_C, global_unseen, is_installed
 from precompiled.packages.dynamo.trace_log import TraceLog
 
-# Functions without arguments, in a graph, whose numbers other facts of an entry already require to be equal.
+# Functions of a graph, without arguments, whose result other facts of an entry already require to be equal.
 _SAME_IN_EACH_PROCESS = ("get_device_capability",)
 _OF_NUMBERS = "sym_"  # torch.sym_int(2.67): computed from its arguments
 
@@ -50,7 +50,7 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Owner and name of each function of Dynamo to wrap, and what makes its wrapper (trace_patches.wrap)."""
     for name in ("call_isinstance", "call_issubclass"):
         yield BuiltinVariable, name, _is_of
-    if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # which traces the key itself
+    if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # newer versions trace the key
         yield BuiltinVariable, "call_function", _folded_by_a_key
     yield ConstantLikeVariable, "call_method", _folded
     yield dynamo_builder, "handle_traced_output", _answered

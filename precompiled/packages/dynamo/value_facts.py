@@ -54,7 +54,7 @@ def tensor(value: Any, described: Descriptions) -> Any:
     return [
         described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
         repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
-        # A parameter is recognised by an attribute of the tensor too, which a watch's fake parameter also has.
+        # isinstance also accepts a tensor with the attribute _is_param, such as a watch's fake parameter.
         value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
     ]  # fmt: skip
 
@@ -78,9 +78,9 @@ def metadata(value: Any) -> Any:
         raise NotPortable(str(reason), code="package-guard") from reason
 
 
-# Attributes that torch sets, which do not count. The first two are hints that no guard reads, set by a trace and by
-# compiled code on its outputs. A trace hashes the values that it meets, and 2.11 tests their truth, which gives a mock
-# a ``__hash__`` or a ``__bool__``. Python reads these two from the class only.
+# Attributes that torch sets, which do not count. The first two are hints that no guard reads: a trace sets one, and
+# compiled code sets the other on its outputs. The last two appear on a mock when a trace hashes it, or when 2.11 tests
+# its truth. Python reads these two from the class only.
 _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
 

@@ -40,7 +40,7 @@ _asked: weakref.WeakKeyDictionary[CodeType, Bypass | None] = weakref.WeakKeyDict
 
 @dataclass(frozen=True)
 class TracedFrame:
-    """A frame that Dynamo traces, and the compile id of this trace. ``limit``: of the frame's entries."""
+    """A frame that Dynamo traces, and the compile id of this trace. ``limit``: on the frame's entries."""
 
     # A weak reference: a code object keeps Dynamo's entries alive, and an entry keeps the graph's callable alive.
     code: weakref.ref[CodeType]
@@ -73,7 +73,7 @@ class TracedFrame:
             for guards in mine:
                 if not isinstance(guards, DeletedGuardManagerWrapper):
                     guards.extra_state.invalidate(guards.cache_entry, DeletedGuardManagerWrapper(str(why)))
-        except (AttributeError, TypeError):  # a torch with other names
+        except (AttributeError, TypeError):  # this torch has other names
             log.warning("Dynamo's entries are not as they were: a graph stays eager", exc_info=True)
             return False
         if mine:

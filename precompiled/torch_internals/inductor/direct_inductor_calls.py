@@ -59,7 +59,7 @@ def remove() -> None:
     global _count  # noqa: PLW0603
     _count = None
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
-    if not _patches.are_replaced():  # otherwise other code calls ours, which now counts nothing
+    if not _patches.are_replaced():  # other code may have wrapped our function, which counts nothing from now on
         _patches.undo()
 
 

@@ -1,4 +1,4 @@
-"""Limits a worker's use of GPU memory, so that the user's programs have enough. One of them waits for the worker.
+"""Limits a worker's use of GPU memory, so that the user's programs have enough. One of them waits for this job.
 
 - Between two jobs a worker keeps only its context.
 - A full GPU says nothing about a graph. A worker that finds no memory, even for a context, leaves the graph to the
