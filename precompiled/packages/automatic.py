@@ -194,7 +194,7 @@ class Automatic:
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None or session.stays_eager:
-                    return None  # watch mode's captures must trace; other graphs here must not run compiled
+                    return None  # captures of watch mode must trace; a process that stays eager must not run compiled
                 awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self._find(session, frame, looked)
                 if found is None and awaited and looked.audited is None and session.came_ahead():

@@ -291,12 +291,12 @@ class Descriptions:
         self._functions[key] = list(shown)  # values in its closure may lead back to the function
         try:
             if not is_torchs(function.__code__.co_filename):
-                # A method belongs to its class, and ``attribute`` describes what a class holds.
+                # A method is part of a class, and ``attribute`` describes the parts of a class.
                 describe = self.value if owner is None else self.attribute
                 shown += self._held(function, depth, owner, describe)
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append(self.attribute(held))
-            else:  # of torch, whose version is required: only the arguments can differ (a wrapped function, in_dims)
+            else:  # torch's version is required, so only values in the closure can differ (a wrapped function, in_dims)
                 shown.append([self._given(cell, depth) for cell in function.__closure__ or ()])
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
                     shown.append([[name, self.attribute(item)] for name, item in held.items()])

@@ -35,7 +35,7 @@ from precompiled.store.package_format import About
 
 # Attribute with the graph's Graph (below), on the callables that backend.py gives to Dynamo.
 MARK = "_precompiled_graph"
-# Attribute with the tensors that such a callable adds to its arguments (torch_internals/client/graph_attributes.py).
+# Attribute with the tensors that the callable adds to its arguments (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 
 
@@ -63,7 +63,7 @@ class Frame:
     scope: dict[str, Any]
     one_graph: bool
     options: dict[str, Any]  # those of torch.compile, for Inductor
-    owner: Any  # the backend object: each torch.compile() has its own
+    owner: Any  # the backend object that torch.compile() made
     hooks: Any  # Dynamo's hooks of this call
     state: Any  # Dynamo's state of this code object
     first: bool  # whether Dynamo has no compiled code for it yet
@@ -109,7 +109,7 @@ class Body:
     assumed_constant: list[Asked]  # functions that the trace assumed to be constant; they are called again
     # Functions that are described, and had not run when the trace ended: module and name -> digest of their code.
     later: dict[str, str] = field(default_factory=dict)
-    sizes_met: tuple[Kept, ...] = ()  # sizes and numbers that a later trace must know from this one
+    sizes_met: tuple[Kept, ...] = ()  # sizes and numbers that this trace met, for the next trace
     optimizers: tuple[Prepared, ...] = ()  # optimizers whose groups the trace has read
 
 
@@ -165,7 +165,7 @@ class Traced:
 
     @property
     def scopes(self) -> dict[str, dict[str, Any]]:
-        """The globals of functions, by the names of all attempts for them."""
+        """Name in the globals -> the globals of functions, of all attempts."""
         return {name: scope for attempt in self.attempts for name, scope in attempt.scopes.items()}
 
     @property

@@ -85,7 +85,7 @@ class Rebuilder:
         with (
             tracing(TracingContext(None)),
             torch._C.DisableTorchFunction(),
-        ):  # as Dynamo does; not around manager.check, which checks the current state
+        ):  # as in Dynamo; manager.check, below, must see the current state
             manager = CheckFunctionManager(
                 self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
             ).guard_manager

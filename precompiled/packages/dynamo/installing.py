@@ -98,7 +98,7 @@ def _prepare(body: Body, frame: Frame, undo: contextlib.ExitStack) -> None:
         optimizers.make_capturable(body.optimizers, value_of, undo)
         guard_facts.compare_values(body.guards.guards, guard_facts.SourceReader(frame.local, frame.scope))
         optimizers.prepare(body.optimizers, value_of, undo)
-    except (AttributeError, KeyError, TypeError) as error:  # it is not an optimizer, or its groups differ
+    except (AttributeError, KeyError, TypeError) as error:  # the value is not an optimizer, or its groups differ
         raise Mismatch(f"an optimizer is another thing here: {error}") from error
 
 
@@ -168,7 +168,7 @@ def rebuilt(
                 cleanups.append(CleanupHook.create(frame.scope, alias, _resume(moved(what), frame.scope, alias)))
             elif kind == "resume code":
                 cleanups.append(CleanupHook.create(frame.scope, alias, moved(what)))
-            else:  # ``_aliases`` has already put it there, for the guards
+            else:  # ``_aliases`` has already put the value into the globals, for the guards
                 cleanups.append(CleanupHook.create(frame.scope, alias, frame.scope.pop(alias)))
         code = moved(body.code)
         convert_frame.input_codes.add(frame.code)

@@ -53,7 +53,7 @@ def _switch(switch_on: Callable[[], None]) -> None:
     try:
         with (
             garbage_collection.seldom()
-        ):  # the import creates so many objects that the next collection, in the first call, would be a full one
+        ):  # the import creates many objects; otherwise the next collection, in the first call, would be a full one
             switch_on()
         problem = None
     except Exception as error:  # noqa: BLE001 - this torch lacks a private name: packages are off, the rest works

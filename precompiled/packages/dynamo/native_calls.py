@@ -207,7 +207,7 @@ def _counts(frame: types.FrameType) -> bool:
                 return False
         if any(part in file for part in _BELOW) or function in _OF_SUBCLASSES:
             return False
-        caller = caller.f_back if not files.is_ours(file) else None  # a frame of ours: the trace began there
+        caller = caller.f_back if not files.is_ours(file) else None  # the trace began in a frame of ours
     return True
 
 

@@ -130,7 +130,7 @@ class _Within(Descriptions):
         """Raise NotPortable if a value that the call got or reads contains such a function."""
         for value in values:
             if not isinstance(value, torch.Tensor):
-                with contextlib.suppress(NotPortable):  # the caller describes the value too, and reports why it cannot
+                with contextlib.suppress(NotPortable):  # the caller describes the value too, and reports the error
                     self.value(value)
         if self.elsewhere is not None:
             raise _refused(call, f"may read {self.elsewhere}")

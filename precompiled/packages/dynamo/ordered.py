@@ -54,11 +54,10 @@ _IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
 _ASKS = ("generic_bool", "generic_is_true", "inner")  # ``inner`` is a conditional jump
 _PASSES_ON = "realize_and_forward"  # of a lazy variable
-# The first function makes a function with the contents of its cells. Under the second one, it is called only to find
-# the function's file.
+# Dynamo's function that makes a function with the contents of its cells, and its caller that only needs the file name.
 _OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"
-# Functions whose result does not depend on the order of a set. With a key that makes two items equal, it does.
+# Functions whose result does not depend on the order of a set, unless a key makes two items equal.
 _SORTS = ("call_sorted", "call_min", "call_max")
 _MAKES_A_SET = ("call_set", "call_frozenset")
 

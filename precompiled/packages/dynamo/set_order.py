@@ -32,7 +32,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.packages.dynamo.untraced import unlazy
 
 _DISPLAY = "BUILD_SET"
-_FRAMES = 4  # at most so many frames between that function of Dynamo and the variable that it makes
+_FRAMES = 4  # the most frames between Dynamo's BUILD_SET and the variable that it makes
 _MAX_ITEMS = 256  # each item from a list is compared with all items of the set
 _REMOVE = ("discard", "remove")
 

@@ -3,10 +3,11 @@
 A trace notes each size, int and float that it meets (torch/_dynamo/pgo.py). If a later trace meets a different value,
 it makes a symbol of it. A process that gets the first trace from a package would have no history. Its second trace
 would then differ from that of a process that traced both, with other graphs, and even other errors. So an entry stores,
-by name, what its trace met. After an entry is used, the first trace notes the values of that call before its own.
+the names of the sizes and numbers that its trace met. When the entry is used, their values in that call are kept. The
+next trace adds them to the history before its own values.
 
-Until then the values wait in this file, not in torch's table: the keys of that table (file, line, closure) are those of
-the code that is traced.
+Until then this file keeps the values, not torch's table, because the keys of that table (file, line, closure) are those
+of the code that is traced.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},
@@ -46,7 +47,7 @@ class Met(NamedTuple):
 class Kept(NamedTuple):
     """A ``Met`` in an entry, as plain data."""
 
-    place: list[Any] | None  # of the code (describe/places.py); None: inside the frame's own code
+    place: list[Any] | None  # where the code is (describe/places.py); None: inside the frame's own code
     digest: str
     number: int  # index among the code objects at that place with this digest
     closure: tuple[str, ...]

@@ -184,7 +184,7 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], TraceLog | None])
             key = untraced.constant(key)
             if is_plain(key):
                 noted.keys.append((source, key))
-            elif isinstance(key, (type, types.FunctionType)):  # other keys may be added or removed
+            elif isinstance(key, (type, types.FunctionType)):  # note this key only, because other keys may change
                 noted.wholes.append((source, f"{HAS} {key.__module__}.{key.__qualname__}"))
             else:
                 noted.wholes.append((source, "keys"))

@@ -88,7 +88,7 @@ def is_tracing() -> bool:
 
 
 def _looking() -> contextlib.AbstractContextManager[None]:
-    log = _now.traced.trace_log if is_tracing() else TraceLog()  # without a recording, nothing is kept anyway
+    log = _now.traced.trace_log if is_tracing() else TraceLog()  # without a recording, notes are dropped
     return log.looking()
 
 
@@ -209,7 +209,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
             continue
         unguarded.check_code(code)
         if unguarded.is_standard(code.co_filename):
-            continue  # it belongs to this version of Python, which the entry requires
+            continue  # the entry requires this version of Python
         if digest not in known and digest not in described.covered:
             raise NotPortable(
                 f"{qualname(code)} was inlined, and no name leads to its code",
@@ -265,10 +265,7 @@ def _in_order(name: str) -> list[Any]:
 
 
 def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, Any]:
-    """Kind and data of a value that Dynamo put into the frame's globals.
-
-    From these, a later process puts an equal value into its globals.
-    """
+    """Kind and data of a value that Dynamo put into the frame's globals. A later process makes an equal value of it."""
     if value is vars(builtins):
         return "builtins", None
 
@@ -376,7 +373,7 @@ def left(frame: Frame, traced: Traced) -> SkippedFrame:
         raise traced.trace_log.problem
     if traced.trace_log.asked:
         raise NotPortable(f"it may have been left alone for what {sorted(traced.trace_log.asked)[0]} gave")
-    if not all(attempt.guards for attempt in traced.attempts):  # each attempt has some, on the global state
+    if not all(attempt.guards for attempt in traced.attempts):  # each attempt has guards on the global state
         raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
     imports = traced.imports
     guards = {(guard.name, guard.create_fn_name()): guard for guard in traced.guards}

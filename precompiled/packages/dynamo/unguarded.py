@@ -280,7 +280,7 @@ def _cells(value: Any) -> tuple[types.CellType, ...]:
 
 
 def _shared_cells(sources: list[Any], reader: Any) -> list[list[str]]:
-    """Which cells several closures share: what one function writes there, another one reads."""
+    """Return the cells that several closures share, because one function reads what another one writes there."""
     names: dict[int, list[str]] = {}
     for source in sources:
         for number, cell in enumerate(_cells(value_at(source, reader))):

@@ -106,7 +106,7 @@ def hooks(value: Any, described: Descriptions) -> Any:
     found: dict[str, Any] = {
         name: [_hook(hook, described) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
     }  # fmt: skip
-    for name in _HOOKS_WITH:  # stored as positions of these hooks in the table of hooks
+    for name in _HOOKS_WITH:  # described by the positions of these hooks in the table of hooks
         if ids := state.get(name):
             of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
             found[name] = [number for number, id in enumerate(of) if id in ids]

@@ -116,7 +116,7 @@ class _Inductor:
 
 
 def raised_by_dynamo(name: str, error: Exception) -> Exception | None:
-    """The exception of a compiled function whose backend raised ``error``; None if the function runs eagerly."""
+    """The exception that the program gets if the backend raises ``error``; None if the function runs eagerly."""
     if isinstance(error, _GOES_ON):
         return None
     if torch._dynamo.config.suppress_errors:

@@ -31,7 +31,7 @@ log = logging.getLogger("precompiled.openmp")
 # If one of these is set, the user has chosen how threads wait.
 SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 FREE = 2  # if torch's threads leave this many cores free, a compile has its own cores
-END_S = 5.0  # the longest wait for a team to end, which takes about a millisecond; a fork does not wait longer
+END_S = 5.0  # the longest wait of a fork for a team's end, which usually takes a millisecond
 _PAUSE_SOFT = 1  # omp_pause_soft of omp.h
 
 

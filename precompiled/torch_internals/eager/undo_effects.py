@@ -48,7 +48,7 @@ class Effects:
         self.nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
         self.draws = any(operation_effects.may_draw(node) for node in _nested(module))
         self.writers: set[str] = set()  # names of the nodes that may write to inputs
-        self.lasting: set[str] = set()  # those of them whose changes no copy of an input can undo
+        self.lasting: set[str] = set()  # those whose changes a copy of an input cannot undo
         places = {node: at for at, node in enumerate(module.graph.find_nodes(op="placeholder"))}
         inputs: dict[int, None] = {}
         for node in self.nodes:

@@ -47,8 +47,6 @@ _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
 }
-# _OF_RANKS below: settings under which Inductor synchronizes measurements between ranks, reads the global rank, or
-# decomposes collectives by the state of this process. A worker has no rank, and all ranks share one artifact.
 _COMMS = "config_comms"  # the settings that Inductor reads in addition if _REORDERS is on
 _REORDERS = "reorder_for_compute_comm_overlap"
 _SHAPES = "shapes"  # settings of symbolic sizes that differ from torch's defaults (backed_size_oblivious, for example)
@@ -58,6 +56,8 @@ _MODULES = {
     _COMMS: "torch._inductor.config_comms",
     _SHAPES: "torch.fx.experimental._config",
 }
+# Settings under which Inductor synchronizes measurements between ranks, reads the global rank, or decomposes
+# collectives by the state of this process. A worker has no rank, and all ranks share one artifact.
 _OF_RANKS = {
     "inductor": (
         "distributed_max_autotune_gemm",

@@ -70,7 +70,7 @@ def _ignores(user: torch.fx.Node, read: torch.fx.Node) -> bool:
     try:
         with made.fake_mode:
             user.target(*torch.fx.map_arg(user.args, value_of), **torch.fx.map_arg(user.kwargs, value_of))
-    except Exception:  # noqa: BLE001 - it has used the value, or needs more than the example
+    except Exception:  # noqa: BLE001 - the function used the value, or needs more than fake tensors
         return False
     return True
 

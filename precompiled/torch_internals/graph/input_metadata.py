@@ -117,7 +117,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             if "subclass" in described[first]:
                 _refuse_shared(first, position)
             described[-1]["shares"] = described[first]["shares"] = first
-    if fixed:  # all at once: each retrace costs as much as the first trace.
+    if fixed:  # all at once, because each retrace takes as long as the first trace
         raise fixed_floats.FixedFloats(fixed)
     return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes, symbols.unbacked,
                   found_meshes)  # fmt: skip

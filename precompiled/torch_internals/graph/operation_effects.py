@@ -114,12 +114,12 @@ def written(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def may_draw(node: torch.fx.Node) -> bool:
-    """Whether the operation may draw random numbers. An operator that is not torch's may."""
+    """Whether the operation may draw random numbers. True for operators of other libraries."""
     if not node.op.startswith("call_"):
         return False
     schemas = _schemas(node.target)
     if isinstance(node.target, HigherOrderOperator):
-        return "rng" in name(node) or "mutation" in name(node)  # the nodes of its graphs are checked on their own
+        return "rng" in name(node) or "mutation" in name(node)  # the caller checks the nodes of its graphs
     if any(schema.name.partition("::")[0] not in BUILTIN_OP_NAMESPACES for schema in schemas):
         return True
     return "drop" in name(node) or "rand" in name(node) or _is_random(name(node).rstrip("_"))
@@ -208,7 +208,7 @@ def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
         return None
     if not names:
         return None
-    trains = "with_update" in getattr(target, "__name__", "")  # this operator has no argument for it
+    trains = "with_update" in getattr(target, "__name__", "")  # this operator has no argument "training"
 
     def normalized(*args: Any, **options: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **options}

@@ -40,7 +40,7 @@ _ALIASES = {
 # unittest is excluded because of its mocks.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
-# The special methods that Python calls for these functions, beyond their own names. The reflected form of < is >.
+# Special methods that Python calls for these functions besides NAME, rNAME and iNAME. The reflected form of < is >.
 _OTHERS = {
     "lt": ("gt",), "gt": ("lt",), "le": ("ge",), "ge": ("le",), "not": ("bool",), "truth": ("bool",),
     "inv": ("invert",), "concat": ("add", "radd"), "iconcat": ("iadd", "add", "radd"),
@@ -126,7 +126,7 @@ def _is_own(name: str, value: Any) -> bool:
 
 
 def _is_public_function(place: str, name: str) -> bool:
-    if place == _TENSOR:  # a method that the program has added is not torch's
+    if place == _TENSOR:  # excludes methods that the program has added
         return hasattr(torch._C.TensorBase, name) or name.startswith("__")
     if name.startswith("_"):
         return False

@@ -126,7 +126,7 @@ def _then(loader: Any, action: Callable[[], None]) -> None:
     """Call ``action`` after ``loader`` has executed its module, and restore the loader."""
     attributes, real = getattr(loader, "__dict__", None), getattr(loader, "exec_module", None)
     if real is None or not isinstance(attributes, dict):
-        return  # these compiles are not counted
+        return  # compiles of this process are not counted
 
     def exec_module(module: Any) -> None:
         attributes.pop("exec_module", None)

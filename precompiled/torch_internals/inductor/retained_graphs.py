@@ -48,6 +48,6 @@ def inner_compile(*args: Any, **kwargs: Any) -> Any:
         donated = context.fw_metadata.bw_donated_idxs
         if donated and getattr(compiled, "current_callable", None) is not None:
             compiled.current_callable = on_copies(compiled.current_callable, tuple(donated))
-            # In place: with tensor subclasses, the metadata that a call checks is another object with the same list.
+            # Clear the list itself: with tensor subclasses, other metadata, which a call checks, has the same list.
             donated.clear()
     return compiled

@@ -103,7 +103,7 @@ def _refuse(mesh: Any) -> None:
     elif any(mesh.get_local_rank(dim) != place for dim, place in enumerate(mesh.get_coordinate())):
         why = "has its ranks in another order than their groups"
     elif len(mesh.shape) > 1 and mesh._get_root_mesh()._flatten_mapping:
-        why = "has dimensions that are flattened elsewhere"  # collectives over several dimensions may use these groups
+        why = "has dimensions that are flattened elsewhere"  # collectives may use the groups of these dimensions
     if why:
         raise Bypass(f"a mesh of the graph's {why}", code="mesh")
 
@@ -127,7 +127,7 @@ def made(inputs: Mapping[str, Any], asked: rank_dependence.RankReads) -> list[An
         mesh._dim_group_names = list(plain["groups"])
         mesh._pg_registry = {name: _resolve_process_group(name) for name in plain["groups"]}
         mesh._thread_id = compile_number
-        mesh._stays = threading.Lock()  # cannot be pickled, so neither can the mesh
+        mesh._stays = threading.Lock()  # makes the mesh impossible to pickle
         mesh._hash = None
         rank_dependence.hide(mesh, asked)
         meshes.append(mesh)

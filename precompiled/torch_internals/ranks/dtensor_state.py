@@ -76,7 +76,7 @@ def _is_torchs(function: Any) -> bool:
     return isinstance(function, FunctionType) and _is_torchs_file(function.__code__.co_filename)
 
 
-@functools.cache  # a thousand rules are in a few files
+@functools.cache  # about a thousand rules come from a few files
 def _is_torchs_file(path: str) -> bool:
     return is_really_torchs(path)
 

@@ -107,7 +107,7 @@ def answering(asked: RankReads) -> Iterator[None]:
         return place
 
     def shape_and_offset(shape: Any, mesh_shape: Any, place: Any, placements: Any, skip_offset: bool = False) -> Any:
-        mesh = getattr(place, "__self__", None)  # torch passes a method of the mesh
+        mesh = getattr(place, "__self__", None)  # ``place`` is a method of the mesh
         if not isinstance(mesh, DeviceMesh) or any(type(size) is not int for size in shape):
             return torchs_shape(shape, mesh_shape, place, placements, skip_offset)
         answers = [
@@ -118,7 +118,7 @@ def answering(asked: RankReads) -> Iterator[None]:
             return torchs_shape(shape, mesh_shape, place, placements, skip_offset)
         if all(offset == answers[0][1] for _, offset in answers):
             return answers[0]
-        before, asked.yes = asked.yes, True  # this call is not recorded; reads of its result are
+        before, asked.yes = asked.yes, True  # do not record this call; reads of its result are recorded
         try:
             _, offset = torchs_shape(shape, mesh_shape, place, placements, skip_offset)
         finally:

@@ -296,7 +296,7 @@ class Source:
         """The import statement for a function or class."""
         module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         short = getattr(value, "__name__", None)
-        if short and getattr(torch, short, None) is value:  # torch.empty_like names another class as its module
+        if short and getattr(torch, short, None) is value:  # __module__ of torch.empty_like is wrong
             module, qualname = "torch", short
         if not module or not qualname or module in PROGRAMS or object_at(module, qualname) is not value:
             self._refuse(f"{name.removeprefix(OURS)} is a {type(value).__qualname__}")
@@ -312,7 +312,7 @@ class Source:
         if _is_standard(name) or is_really_torchs(getattr(module, "__file__", None) or ""):
             self.imports.add(name)
         elif name.partition(".")[0] in sys.stdlib_module_names:
-            self._refuse(f"reads the module {name}")  # it has state, or a user's file hides it
+            self._refuse(f"reads the module {name}")  # the module has state, or a user's file hides it
         else:
             self.modules.add(name)
 

@@ -45,7 +45,7 @@ _original: Callable[[str, str], None] = cpp_builder.run_compile_cmd
 _original_header: Any = codecache._precompile_header
 _patches = Patches()
 _last = threading.local()  # its attribute ``error`` is the error of the thread's last build
-_damaged: set[Path] = set()  # those of torch's headers that a compiler could not read
+_damaged: set[Path] = set()  # headers of torch that a compiler could not read
 
 
 def use(scratch: Path) -> None:

@@ -96,7 +96,7 @@ def choices() -> Iterator[UndecidedChoices]:
                 raise _not_here(what) from error
             finally:
                 if refused():
-                    PyCodeCache.cache_clear()  # loaded kernels keep the answers that they got
+                    PyCodeCache.cache_clear()  # loaded kernels keep refused measurements
             if what := refused():
                 raise _not_here(what)
 
