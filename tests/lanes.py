@@ -13,25 +13,32 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Ordered by the seconds that ``make test PYTEST_ARGS=--durations=0`` prints, so that the processes end together.
 LONGEST_FIRST = (
+    # make test-versions, test-integration
     "tests/versions/test_versions.py",
-    "tests/packages/test_package_soundness.py",  # of the slow ones
-    "tests/e2e/test_corpus.py",
     "tests/packages/test_package_program.py",
-    "tests/e2e/test_modes.py",
-    "tests/chaos/test_losses.py",
-    "tests/watch/test_watching.py",
-    "tests/chaos/test_bad_artifacts.py",
-    "tests/watch/test_storms.py",
-    "tests/chaos/test_interrupted_builds.py",
     "tests/watch/test_runs.py",
-    "tests/e2e/test_around.py",
+    "tests/packages/test_package_soundness.py",
+    "tests/chaos/test_losses.py",
+    "tests/e2e/test_corpus.py",
+    "tests/watch/test_storms.py",
+    "tests/e2e/test_library_ops.py",
+    "tests/chaos/test_interrupted_builds.py",
+    "tests/watch/test_watch_packages.py",
+    "tests/e2e/test_arbitrary_uid.py",
+    "tests/e2e/test_freezing.py",
     "tests/e2e/test_seeds.py",
     "tests/e2e/test_models.py",
-    "tests/watch/test_watch_packages.py",
-    "tests/e2e/test_in_process.py",
-    "tests/e2e/test_stand_in_contract.py",
-    "tests/e2e/test_training_orders.py",
+    # make test
+    "tests/e2e/test_modes.py",
+    "tests/chaos/test_bad_artifacts.py",
     "tests/graph/test_key_properties.py",
+    "tests/client/test_fallbacks.py",
+    "tests/client/test_connection.py",
+    "tests/packages/test_package_reasons.py",
+    "tests/watch/test_watching.py",
+    "tests/e2e/test_in_process.py",
+    "tests/remote/test_helper.py",
+    "tests/torch_internals/test_stand_in_operators.py",
 )
 
 
