@@ -33,7 +33,7 @@ def files(store: Store) -> set[str]:
     return {str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()}
 
 
-def test_dir_prints_the_path_alone(store: Store) -> None:
+def test_dir_prints_only_the_path(store: Store) -> None:
     assert invoke("cache", "dir").output == f"{store.root}\n"
     assert answer("cache", "dir") == {"cache_dir": str(store.root)}
 
@@ -52,11 +52,11 @@ def test_size_adds_up_to_what_is_on_the_disk(full: Store) -> None:
     assert [line.split("  ")[0].strip() for line in lines[1:]] == [*parts, "total"] and max(map(len, lines)) < 40
 
 
-def test_size_of_nothing(settled: None) -> None:
+def test_size_of_an_empty_store_is_0(settled: None) -> None:
     assert answer("cache", "size")["bytes"] == 0
 
 
-def test_clear_removes_scratch_too_and_says_what_is_left(full: Store) -> None:
+def test_clear_removes_scratch_files_and_reports_what_is_left(full: Store) -> None:
     before = answer("cache", "size")["bytes"]
     result = invoke("cache", "clear", "--yes")
     assert files(full) == {"runs/record"}
@@ -67,7 +67,7 @@ def test_clear_removes_scratch_too_and_says_what_is_left(full: Store) -> None:
     assert before > 3 << 20
 
 
-def test_clear_leaves_the_scratch_files_of_a_compile(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_keeps_scratch_files_of_running_compiles(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "under_way", lambda root: [object()])
     said = invoke("cache", "clear", "--yes").output
     assert "3.0 MiB left: scratch files of 1 compile under way, records of runs, and logs." in said
@@ -75,13 +75,13 @@ def test_clear_leaves_the_scratch_files_of_a_compile(full: Store, monkeypatch: p
     assert left.endswith("header.h.gch")
 
 
-def test_clear_of_a_key_leaves_all_else(full: Store) -> None:
+def test_clear_of_a_key_keeps_everything_else(full: Store) -> None:
     before = files(full)
     assert invoke("cache", "clear", "--yes", KEYS[0][:4].upper()).exit_code == 0
     assert before - files(full) == {name for name in before if name.startswith(f"artifacts/{KEYS[0]}")}
 
 
-def test_clear_asks_with_the_size(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_confirmation_of_clear_shows_the_size(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     before = files(full)
     result = invoke("cache", "clear")
     assert result.exit_code == 2 and "--yes" in result.stderr
@@ -94,7 +94,7 @@ def test_clear_asks_with_the_size(full: Store, monkeypatch: pytest.MonkeyPatch) 
     assert asked == [f"Remove everything (3.0 MiB) from {full.root}?"]
 
 
-def test_completion_of_keys(full: Store) -> None:
+def test_keys_are_completed(full: Store) -> None:
     from click.shell_completion import ShellComplete
 
     from precompiled.cli.app import cli

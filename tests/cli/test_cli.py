@@ -47,14 +47,14 @@ def test_wrong_use_is_status_2(environment: dict[str, str], arguments: list[str]
 
 
 @pytest.mark.reason("bad-config")
-def test_bad_settings_are_a_failure_that_names_the_place(environment: dict[str, str]) -> None:
+def test_the_error_for_a_bad_setting_names_its_origin(environment: dict[str, str]) -> None:
     done = precompiled({**environment, "PRECOMPILED_MODE": "fast"}, "config", "--json")
     assert done.returncode == 1 and "PRECOMPILED_MODE" in done.stderr
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "bad-config" and set(error) == {"code", "message", "action"}
 
 
-def test_a_reader_that_leaves_is_no_traceback(environment: dict[str, str]) -> None:
+def test_a_closed_pipe_causes_no_traceback(environment: dict[str, str]) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m precompiled config --json | true"], env=environment, capture_output=True,
         text=True, check=False, timeout=60,
@@ -62,7 +62,7 @@ def test_a_reader_that_leaves_is_no_traceback(environment: dict[str, str]) -> No
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
-def test_quick_to_start() -> None:
+def test_run_imports_no_heavy_library() -> None:
     # `precompiled run` starts programs: neither tables nor sockets nor torch belong on its way.
     code = (
         "import sys; from precompiled.cli.app import cli; cli.get_command(None, 'run'); "
@@ -95,7 +95,7 @@ def test_config_shows_every_setting_with_its_origin(environment: dict[str, str])
     assert list(found) == ["mode", "workers"] and found["workers"]["value"] == 7
 
 
-def test_a_setting_that_is_none_is_refused_in_a_line(environment: dict[str, str]) -> None:
+def test_an_unknown_setting_is_refused(environment: dict[str, str]) -> None:
     for arguments in (["PRECOMPILED_MDOE"], ["--set", "mdoe=wait"]):
         said = precompiled(environment, "config", *arguments).stderr
         assert "Did you mean 'mode'?" in said and "cache_max_bytes" not in said
@@ -105,7 +105,7 @@ def test_a_setting_that_is_none_is_refused_in_a_line(environment: dict[str, str]
 # ---------------------------------------------------------------- the daemon
 
 
-def test_no_daemon(environment: dict[str, str]) -> None:
+def test_commands_without_a_daemon(environment: dict[str, str]) -> None:
     status = precompiled(environment, "status", "--json")
     assert status.returncode == 1 and status.stderr == ""
     found = json.loads(status.stdout)
@@ -162,7 +162,7 @@ def test_start_status_stats_restart_stop(stopped: dict[str, str]) -> None:
 
 
 @pytest.mark.reason("no-log")
-def test_logs_end_and_follow(stopped: dict[str, str]) -> None:
+def test_logs_prints_the_end_and_follows(stopped: dict[str, str]) -> None:
     none = precompiled(stopped, "daemon", "logs", "--json")
     log = Path(stopped["PRECOMPILED_RUNTIME_DIR"]) / "daemon.log"
     error = json.loads(none.stdout)["error"]
@@ -187,7 +187,7 @@ def test_logs_end_and_follow(stopped: dict[str, str]) -> None:
         assert following.wait(60) == 0 and len(read) > 1 and read == written[-len(read) :]
 
 
-def test_logs_follow_a_file_that_replaces_the_log(stopped: dict[str, str]) -> None:
+def test_logs_follows_a_rotated_log(stopped: dict[str, str]) -> None:
     log = Path(stopped["PRECOMPILED_RUNTIME_DIR"]) / "daemon.log"
     log.parent.mkdir(mode=0o700, exist_ok=True)
     log.write_text("one\n")
@@ -204,7 +204,7 @@ def test_logs_follow_a_file_that_replaces_the_log(stopped: dict[str, str]) -> No
         assert following.wait(60) == 0
 
 
-def test_logs_of_systemds_daemon_are_in_the_journal(settled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_of_a_systemd_daemon_names_journalctl(settled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     by_user = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/precompiled.service\n"
     for group, expected in (("0::/system.slice/precompiled.service\n", "journalctl -u precompiled.service -n 5"),
                             (by_user, "journalctl --user -u precompiled.service -n 5"), ("0::/init.scope\n", None)):
@@ -216,7 +216,7 @@ def test_logs_of_systemds_daemon_are_in_the_journal(settled: None, monkeypatch: 
 
 
 @pytest.mark.reason("start-failed")
-def test_a_daemon_that_cannot_start_says_why(environment: dict[str, str], tmp_path: Path) -> None:
+def test_start_reports_why_the_daemon_cannot_start(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = precompiled(environment, "daemon", "start", "--json", "--runtime-dir", str(tmp_path / "file" / "run"))
     error = json.loads(done.stdout)["error"]
@@ -224,7 +224,7 @@ def test_a_daemon_that_cannot_start_says_why(environment: dict[str, str], tmp_pa
     assert str(tmp_path / "file") in error["message"]
 
 
-def test_serve_is_the_daemon_itself(stopped: dict[str, str], tmp_path: Path) -> None:
+def test_serve_runs_the_daemon_in_the_foreground(stopped: dict[str, str], tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "precompiled", "daemon", "serve", "--set", "max_queue=7"], env=stopped,
         stderr=subprocess.PIPE, text=True,
@@ -246,14 +246,14 @@ def test_serve_is_the_daemon_itself(stopped: dict[str, str], tmp_path: Path) -> 
 # ---------------------------------------------------------------- run
 
 
-def test_run_switches_the_hook_on_in_all_children(environment: dict[str, str]) -> None:
+def test_run_enables_the_hook_in_all_children(environment: dict[str, str]) -> None:
     question = "import sys, precompiled.bootstrap as b; print(b.state(), 'torch' in sys.modules)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {question!r}])"
     done = precompiled({**environment, "PYTHONPATH": ""}, "run", "--", sys.executable, "-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "waiting False\n", "")
 
 
-def test_run_gives_its_flags_to_the_command(environment: dict[str, str], tmp_path: Path) -> None:
+def test_run_passes_its_flags_to_the_command(environment: dict[str, str], tmp_path: Path) -> None:
     keep = {"PYTHONPATH": f"/some/folder{os.pathsep}/another"}
     done = precompiled({**environment, **keep}, "run", "--mode", "wait", "--cache-dir", str(tmp_path / "c"), "env")
     found = dict(line.partition("=")[::2] for line in done.stdout.splitlines() if "=" in line)
@@ -282,7 +282,7 @@ def test_run_is_replaced_by_the_command(environment: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("command", "status"), [(["sh", "-c", "exit 42"], 42), (["no-such-command"], 127), (["/"], 126)]
 )
-def test_run_has_the_status_of_its_command(environment: dict[str, str], command: list[str], status: int) -> None:
+def test_run_exits_with_the_status_of_its_command(environment: dict[str, str], command: list[str], status: int) -> None:
     done = precompiled(environment, "run", "--", *command)
     assert done.returncode == status and "Traceback" not in done.stderr
     assert bool(done.stderr) == (status != 42)
@@ -290,7 +290,7 @@ def test_run_has_the_status_of_its_command(environment: dict[str, str], command:
 
 @pytest.mark.parametrize("command", ["run", "timeline"])
 @pytest.mark.parametrize(("name", "status"), [("a train.py", 127), ("./a train.py", 126)])
-def test_a_python_file_without_python_is_told_how(
+def test_the_error_for_a_python_file_suggests_python(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str, status: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -300,26 +300,26 @@ def test_a_python_file_without_python_is_told_how(
     assert "spelling and PATH" in precompiled(environment, command, "--", "absent.py").stderr
 
 
-def test_run_leaves_options_to_the_command_also_without_dashes(environment: dict[str, str]) -> None:
+def test_run_passes_options_after_the_command_without_a_double_dash(environment: dict[str, str]) -> None:
     assert precompiled(environment, "run", "echo", "--json", "--mode").stdout == "--json --mode\n"
     assert precompiled(environment, "run", "--", "echo", "--json", "--", "x").stdout == "--json -- x\n"
 
 
-def test_run_restores_what_python_ignores(environment: dict[str, str]) -> None:
+def test_run_restores_the_signals_that_python_ignores(environment: dict[str, str]) -> None:
     done = precompiled(environment, "run", "--", "cat", "/proc/self/status")
     ignored = next(int(line.split()[1], 16) for line in done.stdout.splitlines() if line.startswith("SigIgn"))
     assert not ignored & (1 << (signal.SIGPIPE - 1))
 
 
 @pytest.mark.parametrize("bad", ["PRECOMPILED_MODE", "PRECOMPILED_WORKERS"])
-def test_run_runs_its_command_whatever_the_settings_are(environment: dict[str, str], bad: str) -> None:
+def test_run_runs_its_command_with_invalid_settings(environment: dict[str, str], bad: str) -> None:
     """A typo in a file of the administrator's must not stop everybody's jobs: the hook in them says the same."""
     done = precompiled({**environment, bad: "wat"}, "run", "--", "echo", "done")
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert done.stderr.startswith("precompiled: ") and "'wat'" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_run_with_everything_off_says_so(environment: dict[str, str]) -> None:
+def test_run_warns_if_precompiled_is_off(environment: dict[str, str]) -> None:
     done = precompiled({**environment, "PRECOMPILED": "0"}, "run", "--", "echo", "done")
     assert done.returncode == 0 and done.stdout == "done\n" and "PRECOMPILED=0" in done.stderr
 
@@ -327,7 +327,7 @@ def test_run_with_everything_off_says_so(environment: dict[str, str]) -> None:
 # ---------------------------------------------------------------- the store
 
 
-def test_ls(store: Store) -> None:
+def test_ls_lists_artifacts_and_failures(store: Store) -> None:
     found = answer("cache", "ls")
     assert found["cache_dir"] == str(store.root)
     assert sorted((row["key"], row["slot"], row["state"]) for row in found["entries"]) == sorted(
@@ -341,7 +341,7 @@ def test_ls(store: Store) -> None:
     assert "3 artifacts, 1 failure," in text
 
 
-def test_ls_names_the_workers_own_cache(store: Store) -> None:
+def test_ls_shows_the_size_of_scratch_files(store: Store) -> None:
     before = answer("cache", "ls")
     assert before["disk_bytes"] >= sum(row["bytes"] for row in before["entries"]) and before["scratch_bytes"] == 0
     directory = scratch.directory(store.root) / "triton"
@@ -352,13 +352,13 @@ def test_ls_names_the_workers_own_cache(store: Store) -> None:
     assert invoke("cache", "ls").output.splitlines()[-1].endswith("including 3.0 MiB of scratch files")
 
 
-def test_ls_of_nothing(environment: dict[str, str]) -> None:
+def test_ls_of_an_empty_store(environment: dict[str, str]) -> None:
     done = precompiled(environment, "cache", "ls")
     assert done.returncode == 0 and done.stdout.endswith("cache is empty.\n")
     assert json.loads(precompiled(environment, "cache", "ls", "--json").stdout)["entries"] == []
 
 
-def test_ls_says_what_it_leaves_out(store: Store) -> None:
+def test_ls_reports_unreadable_artifacts(store: Store) -> None:
     (store.artifacts / f"{KEYS[1]}.0" / fmt.MANIFEST).write_text("{}")
     result = invoke("cache", "ls")
     assert "1 artifact cannot be read" in result.stderr and KEYS[1][:12] not in result.stdout
@@ -370,7 +370,7 @@ def test_a_store_that_others_may_write_is_refused(store: Store) -> None:
         assert answer("cache", *arguments, status=1)["error"]["code"] == "store-untrusted"
 
 
-def test_show(store: Store) -> None:
+def test_show_prints_artifacts_and_failures(store: Store) -> None:
     found = answer("cache", "show", KEYS[0][:8])
     assert found["key"] == KEYS[0] and [item["guards"] for item in found["variants"]] == ["s0 < 5", "s0 > 4"]
     assert found["variants"][1]["slot"] == 1 and found["variants"][1]["components"] == {"graph": "g1"}
@@ -386,7 +386,7 @@ class Deadly:
         return exit, (3,)
 
 
-def test_inductors_code_is_read_without_running_what_is_around_it(store: Store) -> None:
+def test_inductors_code_is_read_without_loading_the_pickle(store: Store) -> None:
     texts = ["# AOT ID: ['0_forward']\nimport torch\n", "# AOT ID: ['0_backward']\nimport torch\n"]
     assert code.generated(pickle.dumps([Deadly(), texts, "other", texts])) == texts
     assert "code" not in answer("cache", "show", KEYS[0])["variants"][0]
@@ -395,7 +395,7 @@ def test_inductors_code_is_read_without_running_what_is_around_it(store: Store) 
 
 
 @pytest.mark.reason("no-such-key", "ambiguous-key")
-def test_show_of_what_is_not_there_or_not_unique(store: Store) -> None:
+def test_show_of_an_unknown_or_ambiguous_key_fails(store: Store) -> None:
     assert answer("cache", "show", "0000", status=1)["error"]["code"] == "no-such-key"
     store.publish_failure(fmt.Failure(KEYS[0][:8] + KEYS[1][8:], "f", "compile-failed", "no", time.time(), 60))
     assert answer("cache", "show", KEYS[0][:4], status=1)["error"]["code"] == "ambiguous-key"
@@ -404,18 +404,18 @@ def test_show_of_what_is_not_there_or_not_unique(store: Store) -> None:
 
 @pytest.mark.parametrize("command", [("cache", "show"), ("cache", "clear"), ("daemon", "cancel"), ("daemon", "retry"),
                                      ("remote", "push"), ("remote", "pull"), ("remote", "sync"), ("tools", "tune")])
-def test_a_key_has_four_digits_or_more_in_every_command(environment: dict[str, str], command: tuple[str, ...]) -> None:
+def test_every_command_needs_four_digits_of_a_key(environment: dict[str, str], command: tuple[str, ...]) -> None:
     assert "'ab1' is too short" in answer(*command, "ab1", status=2)["error"]["message"]
     assert "'../x' is not a key" in answer(*command, "../x", status=2)["error"]["message"]
 
 
-def test_clear_asks(store: Store) -> None:
+def test_clear_asks_for_confirmation(store: Store) -> None:
     result = invoke("cache", "clear")
     assert result.exit_code == 2 and "--yes" in result.stderr
     assert len(os.listdir(store.artifacts)) == 4
 
 
-def test_clear_keys_and_all(store: Store) -> None:
+def test_clear_removes_single_keys_or_everything(store: Store) -> None:
     found = answer("cache", "clear", KEYS[0][:10])
     assert found["removed"] == 2 and found["bytes"] > 4096
     assert sorted(os.listdir(store.artifacts)) == sorted([f"{KEYS[1]}.0", f"{KEYS[2]}.failed"])
@@ -423,7 +423,7 @@ def test_clear_keys_and_all(store: Store) -> None:
     assert result.exit_code == 0 and "Removed 1 artifact," in result.output and os.listdir(store.artifacts) == []
 
 
-def test_clear_and_gc_take_packages_too(store: Store) -> None:
+def test_clear_and_gc_also_remove_packages(store: Store) -> None:
     packages = PackageStore(store.root)
     function = "a" * 64
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled")
@@ -469,7 +469,7 @@ def test_human_seconds(seconds: float, text: str) -> None:
 
 
 @pytest.mark.reason("unreadable")
-def test_show_of_an_entry_that_cannot_be_read(store: Store) -> None:
+def test_show_of_an_unreadable_artifact_fails(store: Store) -> None:
     (store.artifacts / f"{KEYS[1]}.0" / fmt.MANIFEST).write_bytes(b"{}")
     error = answer("cache", "show", KEYS[1], status=1)["error"]
     assert error["code"] == "unreadable" and "compiled again" in error["action"]
@@ -477,7 +477,7 @@ def test_show_of_an_entry_that_cannot_be_read(store: Store) -> None:
 
 
 @pytest.mark.reason("not-removed")
-def test_clear_of_what_cannot_be_removed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_fails_if_files_cannot_be_removed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 

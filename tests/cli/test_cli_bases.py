@@ -44,7 +44,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Stor
     return own, base
 
 
-def test_ls_show_and_explain_say_which_store_it_is(stores: tuple[Store, Store]) -> None:
+def test_ls_show_and_explain_name_the_store(stores: tuple[Store, Store]) -> None:
     own, base = stores
     found = answer("cache", "ls")
     assert {row["key"]: row["store"] for row in found["entries"]} == {KEYS[0]: str(own.root), KEYS[1]: str(base.root)}
@@ -58,7 +58,7 @@ def test_ls_show_and_explain_say_which_store_it_is(stores: tuple[Store, Store]) 
     assert [item["value"] for name, item in answer("config").items() if name == "base"] == [[str(base.root)]]
 
 
-def test_clear_and_gc_leave_a_base_as_it_is(stores: tuple[Store, Store]) -> None:
+def test_clear_and_gc_do_not_change_a_base(stores: tuple[Store, Store]) -> None:
     own, base = stores
     assert answer("cache", "clear", KEYS[1][:8], "--yes", status=1)["error"]["code"] == "no-such-key"
     assert answer("cache", "clear", "--yes")["removed"] == 1
@@ -66,7 +66,7 @@ def test_clear_and_gc_leave_a_base_as_it_is(stores: tuple[Store, Store]) -> None
     assert [artifact.root for artifact in own.all_artifacts()] == [base.root]
 
 
-def test_doctor_looks_at_each_base(stores: tuple[Store, Store], tmp_path: Path) -> None:
+def test_doctor_checks_each_base(stores: tuple[Store, Store], tmp_path: Path) -> None:
     own, base = stores
     checks = {check.check: check for check in checks_store.run_bases(own)}
     found = checks[f"base {base.root}"]

@@ -61,7 +61,7 @@ CONSTANT = put(*NODES, 2, 2, 1, 3)
 NO_GRAD = put("modes", "grad", False)
 
 
-def test_the_nearest_has_the_fewest_components_and_then_fields_that_differ(store: Store) -> None:
+def test_the_nearest_graph_has_the_fewest_different_components_then_fields(store: Store) -> None:
     publish(store, "two components", changed(put("environment", "python", "x")), 40)
     publish(store, "two fields", changed(everything(CONSTANT, NO_GRAD, put("modes", "threads", 9))), 50)
     publish(store, "near", changed(put(*NODES, 2, 2, 1, 7)), 100)
@@ -95,7 +95,7 @@ def test_the_nearest_has_the_fewest_components_and_then_fields_that_differ(store
         (put("environment", "python", "cpython-312"), "python: cpython-311-3.11.7 -> cpython-312"),
     ],
 )
-def test_last(store: Store, change: Callable[[dict[str, Any]], Any], text: str) -> None:
+def test_last_explains_the_newest_graph(store: Store, change: Callable[[dict[str, Any]], Any], text: str) -> None:
     publish(store, "before", PROGRAM, 20)
     publish(store, "last", changed(change), 10)
     assert text in invoke("explain", "--last").output
@@ -103,7 +103,7 @@ def test_last(store: Store, change: Callable[[dict[str, Any]], Any], text: str) 
     assert found["key"] == key_of("last") and len(found["changes"]) == 1 and len(found["equal"]) == 4
 
 
-def test_nothing_alike(store: Store) -> None:
+def test_a_graph_without_a_similar_one_is_explained(store: Store) -> None:
     publish(store, "target", PROGRAM, 10)
     publish(store, "another device", changed(CONSTANT), 30, device="cuda")
     publish(store, "other in all", {**{name: {"other": 1} for name in key.SECTIONS}, "hints": []}, 30)
@@ -113,7 +113,7 @@ def test_nothing_alike(store: Store) -> None:
     assert found["nearest"] is None and found["changes"] == [] and found["equal"] == []
 
 
-def test_variants_of_a_key(store: Store) -> None:
+def test_variants_show_sizes_and_guards(store: Store) -> None:
     program = changed(everything(put(*ARGS, 0, {"size": {"s": 0}}), put("hints", [8])))
     publish(store, "dynamic", program, 30, guards="L['t0'] < 9")
     publish(store, "dynamic", {**program, "hints": [40]}, 20, guards="L['t0'] >= 9")
@@ -142,7 +142,7 @@ def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
 
 
 @pytest.mark.reason("graph-not-kept")
-def test_what_was_kept_without_its_graph(store: Store) -> None:
+def test_an_artifact_without_its_program_cannot_be_explained(store: Store) -> None:
     publish(store, "bare", PROGRAM, 20, without=True)
     assert answer("explain", "--last", status=1)["error"]["code"] == "graph-not-kept"
     assert answer("cache", "show", key_of("bare"))["graph"] is None
@@ -156,7 +156,7 @@ def test_what_was_kept_without_its_graph(store: Store) -> None:
     [b"", b"junk", b"[]", b"{}", json.dumps({name: None for name in key.SECTIONS}).encode(),
      json.dumps({name: [[1]] for name in key.SECTIONS}).encode()],
 )  # fmt: skip
-def test_a_record_of_what_was_no_graph_is_no_trouble(store: Store, program: bytes) -> None:
+def test_a_failure_record_without_a_valid_program_is_handled(store: Store, program: bytes) -> None:
     publish(store, "before", PROGRAM, 30)
     publish_failure(store, "odd", program, 20)
     assert answer("explain", key_of("odd"), status=1)["error"]["code"] == "graph-not-kept"
@@ -165,7 +165,7 @@ def test_a_record_of_what_was_no_graph_is_no_trouble(store: Store, program: byte
     assert answer("explain", "--last")["nearest"]["key"] == key_of("before")
 
 
-def test_a_damaged_program_is_found(store: Store) -> None:
+def test_a_damaged_program_is_reported(store: Store) -> None:
     entry = publish(store, "target", PROGRAM, 10)
     path = entry.path / fmt.PROGRAM
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -173,7 +173,7 @@ def test_a_damaged_program_is_found(store: Store) -> None:
     assert not entry.path.exists() and any(store.quarantined.iterdir())
 
 
-def test_what_others_could_have_written_is_not_read(store: Store) -> None:
+def test_files_that_others_could_have_written_are_not_read(store: Store) -> None:
     publish(store, "before", PROGRAM, 20)
     entry = publish(store, "target", changed(CONSTANT), 10)
     path = store.artifacts / f"{key_of('before')}.0" / fmt.PROGRAM
@@ -185,7 +185,7 @@ def test_what_others_could_have_written_is_not_read(store: Store) -> None:
     assert answer("explain", "--last", status=1)["error"]["code"] == "store-untrusted"
 
 
-def test_wrong_use(store: Store) -> None:
+def test_wrong_arguments_of_explain_are_refused(store: Store) -> None:
     assert answer("explain", status=1)["error"]["code"] == "no-such-run", "alone it explains the last run"
     publish(store, "target", PROGRAM, 10)
     assert answer("explain", key_of("target"), "--last", status=2)["error"]["code"] == "usage"
@@ -193,12 +193,12 @@ def test_wrong_use(store: Store) -> None:
     assert answer("explain", key_of("target")[:3], status=2)["error"]["code"] == "usage"
 
 
-def test_an_empty_store(store: Store) -> None:
+def test_explain_of_an_empty_store_fails(store: Store) -> None:
     error = answer("explain", "--last", status=1)["error"]
     assert error["code"] == "no-such-key" and error["action"]
 
 
-def test_a_graph_that_a_program_awaits_is_told_before_the_last_that_was_compiled(store: Store) -> None:
+def test_a_pending_graph_is_shown_before_the_last_compiled_one(store: Store) -> None:
     store.prepare()
     RunRecord(store.root).note(GraphReport("p", "i [3/0]", "cc12", "pending"))  # of this process, which runs
     found = answer("explain", "--last")
@@ -210,7 +210,7 @@ def test_a_graph_that_a_program_awaits_is_told_before_the_last_that_was_compiled
     assert found["key"] == key_of("target") and [graph["key"] for graph in found["awaited"]] == ["cc12"]
 
 
-def test_only_so_many_graphs_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_compared_programs_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("precompiled.cli.nearest.MAX_COMPARED", 3)
     for number in range(6):
         publish(store, str(number), changed(put(*NODES, 2, 2, 1, number + 10)), 50 - number, name="other [0/0]")
@@ -220,7 +220,7 @@ def test_only_so_many_graphs_are_read(store: Store, monkeypatch: pytest.MonkeyPa
     assert answer("explain", "--last")["nearest"]["key"] == key_of("namesake")
 
 
-def test_show_has_the_lines_of_code_beside_the_operations(store: Store) -> None:
+def test_show_prints_operations_below_their_source_lines(store: Store) -> None:
     publish(store, "target", PROGRAM, 10)
     text = invoke("cache", "show", key_of("target")).output
     assert "  # /home/me/model.py:12, in forward: return x * 2 + y\n  %2 = operator.mul(%0, 2)\n  %3 = %2.add(" in text
@@ -238,7 +238,7 @@ def publish_package(store: Store, module: str, qualname: str) -> package_format.
     return header
 
 
-def test_a_function_is_found_although_its_module_has_another_name(store: Store) -> None:
+def test_a_function_is_found_under_another_module_name(store: Store) -> None:
     """That of the program's own file is ``__main__``, whatever it is called where others import it."""
     publish_package(store, "__main__", "Net.forward")
     publish_package(store, "lib.layers", "Outer.Block.forward")
@@ -250,7 +250,7 @@ def test_a_function_is_found_although_its_module_has_another_name(store: Store) 
 
 
 @pytest.mark.reason("no-such-function")
-def test_functions_of_alike_names_are_suggested_the_nearest_first(store: Store) -> None:
+def test_similar_function_names_are_suggested_nearest_first(store: Store) -> None:
     for module, qualname in [("a", "Attention.forward"), ("__main__", "Net.forward"), ("b", "Net.forward"),
                              ("c", "Nets.backward")]:  # fmt: skip
         publish_package(store, module, qualname)
@@ -263,13 +263,13 @@ def test_functions_of_alike_names_are_suggested_the_nearest_first(store: Store) 
 
 
 @pytest.mark.reason("package-audit")
-def test_a_function_whose_packages_are_out_of_use_says_so_by_any_of_its_names(store: Store) -> None:
+def test_a_function_disabled_by_an_audit_is_reported_by_any_of_its_names(store: Store) -> None:
     PackageStore(store.root).refuse(publish_package(store, "__main__", "Net.forward"), "it was not right")
     error = answer("explain", "pkg.model.Net.forward", status=1)["error"]
     assert (error["code"], error["message"]) == ("package-audit", "it was not right")
 
 
-def test_a_miss_that_was_sent_to_nobody_is_explained_by_what_its_run_has_kept(store: Store) -> None:
+def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None:
     publish(store, "before", PROGRAM, 20)
     missed = changed(put(*ARGS, 0, "shape", [12, 16]))
     whole = key.key({name: json.dumps(missed[name], separators=(",", ":")) for name in key.SECTIONS})
@@ -294,7 +294,7 @@ def test_a_miss_that_was_sent_to_nobody_is_explained_by_what_its_run_has_kept(st
     assert answer("explain", whole, status=1)["error"]["code"] == "graph-not-kept"
 
 
-def test_so_many_programs_of_a_run_are_kept(store: Store) -> None:
+def test_the_number_of_kept_programs_of_a_run_is_limited(store: Store) -> None:
     record = RunRecord(store.root)
     for number in range(MAX_KEPT + 1):
         record.keep(key_of(str(number)), lambda: b"{}")

@@ -39,7 +39,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str
 
 
 @pytest.mark.reason("key-exists", "bad-public-key", "remote-unusable")
-def test_keys_are_made_shown_believed_and_forgotten(hosts: dict[str, list[str]]) -> None:
+def test_keys_are_created_listed_trusted_and_forgotten(hosts: dict[str, list[str]]) -> None:
     assert answer("remote", "keys", "list")["keys"] == []
     assert answer("remote", "push", *hosts["a"], status=1)["error"]["code"] == "remote-unusable"
     made = answer("remote", "keys", "new")
@@ -53,7 +53,7 @@ def test_keys_are_made_shown_believed_and_forgotten(hosts: dict[str, list[str]])
         assert answer("remote", "keys", *arguments, status=1)["error"]["code"] == "bad-public-key"
 
 
-def test_what_is_pushed_is_listed_and_pulled(hosts: dict[str, list[str]], tmp_path: Path) -> None:
+def test_pushed_objects_are_listed_and_pulled(hosts: dict[str, list[str]], tmp_path: Path) -> None:
     made = answer("remote", "keys", "new")
     assert answer("remote", "push", *hosts["a"])["put"] == 1 and answer("remote", "push", *hosts["a"])["put"] == 0
     [row] = answer("remote", "ls", *hosts["b"])["objects"]
@@ -71,7 +71,7 @@ def test_what_is_pushed_is_listed_and_pulled(hosts: dict[str, list[str]], tmp_pa
     assert (refused["fetched"], refused["refused"]) == (0, {"remote-untrusted": 1})
 
 
-def test_what_is_chosen_by_age_or_program_goes_to_and_fro(hosts: dict[str, list[str]], tmp_path: Path) -> None:
+def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp_path: Path) -> None:
     answer("remote", "keys", "new")
     # The artifact was made in 2001.
     assert answer("remote", "push", "--days", "30", *hosts["a"])["put"] == 0
@@ -103,7 +103,7 @@ def test_what_is_chosen_by_age_or_program_goes_to_and_fro(hosts: dict[str, list[
     assert answer("remote", "pull", "--days", "1", "--cache-dir", str(tmp_path / "d"))["fetched"] == 1
 
 
-def test_what_is_old_or_too_much_is_removed_from_the_remote(hosts: dict[str, list[str]], tmp_path: Path) -> None:
+def test_gc_removes_by_age_or_total_size(hosts: dict[str, list[str]], tmp_path: Path) -> None:
     answer("remote", "keys", "new")
     store = Store(tmp_path / "a")
     [artifact] = store.lookup(KEY)
@@ -131,7 +131,7 @@ def test_what_is_old_or_too_much_is_removed_from_the_remote(hosts: dict[str, lis
     assert len(answer("remote", "gc", "--max-bytes", "1", *hosts["a"])["removed"]) == 1 and not new.exists()
 
 
-def test_a_clock_that_is_fast_removes_nobodys_lease(
+def test_a_fast_local_clock_removes_no_valid_lease(
     hosts: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer("remote", "keys", "new")
@@ -145,7 +145,7 @@ def test_a_clock_that_is_fast_removes_nobodys_lease(
     assert os.listdir(tmp_path / "bucket") == ["artifacts"] and lease.exists()
 
 
-def test_doctor_and_status_tell_of_the_remote(hosts: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_and_status_show_the_remote(hosts: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     [check] = checks_remote.run(config.load())
     assert check.state == "warn" and "remote-unusable" in check.message and check.action
     answer("remote", "keys", "new")

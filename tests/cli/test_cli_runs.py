@@ -63,7 +63,7 @@ print(json.dumps([graph.reason for graph in precompiled.report()]))
 
 @pytest.mark.integration
 @pytest.mark.reason("no-such-run")
-def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
+def test_ranks_are_grouped_by_number_and_reason(served: Host) -> None:
     file = served.root / "train.py"
     file.write_text(PROGRAM)
     clients = [
@@ -98,7 +98,7 @@ def test_ranks_that_differ_are_told_by_number_and_reason(served: Host) -> None:
     assert "no-such-run" in served.command("explain", "--run", "another", "--json", status=1)
 
 
-def test_a_process_is_told_while_it_runs_and_when_it_is_killed(served: Host) -> None:
+def test_a_process_is_shown_while_it_runs_and_after_it_is_killed(served: Host) -> None:
     folder = served.root / "alone"
     folder.mkdir()
     (folder / "train.py").write_text(PROGRAM.replace("# goes on", "import time; time.sleep(600)"))
@@ -113,7 +113,7 @@ def test_a_process_is_told_while_it_runs_and_when_it_is_killed(served: Host) -> 
     assert shown.said(run) == ["the process was killed"]
 
 
-def test_what_require_has_refused_is_not_said_to_run() -> None:
+def test_a_graph_refused_by_require_is_not_shown_as_running() -> None:
     graph = {"state": "failed", "source": "error", "reason": "not-in-time", "at": 1.0}
     process = runs.RunProcess(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
     assert shown._of_a_process(process) == "1 graph not run, an error (not-in-time)"
@@ -133,7 +133,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_what_a_process_has_waited_for_was_not_saved(served: Host) -> None:
+def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> None:
     (file := served.root / "waited.py").write_text(WAITS.replace("x * 3.0", "x * 4.0"))
     for source in ("swap", "hit"):
         served.program(str(file), env={"PRECOMPILED_MODE": "wait"}).ended()
@@ -144,7 +144,7 @@ def test_what_a_process_has_waited_for_was_not_saved(served: Host) -> None:
         assert (waited > 0.0) == (source == "swap") == (graph.get("saved_s", 0.0) < graph["compile_s"])
 
 
-def test_a_wait_that_is_interrupted_is_in_the_runs_record(served: Host) -> None:
+def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
     """The daemon's only worker stands still, so the wait is under way as soon as the record has the graph."""
     (file := served.root / "waits.py").write_text(WAITS)
     daemon = psutil.Process(served.status().pid)
@@ -182,7 +182,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.integration
-def test_last_run_is_the_program_with_its_workers(served: Host) -> None:
+def test_the_last_run_includes_the_programs_workers(served: Host) -> None:
     (file := served.root / "suite.py").write_text(SUITE)
     served.program(str(file), forked=False, env={"PRECOMPILED_PACKAGES": "program"}).ended()
     found = served.answer({}, "explain", "--run", "last")
@@ -193,7 +193,7 @@ def test_last_run_is_the_program_with_its_workers(served: Host) -> None:
     assert runs.last_command(served.store.root).argv[-1] == str(file)
 
 
-def test_a_place_is_what_starts_ranks_says(tmp_path: Path) -> None:
+def test_run_and_rank_come_from_the_launchers_variables(tmp_path: Path) -> None:
     parent = f"parent-{os.getppid()}-{runs.start_of(os.getppid())}"
     places = {
         ("TORCHELASTIC_RUN_ID=none", "RANK=3", "WORLD_SIZE=8"): (parent, 3, 8),
@@ -208,7 +208,7 @@ def test_a_place_is_what_starts_ranks_says(tmp_path: Path) -> None:
         assert (place.run, place.rank, place.ranks) == expected
 
 
-def test_the_oldest_runs_are_removed_and_what_is_damaged_is_left_out(tmp_path: Path) -> None:
+def test_the_oldest_runs_are_removed_and_damaged_records_are_skipped(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     for number in range(runs.KEPT + 2):
         folder = runs.begin(tmp_path, f"run-{number}")
@@ -219,7 +219,7 @@ def test_the_oldest_runs_are_removed_and_what_is_damaged_is_left_out(tmp_path: P
     assert runs.runs(tmp_path) == []
 
 
-def test_a_run_without_a_graph_is_a_run_and_a_forked_child_without_one_is_none(tmp_path: Path) -> None:
+def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     record = client_runs.RunRecord(tmp_path)
     record.after_fork()
@@ -247,7 +247,7 @@ def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.reason("store-unwritable")
-def test_a_store_that_cannot_be_written_keeps_no_run_and_that_is_said(
+def test_an_unwritable_store_is_reported_as_the_reason_for_missing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below a file, where root cannot write either."""
@@ -262,7 +262,7 @@ def test_a_store_that_cannot_be_written_keeps_no_run_and_that_is_said(
 
 
 @pytest.mark.reason("store-unwritable")
-def test_a_full_disk_keeps_no_run_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_as_the_reason_for_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
     error = answer("explain", "--run", "last", status=1)["error"]
     assert error["code"] == "no-such-run", error
@@ -290,7 +290,7 @@ def recorded(
         record.end(graphs, functions, files)
 
 
-def test_a_run_is_summed_up(tmp_path: Path) -> None:
+def test_a_run_is_summarized(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     settings = config.load({"cache_dir": tmp_path})
     hits = [GraphReport(f"h{number}", "f [0/0]", "aa", "compiled", source) for number, source in
@@ -335,7 +335,7 @@ def test_causes_are_counted() -> None:
 
 
 @pytest.mark.reason("no-such-key")
-def test_a_graph_that_is_not_in_the_store_is_known_by_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_missing_in_the_store_is_explained_by_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
     recorded(tmp_path, "a", GraphReport("p", "i [3/0]", "cc12", "pending"), files={})
@@ -344,7 +344,7 @@ def test_a_graph_that_is_not_in_the_store_is_known_by_its_run(tmp_path: Path, mo
     assert error["code"] == "no-such-key"
 
 
-def test_what_has_become_of_a_graph_since_its_run_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outcome_of_a_pending_graph_after_its_run_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
     store = Store(tmp_path)
@@ -360,7 +360,7 @@ def test_what_has_become_of_a_graph_since_its_run_has_ended(tmp_path: Path, monk
     assert said == ["it has been compiled since", "its compile has failed since (compile-error)", ""]
 
 
-def test_a_store_that_a_run_makes_is_its_users_alone(tmp_path: Path) -> None:
+def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
         folder = runs.begin(tmp_path / "store", "run")
@@ -370,7 +370,7 @@ def test_a_store_that_a_run_makes_is_its_users_alone(tmp_path: Path) -> None:
     assert [path.stat().st_mode & 0o777 for path in made] == [0o700] * 3
 
 
-def test_a_key_that_was_there_is_a_miss_for_its_sizes(tmp_path: Path) -> None:
+def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
     """By when it was looked up: in mode "wait" a process's record begins after its first compile."""
     tmp_path.chmod(0o700)
     settings = config.load({"cache_dir": tmp_path})
@@ -394,7 +394,7 @@ def test_a_key_that_was_there_is_a_miss_for_its_sizes(tmp_path: Path) -> None:
     assert "s0 = 40; what was there holds where s0 < 9" in miss["causes"][0]["what"]
 
 
-def test_the_program_of_another_file_is_not_what_was_there_before(tmp_path: Path) -> None:
+def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
     """Though it is nearer: a graph of the same file is compared, and where there is none, the graph is a new one."""
     tmp_path.chmod(0o700)
     store = Store(tmp_path)
@@ -429,7 +429,7 @@ def test_the_program_of_another_file_is_not_what_was_there_before(tmp_path: Path
 
 
 @pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
-def test_only_an_artifact_with_guards_leaves_a_new_size_as_the_cause(guards: str, said: list[str]) -> None:
+def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: str, said: list[str]) -> None:
     """A manifest is sealed before its artifact is there: one that is older than a lookup may have been missed by it."""
     found = SimpleNamespace(
         mine=[SimpleNamespace(created=1.0)], causes=[Cause("edit", "an edit", "")], program={},

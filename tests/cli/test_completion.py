@@ -13,7 +13,7 @@ from support_cli import answer, invoke
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell(shell: str) -> None:
+def test_each_shell_gets_a_script(shell: str) -> None:
     script = answer("tools", "completion", shell)["script"]
     assert f"_PRECOMPILED_COMPLETE={shell}_complete" in script
     assert invoke("tools", "completion", shell).output == script.rstrip() + "\n"

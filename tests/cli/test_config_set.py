@@ -49,7 +49,7 @@ def test_other_lines_stay(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_to_the_file_is_kept(file: Path, tmp_path: Path) -> None:
     (tmp_path / "dotfiles.toml").write_text("workers = 3\n")
     file.parent.mkdir(parents=True)
     file.symlink_to(tmp_path / "dotfiles.toml")
@@ -58,7 +58,7 @@ def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "why"), [("mode", "fast", "expected one of"), ("workers", "x", "0 or more")])
-def test_a_value_that_is_not_possible_changes_nothing(file: Path, name: str, value: str, why: str) -> None:
+def test_an_invalid_value_changes_nothing(file: Path, name: str, value: str, why: str) -> None:
     error = answer("config", "set", name, value, status=2)["error"]
     assert error["code"] == "usage" and why in error["message"] and not file.exists()
 
@@ -71,14 +71,14 @@ def test_a_bad_value_in_the_file_can_be_corrected(file: Path) -> None:
     assert config.load().mode == "wait"
 
 
-def test_a_file_that_is_no_toml_stays_as_it_is(file: Path) -> None:
+def test_an_invalid_toml_file_is_not_changed(file: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("mode wait\n")
     error = answer("config", "set", "workers", "4", status=1)["error"]
     assert error["code"] == "bad-config" and file.read_text() == "mode wait\n"
 
 
-def test_a_variable_that_takes_precedence_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_that_takes_precedence_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRECOMPILED_MODE", "eager")
     said = invoke("config", "set", "mode", "wait").output
     assert said.endswith("\nPRECOMPILED_MODE is set in this shell, and takes precedence.\n")

@@ -39,12 +39,12 @@ def test_switch() -> None:
 
 
 @pytest.mark.parametrize("value", ["off", "False", "no", "00", " 0"])
-def test_the_switch_in_other_words(value: str) -> None:
+def test_every_off_value_switches_precompiled_off(value: str) -> None:
     check = checks_hook.switch({"PRECOMPILED": value}, "eager", False)
     assert check.state == "warn" and "everything is off" in check.message and f"PRECOMPILED={value} " in check.message
 
 
-def test_a_value_that_is_none_switches_nothing_off() -> None:
+def test_an_invalid_value_switches_nothing_off() -> None:
     check = checks_hook.switch({"PRECOMPILED": "of"}, "eager", False)
     assert check.state == "warn" and "PRECOMPILED=0" in check.action
     assert "PRECOMPILED=of is not a valid value" in check.message
@@ -52,7 +52,7 @@ def test_a_value_that_is_none_switches_nothing_off() -> None:
         assert sound(checks_hook.switch({"PRECOMPILED": value}, "eager", False))
 
 
-def test_a_misspelt_variable() -> None:
+def test_a_misspelt_variable_is_reported() -> None:
     known = {"PRECOMPILED": "1", "PRECOMPILED_MODE": "wait", "PRECOMPILED_TARGET": "h100", "PATH": "/bin"}
     assert sound(checks_hook.known(known))
     check = checks_hook.known({**known, "PRECOMPILED_MDOE": "wait", "PRECOMPILED_QQQQ": "1"})
@@ -80,7 +80,7 @@ def test_hook_in_a_fresh_process() -> None:
     assert shadowed.state == "fail" and "/theirs/sitecustomize.py" in shadowed.message
 
 
-def test_a_shadowed_sitecustomize_is_found_by_real_processes(tmp_path: Path) -> None:
+def test_a_shadowed_sitecustomize_is_found(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('theirs')\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
     environment["PYTHONPATH"] = f"{tmp_path}:{python_path.hook_folder()}"
@@ -91,7 +91,7 @@ def test_a_shadowed_sitecustomize_is_found_by_real_processes(tmp_path: Path) -> 
     assert check.state == "ok" and str(tmp_path / "sitecustomize.py") in check.message
 
 
-def test_a_probe_that_cannot_answer_says_why(tmp_path: Path) -> None:
+def test_a_failed_probe_reports_why(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise SystemExit('no Python today')\n")
     found = probe.ask({"PYTHONPATH": str(tmp_path)})
     assert found.state == "error" and "no Python today" in found.problem
@@ -114,14 +114,14 @@ def test_route() -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("setting", ["program", "off"])
-def test_packages_are_asked_of_a_process_with_torch(setting: str) -> None:
+def test_packages_are_checked_in_a_process_with_torch(setting: str) -> None:
     environment = {**os.environ, "PRECOMPILED": "1", "PRECOMPILED_MODE": "eager", "PRECOMPILED_PACKAGES": setting}
     found = probe.ask_with_torch(python_path.with_hook(environment))
     assert found.packages == {"program": "on", "off": "off"}[setting], found
     assert sound(checks_hook.packages(found))
 
 
-def test_a_torch_without_what_packages_need_is_told() -> None:
+def test_a_torch_that_cannot_have_packages_is_reported() -> None:
     check = checks_hook.packages(probe.Probe("on", packages="NotPortable: this torch has no DynamoOutput"))
     assert check.state == "warn" and "no DynamoOutput" in check.message
 
@@ -134,12 +134,12 @@ def test_a_torch_without_what_packages_need_is_told() -> None:
     [("no-daemon", True, "ok"), ("no-daemon", False, "warn"), ("no-reply", True, "fail"),
      ("protocol-version", True, "fail"), ("not-permitted", True, "fail")],
 )  # fmt: skip
-def test_nobody_answers(code: str, autostart: bool, state: str, tmp_path: Path) -> None:
+def test_no_daemon_answers(code: str, autostart: bool, state: str, tmp_path: Path) -> None:
     check = checks_daemon.no_answer(DaemonError("it is so", code=code), tmp_path / "socket", autostart, True)
     assert check.state == state and sound(check) == (state == "ok")
 
 
-def test_a_system_daemon_that_does_not_answer_is_not_replaced_by_one_of_ours() -> None:
+def test_a_silent_system_daemon_is_a_failure() -> None:
     check = checks_daemon.no_answer(DaemonError("x"), paths.SYSTEM_RUNTIME_DIR / "socket", True, True)
     assert check.state == "fail" and "systemctl" in check.action
 
@@ -323,7 +323,7 @@ def test_exit_status(monkeypatch: pytest.MonkeyPatch, state: str, status: int) -
 
 
 @pytest.mark.usefixtures("own_directories")
-def test_a_check_that_breaks_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_raises_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(settings: config.Settings):  # type: ignore[no-untyped-def]
         yield Check("before", "ok", "fine")
         raise RuntimeError("the check is wrong")

@@ -70,7 +70,7 @@ def test_enable_and_disable(interpreter: Interpreter) -> None:
     assert interpreter.precompiled("disable")["changed"] is False
 
 
-def test_what_switches_an_enabled_interpreter_off(interpreter: Interpreter) -> None:
+def test_off_values_and_option_s_switch_an_enabled_interpreter_off(interpreter: Interpreter) -> None:
     interpreter.precompiled("enable")
     for value in (*OFF, " Off"):
         assert interpreter.ask(QUESTION, PRECOMPILED=value) == "absent"
@@ -80,7 +80,7 @@ def test_what_switches_an_enabled_interpreter_off(interpreter: Interpreter) -> N
         assert interpreter.ask(QUESTION, flag) == "waiting"
 
 
-def test_the_line_run_twice_and_beside_the_sitecustomize(interpreter: Interpreter) -> None:
+def test_the_line_works_twice_and_beside_sitecustomize(interpreter: Interpreter) -> None:
     interpreter.precompiled("enable")
     (interpreter.site / "zz_again.pth").write_text(pth.LINE)
     count = "import sys; print(sum(type(f).__name__ == '_TorchFinder' for f in sys.meta_path))"
@@ -89,7 +89,7 @@ def test_the_line_run_twice_and_beside_the_sitecustomize(interpreter: Interprete
 
 
 @pytest.mark.parametrize("broken", [None, "", "syntax error", "raise RuntimeError('ours')"])
-def test_the_line_is_silent_when_the_package_is_gone_or_broken(
+def test_the_line_is_silent_if_the_package_is_missing_or_broken(
     interpreter: Interpreter, tmp_path: Path, broken: str | None
 ) -> None:
     interpreter.precompiled("enable")
@@ -103,14 +103,14 @@ def test_the_line_is_silent_when_the_package_is_gone_or_broken(
     assert interpreter.ask("import sys; print(sys.after)") == "1"
 
 
-def test_an_altered_file_is_put_right(interpreter: Interpreter) -> None:
+def test_enable_repairs_an_altered_file(interpreter: Interpreter) -> None:
     (interpreter.site / "precompiled.pth").write_text("import os  # of an older version\n")
     assert interpreter.precompiled("enable")["changed"] is True
     assert interpreter.ask() == "waiting"
 
 
 @pytest.mark.reason("hook")
-def test_enable_is_believed_only_when_it_works(interpreter: Interpreter) -> None:
+def test_enable_fails_and_removes_the_file_if_the_hook_stays_off(interpreter: Interpreter) -> None:
     # Found by this command, but not by other shells, which lack its PYTHONPATH.
     (interpreter.site / "a_sources.pth").unlink()
     error = interpreter.precompiled("enable", status=1, PYTHONPATH=str(ROOT))["error"]
@@ -119,13 +119,13 @@ def test_enable_is_believed_only_when_it_works(interpreter: Interpreter) -> None
 
 
 @pytest.mark.reason("no-user-site")
-def test_no_user_site_in_a_virtual_environment(interpreter: Interpreter) -> None:
+def test_user_option_fails_in_a_virtual_environment(interpreter: Interpreter) -> None:
     error = interpreter.precompiled("enable", "--user", status=1)["error"]
     assert isinstance(error, dict) and error["code"] == "no-user-site" and "--user" in error["action"]
 
 
 @pytest.mark.reason("not-writable")
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_enable_fails_if_the_folder_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PrecompiledError) as caught:
         pth.write(tmp_path / "file")
@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         pth.remove(tmp_path / "file" / pth.NAME)
 
 
-def test_the_line_is_what_site_executes() -> None:
+def test_the_line_is_one_that_site_executes() -> None:
     assert pth.LINE.startswith("import ") and pth.LINE.isascii() and pth.LINE.count("\n") == 1
     compile(pth.LINE, pth.NAME, "exec")
     assert sys.version_info >= (3, 10)

@@ -96,7 +96,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
             go_on.touch()
 
 
-def test_the_metrics_are_those_of_stats_and_status(daemon: DaemonUnderTest) -> None:
+def test_metrics_equal_stats_and_status(daemon: DaemonUnderTest) -> None:
     samples, stats = parsed(said(daemon)), daemon.stats()
     for told in metrics.STATS:
         value = getattr(stats, told.field)
@@ -116,7 +116,7 @@ def test_every_counter_has_a_metric() -> None:
     assert {told.field for told in metrics.STATS if told.label} == with_label
 
 
-def test_a_port_and_a_socket_serve_the_same(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_a_port_and_a_socket_serve_the_same_metrics(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     with serving("0", environment(daemon)) as url:
         with urllib.request.urlopen(url, timeout=support_daemon.TIMEOUT_S) as answer:
             by_port = parsed(answer.read().decode())
@@ -135,7 +135,7 @@ def test_a_port_and_a_socket_serve_the_same(daemon: DaemonUnderTest, tmp_path: P
     assert all(by_port[name] == by_socket[name] for name in by_port if name[0].endswith("_total"))
 
 
-def test_a_file_for_node_exporter_is_written_whole(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_the_file_for_node_exporter_is_written_atomically(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     file = tmp_path / "precompiled.prom"
     said(daemon, "--textfile", str(file))
     assert parsed(file.read_text())["precompiled_hits_total", ""] == 3
@@ -151,12 +151,12 @@ def test_a_file_for_node_exporter_is_written_whole(daemon: DaemonUnderTest, tmp_
         assert process.wait(support_daemon.TIMEOUT_S) == 0
 
 
-def test_json_has_the_samples(daemon: DaemonUnderTest) -> None:
+def test_json_prints_the_samples(daemon: DaemonUnderTest) -> None:
     samples = json.loads(said(daemon, "--json"))
     assert {"name": "precompiled_hits_total", "labels": {}, "value": 3.0} in samples
 
 
-def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
+def test_without_a_daemon_up_is_0(tmp_path: Path) -> None:
     absent = DaemonUnderTest(tmp_path / "absent")
     samples = parsed(said(absent))
     assert samples["precompiled_up", ""] == 0 and samples["precompiled_clients", ""] == 0
@@ -164,7 +164,7 @@ def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.reason("listen", "metrics-unavailable")
-def test_what_cannot_be_is_said(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_impossible_options_are_errors(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     def refused(*arguments: str, env: Mapping[str, str] | None = None) -> str:
         variables = {**environment(daemon), **(env or {})}
         asked = command(*arguments, "--json")
@@ -189,7 +189,7 @@ def named(text: str) -> set[str]:
     return set(re.findall(r"precompiled_\w+", text))
 
 
-def test_all_names_are_documented_and_no_others() -> None:
+def test_exactly_the_documented_metrics_exist() -> None:
     page = ROOT / "docs" / "guides" / "seeing.md"
     assert named(page.read_text()) - {"precompiled_" + way for way in _WAYS} == metrics.names()
 
@@ -199,12 +199,12 @@ _WAYS = ("hit", "miss", "swap", "package", "in_process", "eager", "error", "fram
 
 
 @pytest.mark.parametrize("file", ["grafana.json", "alerts.yml"])
-def test_each_metric_of_a_file_exists(file: str) -> None:
+def test_monitoring_files_use_only_existing_metrics(file: str) -> None:
     used = named((MONITORING / file).read_text())
     assert used and used <= metrics.names()
 
 
-def test_the_board_is_whole() -> None:
+def test_dashboard_panels_are_complete_and_show_counters_as_rates() -> None:
     board = json.loads((MONITORING / "grafana.json").read_text())
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
@@ -220,7 +220,7 @@ PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool here (Debian: prometheus)")
-def test_promtool_takes_the_metrics_and_the_rules(daemon: DaemonUnderTest) -> None:
+def test_promtool_accepts_the_metrics_and_rules(daemon: DaemonUnderTest) -> None:
     assert PROMTOOL is not None
     subprocess.run([PROMTOOL, "check", "rules", MONITORING / "alerts.yml"], check=True, capture_output=True)
     found = subprocess.run(
@@ -231,7 +231,7 @@ def test_promtool_takes_the_metrics_and_the_rules(daemon: DaemonUnderTest) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus here (Debian: prometheus)")
-def test_a_prometheus_scrapes_it_and_evaluates_board_and_rules(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_prometheus_scrapes_metrics_and_evaluates_board_and_rules(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     assert PROMETHEUS is not None
     with serving("0", environment(daemon)) as url, socket.socket() as free:
         free.bind(("127.0.0.1", 0))

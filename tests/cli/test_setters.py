@@ -51,7 +51,7 @@ def plain():
         ("mode", "", 0, []),
     ],
 )  # fmt: skip
-def test_lines(tmp_path: Path, kind: str, name: str, called: int, expected: list[int]) -> None:
+def test_the_setting_line_is_found(tmp_path: Path, kind: str, name: str, called: int, expected: list[int]) -> None:
     file = tmp_path / f"train_{kind}.py"
     file.write_text(SOURCE)
     calls = [[str(file), called, "f", "model(x)"]] if called else []
@@ -62,7 +62,7 @@ def test_lines(tmp_path: Path, kind: str, name: str, called: int, expected: list
     assert all(line.code == SOURCE.splitlines()[line.line - 1].strip() for line in found)
 
 
-def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+def test_unreadable_files_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text("def f(:\n")
     files = [str(tmp_path / "odd.py"), str(tmp_path / "none.py"), "<string>", torch_file()]
     assert setters.lines(changed(put("about", {})), Cause("mode", "", "", set_by="grad"), files) == []

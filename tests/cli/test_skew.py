@@ -29,7 +29,7 @@ def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch
         assert daemon.stop_daemon(host.settings, TIMEOUT_S) is None and link.listener(host.settings) is None
 
 
-def test_what_listens_and_is_no_daemon_of_ours_is_left_alone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_that_is_not_our_daemon_is_not_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """As systemd, where it listens for the daemon; or another user's daemon."""
     pid = host.start_daemon()
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["/usr/lib/systemd/systemd", "--user"])

@@ -18,7 +18,7 @@ from precompiled.made_up_cuda import build
     ("text", "code", "count"),
     [("h100", "h100", 1), ("H200x8", "h200", 8), ("cuda:sm_80", "a100", 1), ("sm_100x2", "b200", 2)],
 )
-def test_a_target_is_a_kind_and_a_number(text: str, code: str, count: int) -> None:
+def test_a_target_has_a_kind_and_a_number(text: str, code: str, count: int) -> None:
     found = targets.parse(text)
     assert (found.kind.code, found.count) == (code, count)
 
@@ -29,7 +29,7 @@ def test_a_target_is_a_kind_and_a_number(text: str, code: str, count: int) -> No
     [("x100", "no kind"), ("cuda:sm_90", "h100 and h200"), ("sm_70", "no kind's"), ("h100x0", "no kind"), ("", "")],
 )
 @pytest.mark.parametrize("command", [("run",), ("bake", "-o", "nowhere")])
-def test_an_unknown_target_is_answered_with_the_list(command: tuple[str, ...], text: str, said: str) -> None:
+def test_the_error_for_an_unknown_target_lists_the_kinds(command: tuple[str, ...], text: str, said: str) -> None:
     error = answer(*command, "--json", "--target", text, "--", "true", status=1)["error"]
     assert error["code"] == "unknown-target" and said in error["message"]
     assert "a100 (NVIDIA A100-SXM4-80GB, sm_80)" in error["action"]
@@ -38,7 +38,7 @@ def test_an_unknown_target_is_answered_with_the_list(command: tuple[str, ...], t
 @pytest.mark.reason("target-unavailable")
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch is a CUDA build; its errors are below")
 @pytest.mark.parametrize("command", ["run", "bake"])
-def test_a_build_of_torch_without_cuda_is_said_before_the_command_runs(command: str, tmp_path: Path) -> None:
+def test_a_torch_without_cuda_is_an_error_before_the_command_runs(command: str, tmp_path: Path) -> None:
     ran, base = tmp_path / "ran", tmp_path / "base"
     options = ["-o", str(base)] if command == "bake" else []
     text = f"open({str(ran)!r}, 'w')"
@@ -48,12 +48,12 @@ def test_a_build_of_torch_without_cuda_is_said_before_the_command_runs(command: 
     assert not ran.exists() and list(tmp_path.iterdir()) == []
 
 
-def test_without_the_hook_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_needs_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRECOMPILED", "0")
     assert answer("run", "--json", "--target", "h100", "--", "true", status=2)["error"]["code"] == "usage"
 
 
-def test_what_a_build_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_names_what_a_build_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     root = tmp_path / "site-packages" / "torch"
     (root / "include").mkdir(parents=True)
     with pytest.raises(build.CannotBuild, match=r"cuda_runtime_api\.h is not in") as headers:
@@ -66,7 +66,7 @@ def test_what_a_build_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert "apt install g++" in compiler.value.action
 
 
-def test_whose_python_a_command_is(tmp_path: Path) -> None:
+def test_the_interpreter_of_a_command_is_found(tmp_path: Path) -> None:
     script = tmp_path / "torchrun"
     script.write_text(f"#!{sys.executable}\nprint()\n")
     script.chmod(0o755)
@@ -79,7 +79,7 @@ def test_whose_python_a_command_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.reason("target-unavailable")
-def test_an_interpreter_without_precompiled_is_said(tmp_path: Path) -> None:
+def test_an_interpreter_without_precompiled_is_an_error(tmp_path: Path) -> None:
     bare = tmp_path / "python3"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)

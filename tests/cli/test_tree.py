@@ -35,7 +35,7 @@ def test_every_command_is_in_the_tree_once() -> None:
 
 
 @pytest.mark.parametrize("old", tree.RENAMED)
-def test_an_old_name_is_the_command_of_its_new_name(old: str) -> None:
+def test_an_old_name_runs_the_command_of_its_new_name(old: str) -> None:
     command, options = found(old)
     new, new_options = found(tree.RENAMED[old])
     assert options == new_options
@@ -45,7 +45,7 @@ def test_an_old_name_is_the_command_of_its_new_name(old: str) -> None:
     assert shown.exit_code == 0 and shown.output == invoke(*tree.RENAMED[old].split(), "--help").output
 
 
-def test_an_old_name_keeps_its_options_and_its_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_old_name_has_the_same_options_and_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", f"{tmp_path}/store")
     monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", f"{tmp_path}/run")
     assert answer("ls") == answer("cache", "ls")
@@ -77,7 +77,7 @@ def test_sections_are_in_order() -> None:
 
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group not in tree.DEFAULTS])
-def test_a_group_alone_shows_its_help(group: str) -> None:
+def test_a_group_without_a_command_shows_its_help(group: str) -> None:
     bare = invoke(*group.split())
     assert (bare.exit_code, bare.output) == (0, invoke(*group.split(), "--help").output)
 
@@ -114,19 +114,19 @@ def test_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("cache ls --jsn", "No such option '--jsn'. Did you mean '--json'?"),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_nearest(line: str, said: str) -> None:
+def test_the_error_for_a_wrong_name_suggests_the_nearest(line: str, said: str) -> None:
     result = invoke(*line.split())
     assert result.exit_code == 2 and result.stderr.splitlines()[0] == f"precompiled: {said}"
 
 
-def test_a_notebooks_magic_answers_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_notebook_magic_suggests_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     from precompiled.notebook import magic
 
     magic("stauts")
     assert "No such command 'stauts'. Did you mean 'status'?" in capsys.readouterr().out
 
 
-def test_an_old_name_is_noted_on_a_terminal_only() -> None:
+def test_an_old_name_prints_a_note_only_on_a_terminal() -> None:
     assert invoke("completion", "bash").stderr == ""
     code = "import sys; sys.stderr.isatty = lambda: True; from precompiled.cli import main; main()"
     done = subprocess.run(

@@ -29,7 +29,7 @@ def make_untimed(host: Host) -> str:
     return artifact.manifest.key
 
 
-def test_what_could_be_tuned_is_compiled_again_and_found_first(served: Host) -> None:
+def test_an_untuned_artifact_is_recompiled_and_preferred(served: Host) -> None:
     served.run(SPEC)
     key = make_untimed(served)
     assert served.run(SPEC)["reports"][0]["source"] == "hit", "until then it is used as it is"
@@ -39,7 +39,7 @@ def test_what_could_be_tuned_is_compiled_again_and_found_first(served: Host) -> 
     assert served.run(SPEC)["reports"][0]["source"] == "hit"
 
 
-def test_what_is_for_another_environment_is_left(served: Host) -> None:
+def test_an_artifact_of_another_environment_is_not_recompiled(served: Host) -> None:
     served.run(SPEC)
     key = make_untimed(served)
     answer = served.answer({"ATEN_CPU_CAPABILITY": "default"}, "tools", "tune", status=1)
@@ -47,7 +47,7 @@ def test_what_is_for_another_environment_is_left(served: Host) -> None:
     assert len(served.store.lookup(key)) == 1
 
 
-def test_artifact_without_its_graph_is_left(served: Host) -> None:
+def test_an_artifact_without_its_graph_is_not_recompiled(served: Host) -> None:
     served.run(SPEC)
     (artifact,) = served.store.all_artifacts()
     files = {name: record for name, record in artifact.manifest.files.items() if name != fmt.PROGRAM}
@@ -64,7 +64,7 @@ def nvidia_smi(folder: Path, text: str) -> None:
     tool.chmod(0o755)
 
 
-def test_a_gpu_that_is_used_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_waits_until_the_gpu_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool says 97 % twice, then nothing is used any more."""
     monkeypatch.setattr(tune, "LOOK_S", 0.0)
     monkeypatch.setattr(tune, "BUSY_S", 0.0)
@@ -76,7 +76,7 @@ def test_a_gpu_that_is_used_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.reason("gpu-use-unknown")
-def test_a_tool_that_does_not_say_how_much_is_used_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_fails_if_nvidia_smi_does_not_report_the_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path / "bin", "echo '[N/A]'")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(PrecompiledError, match=r"\[N/A\]") as error:

@@ -42,7 +42,7 @@ def wrong(text: str) -> list[str]:
     return found
 
 
-def test_the_check_finds_what_is_wrong() -> None:
+def test_the_check_finds_wrong_plurals() -> None:
     said = "1 warnings; 1 artifacts, 2 failure; 3 watch, 12.5 s old; 1 of 2 ranks; 1 graph run"
     found = ["1 warnings", "1 artifacts", "2 failure", "3 watch", "1 graph run"]
     assert wrong(said) == found
@@ -83,7 +83,7 @@ SCREENS = (
 )  # fmt: skip
 
 
-def test_every_screen_with_0_1_and_2(directory: Path, number: int) -> None:
+def test_every_screen_is_right_for_0_1_and_2_things(directory: Path, number: int) -> None:
     said = {screen: invoke(*screen).output for screen in SCREENS}
     assert all(said.values())
     assert {screen: found for screen, text in said.items() if (found := wrong(text))} == {}
@@ -97,7 +97,7 @@ def test_every_screen_with_0_1_and_2(directory: Path, number: int) -> None:
     assert "GiB" in said["config",] and "600 s (10 min)" in said["config",]
 
 
-def test_what_needs_a_daemon_or_packages(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_screens_about_workers_and_packages(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     worker = {"pid": 7, "device": "cpu", "python": "3.11", "torch": "2.13.0", "state": "idle", "rss_bytes": 5 << 20,
               "jobs_done": number, "job": "", "job_s": 0.0}  # fmt: skip
     status._show_workers({"workers": [worker] * number, "jobs": []})
@@ -119,7 +119,7 @@ def test_what_needs_a_daemon_or_packages(number: int, tmp_path: Path, capsys: py
 @pytest.mark.parametrize(("alive", "expected"), [(0, "0 of 3 ranks run all their graphs"),
                                                  (1, "1 of 3 ranks runs all its graphs"),
                                                  (2, "2 of 3 ranks run all their graphs")])  # fmt: skip
-def test_ranks(alive: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_in_a_sentence(alive: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     for rank in range(3):
@@ -131,7 +131,7 @@ def test_ranks(alive: int, expected: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert runs.said(run)[0].startswith(expected)
 
 
-def test_the_words_themselves() -> None:
+def test_counts_lists_sizes_and_times_as_text() -> None:
     assert [counted(n, "entry", "entries", zero="no") for n in (0, 1, 2, 12345)] == [
         "no entries", "1 entry", "2 entries", "12,345 entries",
     ]  # fmt: skip

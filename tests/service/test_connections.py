@@ -123,7 +123,7 @@ def test_a_users_many_new_connections_do_not_delay_another_user(host: Host, monk
     wait_until(lambda: host.turn() == [] and all(map(has_data, many)), "the many")
 
 
-def test_a_user_has_a_bound_of_new_connections(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_connections_of_a_user_are_limited(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ACCEPT_S", TIMEOUT_S)
     monkeypatch.setattr(module, "MAX_NEW", 3)
     many = [host.begin() for _ in range(5)]
@@ -132,7 +132,7 @@ def test_a_user_has_a_bound_of_new_connections(host: Host, monkeypatch: pytest.M
     assert host.noted == ["too-many-connections"] * 2
 
 
-def test_a_user_over_the_bound_of_new_connections_is_denied_the_socket_for_a_while(
+def test_a_user_over_the_limit_of_new_connections_is_denied_the_socket_for_a_while(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ACCEPT_S", TIMEOUT_S)
@@ -149,7 +149,7 @@ def test_a_user_over_the_bound_of_new_connections_is_denied_the_socket_for_a_whi
     assert host.denied == [[1], []]
 
 
-def test_a_user_with_all_connections_makes_room_for_another(host: Host) -> None:
+def test_a_user_with_all_connections_loses_one_to_another_user(host: Host) -> None:
     many = [host.connect(1) for _ in range(CAPACITY)]
     one = host.connect(2)
     assert is_open(one) and sum(map(is_open, many)) == CAPACITY - 1
@@ -157,13 +157,13 @@ def test_a_user_with_all_connections_makes_room_for_another(host: Host) -> None:
     assert is_open(one) and is_open(two) and sum(map(is_open, many)) == CAPACITY - 2
 
 
-def test_a_users_connections_at_work_are_kept_and_his_next_one_is_refused(host: Host) -> None:
+def test_active_connections_are_kept_and_the_same_users_next_one_is_refused(host: Host) -> None:
     many = [host.connect(1) for _ in range(CAPACITY)]
     assert not is_open(host.connect(1)) and all(map(is_open, many))
     assert "too-many-connections" in host.noted
 
 
-def test_a_connection_that_says_nothing_makes_room_for_its_own_user(host: Host) -> None:
+def test_a_silent_connection_is_closed_for_the_same_users_next_one(host: Host) -> None:
     silent = host.connect(1, b"")
     many = [host.connect(1) for _ in range(CAPACITY - 1)]
     assert is_open(host.connect(1)) and all(map(is_open, many)) and not is_open(silent)
@@ -172,7 +172,7 @@ def test_a_connection_that_says_nothing_makes_room_for_its_own_user(host: Host) 
 @pytest.mark.parametrize(
     ("said", "code"), [(b"", "no-handshake"), (GREETING + READY + b"\x02" + bytes(6) + b"\x0f\xff", "stalled")]
 )
-def test_a_peer_that_stops_in_the_middle_is_dropped(
+def test_a_peer_that_stops_within_a_handshake_or_message_is_dropped(
     host: Host, monkeypatch: pytest.MonkeyPatch, said: bytes, code: str
 ) -> None:
     sock = host.connect(1, said)
@@ -184,7 +184,7 @@ def test_a_peer_that_stops_in_the_middle_is_dropped(
     assert not is_open(sock) and is_open(other) and host.noted == [code]
 
 
-def test_parts_of_messages_have_a_bound_and_are_completed_one_after_the_other(
+def test_incomplete_messages_are_limited_and_all_are_completed(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PART_BYTES", 300_000)
@@ -219,7 +219,7 @@ def test_parts_of_messages_have_a_bound_and_are_completed_one_after_the_other(
     assert not host.daemon._held and not host.daemon._paused.get(1)
 
 
-def test_replies_that_are_not_read_have_a_bound(host: Host) -> None:
+def test_unread_replies_are_limited(host: Host) -> None:
     sock = host.connect(1)
     (name,) = host.daemon._by_name
     sent = 0
@@ -232,7 +232,7 @@ def test_replies_that_are_not_read_have_a_bound(host: Host) -> None:
         host.daemon.collect()
 
 
-def test_a_real_dealer_is_answered_and_its_identity_counts_for_nothing(tmp_path: Path) -> None:
+def test_dealers_with_the_same_identity_each_get_their_reply(tmp_path: Path) -> None:
     host = Host(tmp_path)
     context = zmq.Context()
     dealers = []
@@ -267,7 +267,7 @@ def test_a_real_dealer_is_answered_and_its_identity_counts_for_nothing(tmp_path:
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 40)))
 @settings(max_examples=300, deadline=None)
-def test_no_bytes_break_the_reader(data: bytes, cuts: list[int]) -> None:
+def test_the_reader_raises_only_wire_error_for_any_bytes(data: bytes, cuts: list[int]) -> None:
     reader = zmtp.Reader(MAX_MESSAGE)
     parts = [GREETING + READY, data] if data[:1] < b"\x80" else [data]
     for part in parts:
@@ -285,7 +285,7 @@ def test_no_bytes_break_the_reader(data: bytes, cuts: list[int]) -> None:
 
 @given(st.lists(st.lists(st.binary(max_size=600), min_size=1, max_size=4), max_size=5), st.integers(1, 700))
 @settings(max_examples=200, deadline=None)
-def test_messages_come_out_as_they_were_sent(messages: list[list[bytes]], cut: int) -> None:
+def test_messages_are_read_as_they_were_sent_whatever_the_pieces(messages: list[list[bytes]], cut: int) -> None:
     reader = zmtp.Reader(MAX_MESSAGE)
     data = GREETING + READY + b"".join(map(zmtp.encode, messages))
     found = []

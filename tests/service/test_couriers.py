@@ -23,7 +23,7 @@ def courier(host: Host, said: list) -> int:
     return start.worker
 
 
-def test_what_has_a_slot_is_not_offered_and_what_has_none_is() -> None:
+def test_only_jobs_without_a_slot_are_offered_to_the_farm() -> None:
     host = Host()
     worker = host.warm()
     first = host.only(RunJob, host.submit("a", farm=True))
@@ -37,7 +37,7 @@ def test_what_has_a_slot_is_not_offered_and_what_has_none_is() -> None:
     assert host.only(RunJob, host.done(first)).job.key == "c"
 
 
-def test_what_a_worker_starts_for_is_not_offered() -> None:
+def test_a_job_for_which_a_worker_starts_is_not_offered() -> None:
     host = Host()
     start = host.only(StartWorker, host.submit("a", farm=True))
     assert start.device == "cpu", "no courier, for a graph that is alone"
@@ -45,7 +45,7 @@ def test_what_a_worker_starts_for_is_not_offered() -> None:
     assert host.only(RunJob, host.tell(WorkerReady(start.worker))).job.key == "a"
 
 
-def test_what_the_farm_keeps_out_goes_to_the_next_slot() -> None:
+def test_a_job_that_the_farm_rejects_gets_the_next_slot() -> None:
     host = Host()
     worker = host.warm()
     first = host.only(RunJob, host.submit("a", farm=True))
@@ -61,7 +61,7 @@ def test_what_the_farm_keeps_out_goes_to_the_next_slot() -> None:
     assert (again.worker, again.job.key, again.job.attempt, again.job.offer) == (worker, "b", 1, None)
 
 
-def test_a_parked_job_is_asked_for_by_a_worker_that_is_free_else_by_a_courier() -> None:
+def test_a_parked_job_goes_to_a_free_worker_or_else_to_a_courier() -> None:
     host = Host()
     worker = host.warm()
     first = host.only(RunJob, host.submit("a", farm=True))
@@ -77,7 +77,7 @@ def test_a_parked_job_is_asked_for_by_a_worker_that_is_free_else_by_a_courier() 
     assert host.reply(host.done(host.all(RunJob)[-1], "exists")).state == "published"
 
 
-def test_a_courier_takes_no_slot_and_no_place_and_leaves_soon() -> None:
+def test_a_courier_takes_no_slot_and_no_process_and_exits_soon() -> None:
     host = Host(slots=1, processes=1)
     host.warm()
     host.submit("a", farm=True)
@@ -89,7 +89,7 @@ def test_a_courier_takes_no_slot_and_no_place_and_leaves_soon() -> None:
     courier(host, host.submit("c", farm=True))
 
 
-def test_a_user_has_few_couriers_however_many_environments_he_has() -> None:
+def test_the_number_of_a_users_couriers_is_limited() -> None:
     """Each is a process, and descriptors of the daemon."""
     host = Host()
     host.warm()
@@ -109,7 +109,7 @@ def test_a_user_has_few_couriers_however_many_environments_he_has() -> None:
     assert host.all(StartWorker)[-1].interpreter == interpreter(f"e{MAX_COURIERS}")
 
 
-def test_a_courier_that_hangs_or_dies_costs_its_job_nothing() -> None:
+def test_a_courier_that_hangs_or_dies_does_not_quarantine_its_job() -> None:
     host = Host()
     host.warm()
     first = host.only(RunJob, host.submit("a", farm=True))
@@ -126,7 +126,7 @@ def test_a_courier_that_hangs_or_dies_costs_its_job_nothing() -> None:
     assert host.only(RunJob, host.done(first)).job.key == "b", "its key is not in quarantine"
 
 
-def test_a_courier_that_does_not_start_is_left_alone_for_a_while() -> None:
+def test_a_courier_that_does_not_start_is_not_retried_for_a_while() -> None:
     host = Host(start_refused_s=60.0)
     host.warm()
     first = host.only(RunJob, host.submit("a", farm=True))
@@ -135,7 +135,7 @@ def test_a_courier_that_does_not_start_is_left_alone_for_a_while() -> None:
     assert host.only(RunJob, host.done(first)).job.key == "b"
 
 
-def test_a_courier_that_the_host_has_no_room_for_delays_no_worker() -> None:
+def test_a_courier_that_fails_on_a_full_host_delays_no_worker() -> None:
     host = Host(processes=3, slots=2, start_refused_s=60.0)
     host.warm()
     host.submit("a", farm=True)

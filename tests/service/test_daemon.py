@@ -44,7 +44,7 @@ def busy_worker(daemon: DaemonUnderTest) -> wire.WorkerStatus:
     return workers[0]
 
 
-def test_four_clients_one_compile(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_four_clients_of_one_key_share_one_compile(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     go = tmp_path / "go"
     clients = [raw_client(daemon.settings) for _ in range(4)]
     opened = [client.__enter__() for client in clients]
@@ -63,7 +63,7 @@ def test_four_clients_one_compile(daemon: DaemonUnderTest, tmp_path: Path) -> No
     assert (stats.submitted, stats.compiled, stats.deduplicated) == (4, 1, 3)
 
 
-def test_the_workers_environment_is_the_clients_and_pinned(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_a_worker_has_its_clients_variables_and_one_device(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     log = tmp_path / "log"
     environment = daemon.environment(TORCH_X="1", PRECOMPILED="1", CUDA_VISIBLE_DEVICES="7", **{"A=B": "no"})
     message = daemon.submit(environment=environment)
@@ -80,14 +80,14 @@ def test_the_workers_environment_is_the_clients_and_pinned(daemon: DaemonUnderTe
     assert entry["cwd"] == "/"
 
 
-def test_a_worker_that_wakes_up_interrupts_nobody(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_workers_use_the_batch_scheduling_class(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     with raw_client(daemon.settings) as client:
         client.submit(daemon.submit(), graph("wait-for", path=str(tmp_path / "go")))
         assert os.sched_getscheduler(busy_worker(daemon).pid) == os.SCHED_BATCH
         (tmp_path / "go").touch()
 
 
-def test_a_client_that_leaves_at_once_has_its_graph_compiled(daemon: DaemonUnderTest) -> None:
+def test_the_graph_of_a_client_that_disconnects_is_compiled(daemon: DaemonUnderTest) -> None:
     message = daemon.submit()
     with raw_client(daemon.settings) as client:
         client.submit(message, graph())
@@ -95,14 +95,14 @@ def test_a_client_that_leaves_at_once_has_its_graph_compiled(daemon: DaemonUnder
     wait_until((daemon.store / message.key).exists)
 
 
-def test_a_large_graph_goes_through_in_pieces(daemon: DaemonUnderTest) -> None:
+def test_a_graph_of_40_mib_is_compiled(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
         client.submit(message, graph() + b" " * (40 << 20))
         assert client.ended(message.id).state == "published"
 
 
-def test_a_worker_killed_before_ready_is_started_again(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_a_worker_that_dies_before_ready_is_started_again(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     message = daemon.submit(environment=daemon.environment(FAKE_START=f"die-once:{tmp_path / 'mark'}"))
     with raw_client(daemon.settings) as client:
         client.submit(message, graph())
@@ -110,7 +110,7 @@ def test_a_worker_killed_before_ready_is_started_again(daemon: DaemonUnderTest, 
 
 
 @pytest.mark.reason("worker-cannot-start")
-def test_an_interpreter_that_never_gets_ready(daemon: DaemonUnderTest) -> None:
+def test_an_interpreter_whose_workers_die_before_ready_is_rejected(daemon: DaemonUnderTest) -> None:
     message = daemon.submit(environment=daemon.environment(FAKE_START="die"))
     with raw_client(daemon.settings) as client:
         client.submit(message, graph())
@@ -120,7 +120,7 @@ def test_an_interpreter_that_never_gets_ready(daemon: DaemonUnderTest) -> None:
 
 @pytest.mark.reason("cannot-start")
 @pytest.mark.parametrize("executable", ["/nonexistent/python", "/etc/passwd", "/"])
-def test_an_interpreter_that_is_none(daemon: DaemonUnderTest, executable: str) -> None:
+def test_an_interpreter_that_cannot_be_executed_is_rejected(daemon: DaemonUnderTest, executable: str) -> None:
     environment = wire.Interpreter(executable, "/", "3.11", "2.13", "", {})
     message = daemon.submit(environment=environment)
     with raw_client(daemon.settings) as client:
@@ -183,14 +183,14 @@ def test_a_failed_compile_keeps_the_worker(daemon: DaemonUnderTest, do: str, rea
         assert ("failed boom" if do == "fail" else "failed worker-error") in daemon.log()
 
 
-def test_what_user_code_prints_harms_nothing(daemon: DaemonUnderTest) -> None:
+def test_output_of_user_code_does_not_disturb_the_protocol(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
         client.submit(message, graph("print"))
         assert client.ended(message.id).state == "published"
 
 
-def test_a_worker_that_speaks_nonsense_is_ended(daemon: DaemonUnderTest) -> None:
+def test_a_worker_that_breaks_the_protocol_is_ended(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
         client.submit(message, graph("garbage"))
@@ -211,7 +211,7 @@ def test_a_worker_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> N
 
 
 @pytest.mark.reason("key-quarantined", "memory")
-def test_a_worker_over_its_memory_is_ended(tmp_path: Path) -> None:
+def test_a_worker_over_its_memory_limit_is_ended(tmp_path: Path) -> None:
     with (
         running_daemon(tmp_path, job_memory_bytes=200 << 20) as daemon,
         raw_client(daemon.settings) as client,
@@ -222,7 +222,7 @@ def test_a_worker_over_its_memory_is_ended(tmp_path: Path) -> None:
         assert reply.code == "key-quarantined" and "memory: " in reply.message and "MiB resident" in reply.message
 
 
-def test_a_daemon_killed_leaves_no_worker_and_its_place_is_free(tmp_path: Path) -> None:
+def test_a_killed_daemon_leaves_no_worker_and_can_be_started_again(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with running_daemon(tmp_path / "d") as daemon:
         with raw_client(daemon.settings) as client:
@@ -249,7 +249,7 @@ def test_a_daemon_killed_leaves_no_worker_and_its_place_is_free(tmp_path: Path) 
 
 @pytest.mark.reason("stopping")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_with_jobs_running_leaves_nothing(tmp_path: Path, number: int) -> None:
+def test_a_stop_signal_ends_all_jobs_and_processes(tmp_path: Path, number: int) -> None:
     pids = tmp_path / "pids"
     with running_daemon(tmp_path / "d") as daemon, raw_client(daemon.settings) as client:
         running, queued = daemon.submit(), daemon.submit()
@@ -263,12 +263,12 @@ def test_a_signal_with_jobs_running_leaves_nothing(tmp_path: Path, number: int) 
         assert not (daemon.runtime_dir / "socket").exists()
 
 
-def test_hang_up_is_ignored(daemon: DaemonUnderTest) -> None:
+def test_sighup_is_ignored(daemon: DaemonUnderTest) -> None:
     os.kill(daemon.pid, signal.SIGHUP)
     assert daemon.status().pid == daemon.pid
 
 
-def test_stop_by_request(daemon: DaemonUnderTest) -> None:
+def test_a_stop_request_ends_the_daemon(daemon: DaemonUnderTest) -> None:
     from precompiled.client.ask import request
 
     assert request(daemon.settings, wire.Stop()).pid == daemon.pid
@@ -276,21 +276,21 @@ def test_stop_by_request(daemon: DaemonUnderTest) -> None:
 
 
 @pytest.mark.reason("already-running")
-def test_a_second_daemon_hears_that_one_runs_and_harms_nothing(daemon: DaemonUnderTest) -> None:
+def test_a_second_daemon_exits_and_leaves_the_first_one_running(daemon: DaemonUnderTest) -> None:
     other = DaemonUnderTest(daemon.directory)
     other.start(expect="already-running")
     assert other.process is not None and other.process.wait(TIMEOUT_S) == 0
     assert daemon.status().pid == daemon.pid
 
 
-def test_a_daemon_without_its_socket_leaves(tmp_path: Path) -> None:
+def test_a_daemon_exits_when_its_socket_is_removed(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         (daemon.runtime_dir / "socket").unlink()
         assert daemon.process is not None
         assert daemon.process.wait(TIMEOUT_S) == 1, "systemd starts it again"
 
 
-def test_an_idle_daemon_leaves_when_told_so(tmp_path: Path) -> None:
+def test_an_idle_daemon_exits_after_daemon_idle_s(tmp_path: Path) -> None:
     with running_daemon(tmp_path, daemon_idle_s=0.5) as daemon:
         assert daemon.process is not None
         assert daemon.process.wait(TIMEOUT_S) == 0
@@ -315,7 +315,7 @@ def test_an_unknown_gpu_is_rejected(daemon: DaemonUnderTest) -> None:
             assert client.ended(message.id).code == "no-such-device"
 
 
-def test_systemd_is_told(tmp_path: Path) -> None:
+def test_systemd_gets_ready_watchdog_and_stopping(tmp_path: Path) -> None:
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
@@ -351,20 +351,20 @@ def _break_for_a_while(parent: Path) -> None:
         time.sleep(0.4)
 
 
-def test_wrong_use(tmp_path: Path) -> None:
+def test_wrong_options_exit_with_status_2(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "precompiled.service", "--runtime-dir", str(tmp_path)]
     for wrong in (["--workers", "many"], ["--nonsense"], ["--ready-fd", "77"], ["--runtime-dir", "relative"]):
         done = subprocess.run([*command, *wrong], capture_output=True, timeout=TIMEOUT_S, check=False)
         assert done.returncode == 2, done.stderr
 
 
-def test_the_daemon_may_have_thousands_of_clients(daemon: DaemonUnderTest) -> None:
+def test_the_daemon_raises_its_descriptor_limit(daemon: DaemonUnderTest) -> None:
     line = next(line for line in Path(f"/proc/{daemon.pid}/limits").read_text().splitlines() if "open files" in line)
     soft, hard = line.split()[3:5]
     assert hard == "unlimited" or int(soft) == min(int(hard), 65536)
 
 
-def test_what_the_interpreter_says_is_in_the_log_also_after_its_rotation(tmp_path: Path) -> None:
+def test_stderr_goes_to_the_current_log_after_a_rotation(tmp_path: Path) -> None:
     script = (
         "import os, sys, logging\n"
         "from precompiled.core import config\n"
@@ -381,7 +381,7 @@ def test_what_the_interpreter_says_is_in_the_log_also_after_its_rotation(tmp_pat
     assert "Fatal Python error" not in (tmp_path / "daemon.log.1").read_text()
 
 
-def test_the_daemon_is_thin(daemon: DaemonUnderTest) -> None:
+def test_the_daemon_imports_no_heavy_library_and_is_small(daemon: DaemonUnderTest) -> None:
     script = (
         "import sys, precompiled.service.daemon\n"
         "heavy = {'torch', 'asyncio', 'rich', 'click', 'watchdog', 'numpy'} & set(sys.modules)\n"
@@ -418,7 +418,7 @@ for _ in range(int(sys.argv[3])):
 @pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/usr/bin/python3", os.X_OK), reason="needs root and /usr/bin/python3"
 )
-def test_a_system_daemons_workers_are_their_clients() -> None:
+def test_a_system_daemons_workers_run_as_their_clients_users() -> None:
     import tempfile
 
     uid, other = 54321, 54322

@@ -22,7 +22,7 @@ STATES = ("queued", "running", "published", "failed", "quarantined", "dropped")
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("trigger", TRIGGERS)
-def test_the_table_of_transitions_is_all_there_is(state: str, trigger: str) -> None:
+def test_only_transitions_in_the_table_are_allowed(state: str, trigger: str) -> None:
     job = _job(state)
     job.story.append((1.0, "submit"))
     if (state, trigger) in module.JOB_MOVES:
@@ -35,7 +35,7 @@ def test_the_table_of_transitions_is_all_there_is(state: str, trigger: str) -> N
 
 
 @pytest.mark.reason("scheduler")
-def test_a_wrong_worker_transition_is_an_error_with_its_story() -> None:
+def test_a_wrong_worker_transition_raises_scheduler_error() -> None:
     worker = Worker(1, module.Seat.of(1, "cpu", interpreter()), interpreter())
     with pytest.raises(SchedulerError, match="cannot done when it is starting") as caught:
         worker.move("done", 1.0)

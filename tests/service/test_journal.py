@@ -51,7 +51,7 @@ def test_a_record_has_its_fields(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("message", ["short", "long" * 1_000_000], ids=["no journal", "too long"])
-def test_what_cannot_be_sent_goes_to_stderr(
+def test_a_record_that_cannot_be_sent_goes_to_stderr(
     message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "socket"
@@ -64,7 +64,7 @@ def test_what_cannot_be_sent_goes_to_stderr(
     assert message in capsys.readouterr().err
 
 
-def test_only_a_stderr_that_is_the_journals_is_taken_for_it(tmp_path: Path) -> None:
+def test_stderr_is_the_journals_only_if_device_and_inode_match(tmp_path: Path) -> None:
     code = "import os, sys; from precompiled.service import journal; print(journal.is_stderr(os.environ['STREAM']))"
     with (tmp_path / "stderr").open("w") as stream:
         found = os.fstat(stream.fileno())

@@ -14,7 +14,7 @@ def formatted(text: str, error: BaseException | None = None) -> str:
     return LineFormatter("%(levelname)s: %(message)s").format(record)
 
 
-def test_a_record_is_one_line_whatever_is_in_it() -> None:
+def test_a_record_is_always_one_line() -> None:
     assert formatted("a\nINFO: forged\r\x1b[2J\u2028\u202e\x85b") == (
         "INFO: says a\\nINFO: forged\\r\\x1b[2J\\u2028\\u202e\\x85b"
     )
@@ -22,18 +22,18 @@ def test_a_record_is_one_line_whatever_is_in_it() -> None:
     assert len(formatted("x" * 100_000)) < 5000
 
 
-def test_lines_of_a_traceback_cannot_be_taken_for_records() -> None:
+def test_traceback_lines_are_marked() -> None:
     lines = formatted("x", ValueError("one\nINFO: forged\n\x1b")).split("\n")
     assert lines[0] == "INFO: says x" and all(line.startswith("  | ") for line in lines[1:])
     assert any("forged" in line for line in lines) and "\x1b" not in "".join(lines)
 
 
-def test_texts_for_tables_are_short_and_plain() -> None:
+def test_texts_for_tables_are_cut_and_escaped() -> None:
     assert plain("a\tb" * 100, 5) == "a\\tba\\t"
     assert escape("plain") == "plain"
 
 
-def test_a_user_with_too_many_lines_loses_some_and_others_lose_none() -> None:
+def test_lines_over_a_users_limit_are_dropped_and_other_users_keep_theirs() -> None:
     now = 100.0
     lines = UserLines(lambda: now)
     assert sum(lines.allows(1) for _ in range(1000)) == BURST

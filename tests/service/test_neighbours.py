@@ -60,7 +60,7 @@ def write_lease(path: Path) -> Iterator[None]:
         signal.signal(signal.SIGIO, old)
 
 
-def test_an_interpreter_whose_exec_waits_delays_its_own_job_alone(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_an_interpreter_whose_exec_blocks_delays_only_its_own_job(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     leased = tmp_path / "python"
     shutil.copy(daemon.interpreter, leased)
     environment = wire.Interpreter(str(leased), "/", "3.0", "2.0", "", {})
@@ -75,7 +75,7 @@ def test_an_interpreter_whose_exec_waits_delays_its_own_job_alone(daemon: Daemon
 
 
 @pytest.mark.reason("cannot-start")
-def test_a_fifo_is_no_interpreter(daemon: DaemonUnderTest, tmp_path: Path) -> None:
+def test_a_fifo_as_interpreter_is_rejected(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "python", 0o755)
     environment = wire.Interpreter(str(tmp_path / "python"), "/", "3.0", "2.0", "", {})
     with raw_client(daemon.settings) as client:
@@ -84,7 +84,7 @@ def test_a_fifo_is_no_interpreter(daemon: DaemonUnderTest, tmp_path: Path) -> No
         assert "cannot-start" in client.ended(message.id).message
 
 
-def test_routing_ids_that_peers_choose_count_for_nothing(daemon: DaemonUnderTest) -> None:
+def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> None:
     """libzmq numbers the peers that choose none; a peer that chose the next numbers ended the daemon."""
     chosen = [b"\0" + (0x6B8B4567 + number).to_bytes(4, "big") for number in range(60)]
     clients = [RawClient(daemon.settings, identity) for identity in [*chosen, b"same", b"same"]]
@@ -101,7 +101,7 @@ def test_routing_ids_that_peers_choose_count_for_nothing(daemon: DaemonUnderTest
 
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit (util-linux)")
-def test_more_clients_than_descriptors(tmp_path: Path) -> None:
+def test_more_clients_than_descriptors_do_not_stop_the_daemon(tmp_path: Path) -> None:
     """As in a container with a limit of 1,024: those who say nothing make room, and workers find descriptors."""
     small = DaemonUnderTest(tmp_path, prefix=["prlimit", "--nofile=128:128"])
     silent = []
@@ -130,7 +130,7 @@ def test_more_clients_than_descriptors(tmp_path: Path) -> None:
     [(READY, "Ready twice"), (READY * 2000, "messages at once"), (FINISHED * 3, "had not been given|protocol")],
     ids=["one", "many", "finished"],
 )
-def test_a_worker_that_talks_out_of_turn_is_ended(daemon: DaemonUnderTest, said: bytes, why: str) -> None:
+def test_a_worker_that_sends_unexpected_messages_is_ended(daemon: DaemonUnderTest, said: bytes, why: str) -> None:
     before = len(daemon.log())
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
@@ -143,7 +143,7 @@ def test_a_worker_that_talks_out_of_turn_is_ended(daemon: DaemonUnderTest, said:
 
 @pytest.mark.reason("bad-message")
 @pytest.mark.parametrize("kind", [wire.GiveUp, wire.Retry])
-def test_how_many_beginnings_of_keys_a_message_may_have(daemon: DaemonUnderTest, kind: type) -> None:
+def test_key_prefixes_in_a_message_are_limited(daemon: DaemonUnderTest, kind: type) -> None:
     with raw_client(daemon.settings) as client:
         for keys, code in ((["a"] * 256, None), (["a"] * 257, "bad-message"), (["a" * 300], "bad-message")):
             client.send(wire.PREAMBLE, wire.encode(kind(keys)))
@@ -159,7 +159,7 @@ def test_a_flood_does_not_keep_the_daemon_from_stopping(tmp_path: Path) -> None:
         assert busy.stop() == 0
 
 
-def test_no_text_of_a_peer_makes_a_line_of_its_own_in_the_log(daemon: DaemonUnderTest) -> None:
+def test_text_from_peers_cannot_forge_log_lines(daemon: DaemonUnderTest) -> None:
     forged = "\n2026-01-01 00:00:00,000 INFO precompiled.daemon: FORGED \x1b[2J"
     with raw_client(daemon.settings) as client:
         for message in (
@@ -238,7 +238,7 @@ two_users = pytest.mark.skipif(
 
 @pytest.mark.integration
 @two_users
-def test_a_user_with_a_full_queue_the_slot_and_a_flood_leaves_another_user_his_share() -> None:
+def test_a_user_who_fills_queue_and_slot_and_floods_does_not_block_another_user() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         directory = Path(name)
         directory.chmod(0o755)
@@ -280,7 +280,7 @@ def test_a_user_with_a_full_queue_the_slot_and_a_flood_leaves_another_user_his_s
 
 
 @two_users
-def test_a_user_who_connects_without_end_is_denied_the_socket_and_another_is_answered() -> None:
+def test_a_user_who_connects_in_a_loop_is_denied_the_socket_and_another_is_served() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         system = DaemonUnderTest(Path(name))

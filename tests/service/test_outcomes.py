@@ -19,7 +19,7 @@ from precompiled import wire
 
 
 @pytest.mark.reason("died")
-def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
+def test_a_job_is_retried_once_after_its_worker_dies_and_then_quarantined() -> None:
     host = Host()
     host.warm()
     run = host.only(RunJob, host.submit("k"))
@@ -36,7 +36,7 @@ def test_a_job_is_retried_once_when_its_worker_dies_then_quarantined() -> None:
 
 
 @pytest.mark.reason("timeout")
-def test_a_job_that_takes_too_long_is_killed_and_not_tried_again() -> None:
+def test_a_job_that_times_out_is_quarantined_without_a_retry() -> None:
     host = Host(job_timeout_s=100)
     host.warm()
     run = host.only(RunJob, host.submit("k"))
@@ -58,7 +58,7 @@ def test_a_failed_compile_leaves_the_worker_alive() -> None:
 
 @pytest.mark.reason("store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants")
 @pytest.mark.parametrize("code", ["store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants"])
-def test_what_the_store_does_not_take_is_said_to_be_that(code: str) -> None:
+def test_store_errors_reach_the_client_with_their_own_code(code: str) -> None:
     """A worker cannot leave a record of it there."""
     host = Host()
     host.warm()
@@ -68,7 +68,7 @@ def test_what_the_store_does_not_take_is_said_to_be_that(code: str) -> None:
 
 
 @pytest.mark.reason("device-lost")
-def test_a_worker_that_has_lost_its_gpu_leaves_and_the_graph_is_not_blamed() -> None:
+def test_a_worker_that_lost_its_gpu_is_replaced_and_the_key_is_not_quarantined() -> None:
     host = Host()
     number = host.warm()
     run = host.only(RunJob, host.submit("k"))
@@ -87,7 +87,7 @@ def test_a_worker_that_has_lost_its_gpu_leaves_and_the_graph_is_not_blamed() -> 
 
 
 @pytest.mark.reason("gpu-unavailable")
-def test_a_worker_that_found_no_room_on_its_gpu_stays_and_the_graph_is_not_blamed() -> None:
+def test_a_worker_whose_gpu_was_full_stays_and_the_key_is_not_quarantined() -> None:
     host = Host()
     host.warm()
     said = host.done(host.only(RunJob, host.submit("k")), "failed", reason="gpu-unavailable", message="out of memory")
@@ -133,7 +133,7 @@ def test_a_worker_that_answers_for_another_job_is_killed() -> None:
 
 
 @pytest.mark.reason("protocol")
-def test_a_worker_that_gives_a_job_back_as_a_courier_may_is_ended() -> None:
+def test_a_worker_that_reports_kept_is_killed() -> None:
     """It would be given the same job again at once, without end."""
     host = Host()
     worker = host.warm()

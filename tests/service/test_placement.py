@@ -16,7 +16,7 @@ from precompiled.service.events import (
 from support_scheduler import Host, interpreter
 
 
-def test_a_background_job_gives_way_at_first_and_a_waiting_one_never() -> None:
+def test_background_jobs_yield_at_first_and_waiting_jobs_never() -> None:
     host = Host(yield_s=4.0, slots=2, processes=4)
     background = host.only(StartWorker, host.submit("a"))
     assert background.yields_until == host.now + 4
@@ -27,7 +27,7 @@ def test_a_background_job_gives_way_at_first_and_a_waiting_one_never() -> None:
     assert [run.yields_until for run in runs] == [host.now + 1, 0], "counted from the submit"
 
 
-def test_a_graph_that_is_expected_finds_its_worker_on_its_way() -> None:
+def test_an_expected_graph_uses_the_worker_that_was_started_ahead() -> None:
     host = Host(yield_s=4.0)
     start = host.only(StartWorker, host.expect())
     assert (start.uid, start.device, start.yields_until) == (1, "cpu", host.now + 4)
@@ -39,7 +39,7 @@ def test_a_graph_that_is_expected_finds_its_worker_on_its_way() -> None:
     assert (run.job.key, run.yields_until) == ("k", host.now + 4)
 
 
-def test_what_is_expected_takes_nothing_from_what_is_there() -> None:
+def test_an_expected_graph_takes_no_slot_or_worker_from_others() -> None:
     host = Host(slots=2, processes=2)
     host.submit("k")
     assert not host.expect(env="b"), "a job has the slot that is left for its further ones"
@@ -52,7 +52,7 @@ def test_what_is_expected_takes_nothing_from_what_is_there() -> None:
     assert not stopping.expect()
 
 
-def test_the_cores_are_shared_by_the_compiles_that_run_or_could() -> None:
+def test_cores_are_divided_among_running_and_possible_compiles() -> None:
     host = Host(slots=4, processes=4, cores=16)
 
     def threads(start: StartWorker) -> int:
@@ -69,7 +69,7 @@ def test_the_cores_are_shared_by_the_compiles_that_run_or_could() -> None:
 
 
 @pytest.mark.reason("start-timeout")
-def test_a_start_that_hangs_is_ended() -> None:
+def test_a_start_that_hangs_is_killed() -> None:
     host = Host(start_timeout_s=10)
     host.submit("k")
     host.now += 11
@@ -83,14 +83,14 @@ def test_workers_are_per_user_environment_and_device() -> None:
     assert len(host.all(StartWorker)) == 4
 
 
-def test_a_device_gets_its_worker_when_its_first_graph_comes() -> None:
+def test_a_device_gets_a_worker_only_for_its_first_graph() -> None:
     host = Host(slots=4, processes=4)
     host.submit("k")
     assert {start.device for start in host.all(StartWorker)} == {"cpu"}
 
 
 @pytest.mark.reason("evicted")
-def test_the_least_recently_used_idle_worker_makes_room() -> None:
+def test_the_least_recently_used_idle_worker_is_evicted() -> None:
     host = Host(processes=2)
     old, new = host.warm("a"), (setattr(host, "now", host.now + 1), host.warm("b"))[1]
     said = host.submit("k", env="c")
@@ -103,7 +103,7 @@ def test_the_least_recently_used_idle_worker_makes_room() -> None:
     assert new in host.scheduler.workers
 
 
-def test_idle_workers_are_released() -> None:
+def test_extra_idle_workers_are_stopped_before_the_last_one() -> None:
     host = Host(slots=2, processes=3, worker_idle_s=900, extra_idle_s=30)
     runs = []
     for key in ("k1", "k2"):
@@ -119,7 +119,7 @@ def test_idle_workers_are_released() -> None:
 
 
 @pytest.mark.reason("recycled")
-def test_a_worker_is_recycled_after_its_last_job_and_replaced_when_there_is_work() -> None:
+def test_a_worker_is_recycled_after_jobs_per_worker_and_replaced_on_demand() -> None:
     host = Host(jobs_per_worker=3)
     number = host.warm()
     second = host.only(RunJob, host.submit("second"))
@@ -135,7 +135,7 @@ def test_a_worker_is_recycled_after_its_last_job_and_replaced_when_there_is_work
 
 
 @pytest.mark.parametrize(("processes", "at_once"), [(3, True), (2, False)])
-def test_a_recycled_worker_costs_no_other_environment_its_own(processes: int, at_once: bool) -> None:
+def test_replacing_a_recycled_worker_evicts_no_other_worker(processes: int, at_once: bool) -> None:
     host = Host(processes=processes, jobs_per_worker=2)
     other, number = host.warm("b"), host.warm("a")
     run = host.only(RunJob, host.submit("k"))
@@ -150,7 +150,7 @@ def test_a_recycled_worker_costs_no_other_environment_its_own(processes: int, at
     assert host.only(RunJob, host.tell(WorkerReady(start.worker))).job.key == "next"
 
 
-def test_never_more_slots_than_allowed() -> None:
+def test_starting_workers_never_exceed_the_slots() -> None:
     host = Host(slots=2, processes=8)
     for number in range(6):
         host.submit(f"k{number}", env=str(number))

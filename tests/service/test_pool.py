@@ -44,7 +44,7 @@ def known(gpus: list[Gpu]) -> Devices:
     return devices
 
 
-def test_the_drivers_list_is_read() -> None:
+def test_the_output_of_nvidia_smi_is_parsed() -> None:
     gpus = parse_inventory("a warning\n" + INVENTORY + "\n")
     assert [(gpu.index, gpu.uuid[:7]) for gpu in gpus] == [(0, "GPU-111"), (1, "GPU-222"), (2, "GPU-333")]
 
@@ -58,19 +58,19 @@ def test_workers_are_pinned_by_uuid() -> None:
 
 
 @pytest.mark.parametrize("device", ["", "cuda", "cuda:", "cuda:1,2", "gpu:1", "cuda:GPU-99999999", "cuda:a b"])
-def test_a_device_that_is_none(device: str) -> None:
+def test_an_invalid_or_unknown_device_is_refused(device: str) -> None:
     with pytest.raises(DeviceError):
         known(parse_inventory(INVENTORY)).visible(device)
 
 
-def test_an_unknown_gpu_is_told_which_there_are() -> None:
+def test_the_error_for_an_unknown_gpu_lists_the_known_ones() -> None:
     with pytest.raises(DeviceError, match="RTX 6000"):
         known(parse_inventory(INVENTORY)).visible("cuda:GPU-9")
     with pytest.raises(DeviceError, match="it has: none"):
         known([]).visible("cuda:GPU-9")
 
 
-def test_where_the_drivers_tool_is_missing_a_uuid_is_believed(
+def test_without_nvidia_smi_any_uuid_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Containers may have the driver alone; the tool fails where one of several GPUs is sick."""
@@ -86,13 +86,13 @@ def test_where_the_drivers_tool_is_missing_a_uuid_is_believed(
         assert devices.visible("cuda:GPU-9") == "GPU-9"
 
 
-def test_a_made_up_gpu_is_in_no_inventory() -> None:
+def test_a_made_up_gpu_is_accepted_whatever_the_inventory() -> None:
     made_up = f"{UUID_PREFIX}0000-0000-000000000001"
     for inventory in (INVENTORY, ""):
         assert known(parse_inventory(inventory)).visible(f"cuda:{made_up}") == made_up
 
 
-def test_before_the_inventory_is_known_a_uuid_is_believed() -> None:
+def test_before_the_inventory_is_known_any_uuid_is_accepted() -> None:
     assert Devices(lambda: []).visible("cuda:MIG-1-2") == "MIG-1-2"
     devices = Devices(lambda: [])
     devices.begin = lambda: None  # type: ignore[method-assign]
@@ -115,12 +115,12 @@ def test_the_budget_follows_the_host(cores: int, gib: int, slots: int) -> None:
     assert budget.job_memory_bytes(Settings(), limits.slots, gib << 30) * slots <= gib << 30
 
 
-def test_the_settings_decide_what_they_say() -> None:
+def test_settings_override_the_budget() -> None:
     limits = budget.limits(Settings(workers=3, compile_threads=5, max_queue=7), 2, 1 << 30)
     assert (limits.slots, limits.compile_threads, limits.max_queue) == (3, 5, 7)
 
 
-def test_the_channel_takes_any_split_and_refuses_what_is_no_message() -> None:
+def test_the_channel_reads_split_messages_and_refuses_too_large_ones() -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     data = wire.frame(wire.Finished("i", "k", "exists", 0.0)) * 2
@@ -136,7 +136,7 @@ def test_the_channel_takes_any_split_and_refuses_what_is_no_message() -> None:
     channel.close()
 
 
-def test_the_channel_keeps_what_the_worker_does_not_take_yet() -> None:
+def test_the_channel_buffers_what_the_worker_has_not_read() -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     job = wire.Job("i", "k", "/s", "cpu", b"x" * (4 << 20), 1, 1.0)
@@ -155,7 +155,7 @@ def test_the_channel_keeps_what_the_worker_does_not_take_yet() -> None:
 
 
 @pytest.mark.reason("other")
-def test_counters_are_each_users_own_and_bounded() -> None:
+def test_counters_are_separate_per_user_and_limited() -> None:
     metrics = Metrics()
     metrics.tally(1, wire.Tally(1, hits=2, fallbacks={"a" * 200: 1}))
     metrics.tally(2, wire.Tally(1, hits=5, misses=-3, saved_s=float("nan")))
@@ -204,7 +204,7 @@ def wait_for_end(pid: int) -> None:
     assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) is not None
 
 
-def test_a_worker_gives_way_until_its_time_has_come(tmp_path: Path) -> None:
+def test_a_worker_has_low_priority_until_yields_until(tmp_path: Path) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
     interpreter.chmod(0o755)
@@ -227,7 +227,7 @@ def test_a_worker_gives_way_until_its_time_has_come(tmp_path: Path) -> None:
         pool.close()
 
 
-def test_orphans_that_end_by_themselves_are_reaped_and_nobody_else(tmp_path: Path, subreaper: None) -> None:
+def test_only_orphans_that_ended_are_reaped(tmp_path: Path, subreaper: None) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text(LEAVES_AN_ORPHAN.format(directory=tmp_path))
     interpreter.chmod(0o755)
@@ -272,7 +272,7 @@ time.sleep(1000)
 
 
 @pytest.mark.reason("no-exit")
-def test_a_worker_that_closes_its_stream_and_does_not_leave_is_ended(tmp_path: Path) -> None:
+def test_a_worker_that_closes_its_stream_and_stays_is_killed(tmp_path: Path) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text(CLOSES_ITS_STREAM.format(python=sys.executable))
     interpreter.chmod(0o755)
@@ -326,7 +326,7 @@ def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
 
 
 @pytest.mark.reason("host-full")
-def test_a_worker_that_no_descriptors_are_left_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_free_descriptors_is_reported_as_host_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each client holds one: the daemon must say so, and live on."""
     pool = Pool(system=False, job_memory_bytes=0, devices=known([]))
 

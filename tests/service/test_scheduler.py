@@ -22,7 +22,7 @@ from support_scheduler import Host
 from precompiled import wire
 
 
-def test_a_job_goes_its_way() -> None:
+def test_a_job_is_queued_run_and_published() -> None:
     host = Host()
     said = host.submit("k", name="Model")
     start = host.only(StartWorker, said)
@@ -35,7 +35,7 @@ def test_a_job_goes_its_way() -> None:
     assert [step.split()[0] for _, step in host.scheduler.finished[0].story] == ["submit", "assign", "publish"]
 
 
-def test_one_flight_per_key_and_user() -> None:
+def test_submits_of_one_user_and_key_share_a_job() -> None:
     host = Host()
     host.submit("k")
     said = host.submit("k")
@@ -46,7 +46,7 @@ def test_one_flight_per_key_and_user() -> None:
     assert host.counted("deduplicated") == 1
 
 
-def test_everybody_who_asked_is_told() -> None:
+def test_every_client_of_a_job_gets_its_end() -> None:
     host = Host()
     host.submit("k", id="one")
     host.submit("k", id="two")
@@ -55,14 +55,14 @@ def test_everybody_who_asked_is_told() -> None:
     assert {(reply.id, reply.state) for reply in replies} == {("one", "published"), ("two", "published")}
 
 
-def test_the_same_id_again_is_the_same_client() -> None:
+def test_a_repeated_submit_is_not_counted_twice() -> None:
     host = Host()
     host.submit("k", id="one")
     assert host.reply(host.submit("k", id="one")).state == "queued"
     assert (host.counted("submitted"), host.counted("deduplicated")) == (1, 0)
 
 
-def test_a_submit_just_after_the_publication_is_a_job_that_finds_it() -> None:
+def test_a_submit_after_the_publication_is_counted_as_deduplicated() -> None:
     host = Host()
     host.warm()
     host.done(host.only(RunJob, host.submit("k")))
@@ -72,7 +72,7 @@ def test_a_submit_just_after_the_publication_is_a_job_that_finds_it() -> None:
     assert (host.counted("compiled"), host.counted("deduplicated"), host.counted("submitted")) == (1, 1, 2)
 
 
-def test_waiting_clients_go_first() -> None:
+def test_waiting_clients_jobs_run_first() -> None:
     host = Host()
     host.warm()
     busy = host.only(RunJob, host.submit("running"))
@@ -81,7 +81,7 @@ def test_waiting_clients_go_first() -> None:
     assert host.only(RunJob, host.done(busy)).job.key == "urgent"
 
 
-def test_a_waiting_client_raises_a_background_job() -> None:
+def test_a_waiting_client_moves_a_background_job_ahead() -> None:
     host = Host()
     host.warm()
     busy = host.only(RunJob, host.submit("running"))
@@ -123,7 +123,7 @@ def test_background_jobs_do_not_starve() -> None:
 
 
 @pytest.mark.reason("busy")
-def test_a_full_queue_says_busy() -> None:
+def test_a_full_queue_replies_busy() -> None:
     host = Host(max_queue=3, max_queue_per_uid=2)
     for key in ("a", "b"):
         host.submit(key)
@@ -136,14 +136,14 @@ def test_a_full_queue_says_busy() -> None:
     assert [item.reason for item in host.all(Count) if item.counter == "rejected"] == ["busy"] * 2
 
 
-def test_the_bytes_of_queued_graphs_are_bounded() -> None:
+def test_the_bytes_of_queued_graphs_are_limited() -> None:
     host = Host(max_queue_bytes=100)
     assert isinstance(host.reply(host.submit("a", blob=b"x" * 500)), wire.Accepted), "alone, any size goes"
     assert isinstance(host.reply(host.submit("b", blob=b"x")), wire.Busy)
 
 
 @pytest.mark.reason("shut-down")
-def test_shut_down_tells_everybody() -> None:
+def test_shut_down_replies_to_all_clients() -> None:
     host = Host()
     host.warm()
     host.submit("running")
@@ -156,13 +156,13 @@ def test_shut_down_tells_everybody() -> None:
     assert host.tell(WorkerGone(host.only(KillWorker).worker, "shut-down")) == [] and not host.scheduler.has_processes
 
 
-def test_events_of_unknown_workers_are_nothing() -> None:
+def test_events_of_unknown_workers_are_ignored() -> None:
     host = Host()
     for event in (WorkerReady(99), WorkerGone(99, "died"), WorkerDone(99, wire.Finished("i", "k", "failed", 0.0))):
         assert host.tell(event) == []
 
 
-def test_a_queued_job_is_dropped_when_nobody_wants_it_any_more() -> None:
+def test_a_queued_job_is_dropped_when_its_last_submit_is_cancelled() -> None:
     host = Host()
     host.warm()
     host.submit("running", id="r")
@@ -174,7 +174,7 @@ def test_a_queued_job_is_dropped_when_nobody_wants_it_any_more() -> None:
 
 
 @pytest.mark.reason("cancelled")
-def test_a_running_job_is_ended_with_its_worker_and_the_next_one_gets_its_place() -> None:
+def test_cancelling_a_running_job_kills_its_worker_and_frees_the_slot() -> None:
     host = Host()
     worker = host.warm()
     host.submit("old", id="o")
@@ -191,7 +191,7 @@ def test_a_running_job_is_ended_with_its_worker_and_the_next_one_gets_its_place(
     assert host.all(RunJob)[-1].job.key == "old"
 
 
-def test_a_job_that_is_cancelled_while_its_worker_is_killed_for_its_time() -> None:
+def test_a_key_runs_again_after_a_cancel_during_its_timeout() -> None:
     """Its next submit is a job of its own, and runs: found by AnyHistory."""
     host = Host(job_timeout_s=100)
     worker = host.warm()
@@ -207,7 +207,7 @@ def test_a_job_that_is_cancelled_while_its_worker_is_killed_for_its_time() -> No
     assert not host.scheduler.jobs
 
 
-def test_a_job_that_somebody_else_waits_for_is_not_cancelled() -> None:
+def test_a_job_with_another_submit_is_not_cancelled() -> None:
     host = Host()
     host.warm()
     host.submit("k", id="watch")
@@ -228,7 +228,7 @@ def asked(host: Host, message: wire.GiveUp | wire.Retry, uid: int | None = 1) ->
 
 
 @pytest.mark.reason("job-cancelled")
-def test_a_user_gives_up_jobs_by_the_beginnings_of_their_keys_and_all_who_asked_are_told() -> None:
+def test_give_up_cancels_jobs_by_key_prefix_and_replies_to_their_clients() -> None:
     host = Host()
     worker = host.warm()
     host.submit("ab12-running", id="r")

@@ -42,7 +42,7 @@ def lives(daemon: DaemonUnderTest) -> Iterator[None]:
 
 
 @pytest.mark.reason("protocol-version")
-def test_a_wrong_version_is_told_what_to_do(daemon: DaemonUnderTest) -> None:
+def test_the_reply_to_a_wrong_version_says_what_to_do(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         client.send(b"precompiled/999", b"whatever that version says", b"blob", b"more")
         reply = client.receive()
@@ -77,14 +77,14 @@ def test_malformed_messages_are_rejected(daemon: DaemonUnderTest, frames: list[b
         assert client.receive().code == "bad-message"
 
 
-def test_a_message_over_its_cap_is_too_large(daemon: DaemonUnderTest) -> None:
+def test_a_message_over_its_limit_is_rejected(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         client.send(wire.PREAMBLE, b"x" * (wire.MAX_MESSAGE_BYTES + 1))
         assert client.receive().code == "too-large"
 
 
 @pytest.mark.reason("too-large")
-def test_a_graph_over_its_cap_is_too_large(daemon: DaemonUnderTest) -> None:
+def test_a_graph_over_its_limit_is_rejected(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
         client.submit(message, b"x" * (MAX_GRAPH + 1))
@@ -92,7 +92,7 @@ def test_a_graph_over_its_cap_is_too_large(daemon: DaemonUnderTest) -> None:
         assert (reply.code, reply.id) == ("too-large", message.id)
 
 
-def test_a_frame_over_the_sockets_cap_ends_that_connection_alone(daemon: DaemonUnderTest) -> None:
+def test_a_frame_over_the_limit_ends_only_its_own_connection(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as good, raw_client(daemon.settings) as bad:
         bad.submit(daemon.submit(), b"x" * (MAX_GRAPH + 2 * wire.MAX_MESSAGE_BYTES))
         message = daemon.submit()
@@ -109,7 +109,7 @@ def test_a_submit_without_its_graph_is_rejected(daemon: DaemonUnderTest) -> None
         assert client.receive().code == "bad-message"
 
 
-def test_random_bytes_on_the_socket(daemon: DaemonUnderTest) -> None:
+def test_random_bytes_do_not_stop_the_daemon(daemon: DaemonUnderTest) -> None:
     generator = random.Random(4)
     for _ in range(20):
         with socket.socket(socket.AF_UNIX) as sock:
@@ -121,7 +121,7 @@ def test_random_bytes_on_the_socket(daemon: DaemonUnderTest) -> None:
                 pass  # libzmq has hung up on us already
 
 
-def test_random_frames(daemon: DaemonUnderTest) -> None:
+def test_random_frames_are_rejected(daemon: DaemonUnderTest) -> None:
     generator = random.Random(5)
     with raw_client(daemon.settings) as client:
         for _ in range(200):
@@ -130,7 +130,7 @@ def test_random_frames(daemon: DaemonUnderTest) -> None:
             assert client.receive().code == "bad-message"
 
 
-def test_flipped_bits_of_a_good_message(daemon: DaemonUnderTest) -> None:
+def test_messages_with_a_flipped_bit_do_not_stop_the_daemon(daemon: DaemonUnderTest) -> None:
     generator = random.Random(6)
     with raw_client(daemon.settings) as client:
         for _ in range(200):
@@ -141,7 +141,7 @@ def test_flipped_bits_of_a_good_message(daemon: DaemonUnderTest) -> None:
         wait_until(lambda: daemon.status().queue_depth == 0)
 
 
-def test_a_peer_that_does_not_read_blocks_nobody(daemon: DaemonUnderTest) -> None:
+def test_a_peer_that_does_not_read_does_not_block_others(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as deaf, raw_client(daemon.settings) as client:
         for _ in range(5000):
             deaf.send(wire.PREAMBLE, wire.encode(wire.Status()))
@@ -152,7 +152,7 @@ def test_a_peer_that_does_not_read_blocks_nobody(daemon: DaemonUnderTest) -> Non
 
 @pytest.mark.reason("not-permitted")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
-def test_a_user_daemon_serves_its_own_user_alone(daemon: DaemonUnderTest) -> None:
+def test_a_user_daemon_serves_only_its_own_user(daemon: DaemonUnderTest) -> None:
     # What the socket's mode forbids anyway: made reachable, to see the kernel's word used.
     directories = [daemon.runtime_dir, *daemon.runtime_dir.parents]
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in directories if path != Path("/")}
@@ -181,19 +181,19 @@ def test_a_user_daemon_serves_its_own_user_alone(daemon: DaemonUnderTest) -> Non
         (daemon.runtime_dir / "socket").chmod(0o600)
 
 
-def test_directory_and_socket_are_the_users_alone(daemon: DaemonUnderTest) -> None:
+def test_only_the_user_can_access_directory_socket_and_lock(daemon: DaemonUnderTest) -> None:
     assert stat.S_IMODE(daemon.runtime_dir.stat().st_mode) == 0o700
     assert stat.S_IMODE((daemon.runtime_dir / "socket").stat().st_mode) == 0o600
     assert stat.S_IMODE((daemon.runtime_dir / "lock").stat().st_mode) == 0o600
 
 
-def test_reachable_is_cheap_and_harmless(daemon: DaemonUnderTest) -> None:
+def test_daemon_reachable_can_be_called_often(daemon: DaemonUnderTest) -> None:
     for _ in range(200):
         assert daemon_reachable(daemon.settings)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
-def test_another_users_daemon_is_none(tmp_path: Path) -> None:
+def test_another_users_daemon_is_not_used(tmp_path: Path) -> None:
     """In a directory that both may use: it would be sent graphs, frozen weights and variables."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "socket"))
@@ -224,13 +224,13 @@ def test_another_users_daemon_is_none(tmp_path: Path) -> None:
     ],
     ids=lambda change: str(change)[:30],
 )
-def test_what_a_submit_may_not_say(daemon: DaemonUnderTest, change: dict[str, object]) -> None:
+def test_invalid_fields_of_a_submit_are_refused(daemon: DaemonUnderTest, change: dict[str, object]) -> None:
     message = msgspec.structs.replace(daemon.submit(), **change)
     with pytest.raises(WireError):
         check_submit(message, b"graph", MAX_GRAPH)
 
 
-def test_the_lock_excludes_and_notices_that_it_was_replaced(tmp_path: Path) -> None:
+def test_the_lock_is_exclusive_and_detects_its_replacement(tmp_path: Path) -> None:
     first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
     assert first.acquire() and not second.acquire() and first.is_ours()
     (tmp_path / "lock").unlink()
@@ -258,7 +258,7 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.reason("runtime-dir-untrusted")
-def test_a_directory_of_something_else_keeps_its_mode(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_refused_and_keeps_its_mode(tmp_path: Path) -> None:
     """Also behind a link: a page that is served from there must not vanish."""
     from precompiled.core.errors import DaemonError
 
@@ -274,7 +274,7 @@ def test_a_directory_of_something_else_keeps_its_mode(tmp_path: Path) -> None:
 
 @pytest.mark.reason("runtime-dir-untrusted")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
-def test_a_link_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_another_users_link_is_refused(tmp_path: Path) -> None:
     from precompiled.core.errors import DaemonError
 
     (tmp_path / "empty").mkdir(mode=0o755)

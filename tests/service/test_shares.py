@@ -19,7 +19,7 @@ from support_scheduler import Host
 from precompiled import wire
 
 
-def test_users_with_full_queues_make_room_for_one_who_has_less() -> None:
+def test_users_with_many_queued_jobs_lose_some_to_a_user_with_few() -> None:
     host = Host(max_queue=10, max_queue_per_uid=5)
     for uid in (2, 3):
         for number in range(5):
@@ -36,7 +36,7 @@ def test_users_with_full_queues_make_room_for_one_who_has_less() -> None:
     assert isinstance(host.reply(host.submit("k4", uid=2, id="u2-again")), wire.Busy)
 
 
-def test_bytes_of_graphs_are_shared_as_places_are() -> None:
+def test_queue_bytes_are_shared_like_queue_places() -> None:
     host = Host(max_queue_bytes=1000)
     for uid in (2, 3):
         for number in range(5):
@@ -46,7 +46,7 @@ def test_bytes_of_graphs_are_shared_as_places_are() -> None:
     assert sum(job.size for job in host.scheduler.jobs.values()) <= 1000
 
 
-def test_a_user_who_waits_gets_a_slot_above_the_limit() -> None:
+def test_a_user_without_a_slot_gets_one_above_the_limit() -> None:
     host = Host(slots=1, processes=3)
     host.warm(uid=2)
     host.submit("long", uid=2)
@@ -63,7 +63,7 @@ def test_a_user_who_waits_gets_a_slot_above_the_limit() -> None:
     assert not [item for item in host.tell(Tick()) if isinstance(item, StartWorker)], "one, and not of the first user's"
 
 
-def test_a_user_alone_gets_no_slot_above_the_limit() -> None:
+def test_a_single_user_gets_no_slot_above_the_limit() -> None:
     host = Host(slots=1, processes=3)
     host.warm()
     host.submit("long")
@@ -73,7 +73,7 @@ def test_a_user_alone_gets_no_slot_above_the_limit() -> None:
 
 
 @pytest.mark.reason("displaced")
-def test_where_no_process_is_left_what_has_run_longest_is_stopped_and_queued_again() -> None:
+def test_without_a_free_process_the_longest_running_job_is_stopped_and_queued_again() -> None:
     host = Host(slots=1, processes=1)
     worker = host.warm(uid=2)
     host.submit("long", uid=2, id="long", waiting=True)
@@ -94,7 +94,7 @@ def test_where_no_process_is_left_what_has_run_longest_is_stopped_and_queued_aga
     assert (job.deaths, job.displaced) == (0, 1), "it is not held against the graph"
 
 
-def test_a_job_that_was_stopped_may_run_longer_the_next_time() -> None:
+def test_each_displacement_doubles_the_time_of_a_job() -> None:
     host = Host(slots=1, processes=1)
     host.warm(uid=2)
     host.submit("long", uid=2)
@@ -117,7 +117,7 @@ def test_a_job_that_was_stopped_may_run_longer_the_next_time() -> None:
     assert times == [1, 2, 4, 4]
 
 
-def test_a_worker_that_never_starts_does_not_keep_another_user_from_starting() -> None:
+def test_a_worker_that_never_starts_loses_its_place_to_another_user() -> None:
     host = Host(slots=1, processes=1)
     host.submit("k", uid=2)
     (stuck,) = [item.worker for item in host.all(StartWorker)]

@@ -18,7 +18,7 @@ from support_scheduler import Host
 from precompiled import wire
 
 
-def test_an_environment_that_starts_no_worker_is_not_tried_for_what_is_expected() -> None:
+def test_no_worker_is_started_ahead_after_a_failed_start() -> None:
     host = Host(start_refused_s=60.0)
     start = host.only(StartWorker, host.expect())
     host.tell(WorkerGone(start.worker, "exit", "no such interpreter"))
@@ -28,7 +28,7 @@ def test_an_environment_that_starts_no_worker_is_not_tried_for_what_is_expected(
     assert host.expect()
 
 
-def test_a_graph_has_all_its_tries_after_a_start_that_nobody_had_asked_for() -> None:
+def test_failed_starts_ahead_do_not_count_against_a_submitted_graph() -> None:
     host = Host()
     for _ in range(3):
         start = host.only(StartWorker, host.expect())
@@ -40,7 +40,7 @@ def test_a_graph_has_all_its_tries_after_a_start_that_nobody_had_asked_for() -> 
     assert host.only(Reply, host.tell(WorkerGone(retried.worker, "exit"))).message.code == "worker-cannot-start"
 
 
-def test_a_worker_that_was_expected_in_vain_leaves_like_any_other() -> None:
+def test_a_worker_started_ahead_without_a_job_times_out_and_is_not_repeated() -> None:
     host = Host(worker_idle_s=900.0)
     start = host.only(StartWorker, host.expect())
     host.tell(WorkerReady(start.worker))
@@ -51,7 +51,7 @@ def test_a_worker_that_was_expected_in_vain_leaves_like_any_other() -> None:
     assert host.only(StartWorker, host.submit("k"))
 
 
-def test_an_environment_that_cannot_start_fails_its_jobs_and_is_refused_for_a_while() -> None:
+def test_jobs_of_an_interpreter_that_cannot_start_fail_and_it_is_refused_for_a_while() -> None:
     host = Host()
     first = host.only(StartWorker, host.submit("k"))
     second = host.only(StartWorker, host.tell(WorkerGone(first.worker, "died", "no torch")))
@@ -64,7 +64,7 @@ def test_an_environment_that_cannot_start_fails_its_jobs_and_is_refused_for_a_wh
 
 
 @pytest.mark.reason("host-full")
-def test_a_host_without_room_is_tried_again_and_not_held_against_the_interpreter() -> None:
+def test_starts_on_a_full_host_are_retried_without_blaming_the_interpreter() -> None:
     """Another user may have taken all processes."""
     host = Host()
     host.submit("k")
@@ -79,7 +79,7 @@ def test_a_host_without_room_is_tried_again_and_not_held_against_the_interpreter
 
 
 @pytest.mark.reason("worker-cannot-start")
-def test_a_host_that_never_has_room_refuses_in_the_end() -> None:
+def test_a_host_that_stays_full_rejects_the_job_in_the_end() -> None:
     host = Host()
     host.submit("k", id="mine")
     for _ in range(MAX_HOST_FULL + 2):

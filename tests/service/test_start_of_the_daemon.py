@@ -37,27 +37,27 @@ def refuses(code: str, daemon: Daemon) -> DaemonError:
 
 
 @pytest.mark.reason("not-root")
-def test_a_system_daemon_of_somebody_else(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_daemon_requires_root(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert "--system" in refuses("not-root", Daemon(settings, system=True)).action
 
 
 @pytest.mark.reason("runtime-dir")
-def test_a_runtime_directory_that_cannot_be_made(settings: Settings, tmp_path: Path) -> None:
+def test_a_runtime_directory_that_cannot_be_created_is_an_error(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     daemon = Daemon(dataclasses.replace(settings, runtime_dir=tmp_path / "file" / "r"))
     assert "PRECOMPILED_RUNTIME_DIR" in refuses("runtime-dir", daemon).action
 
 
 @pytest.mark.reason("lock")
-def test_a_lock_that_is_no_file(settings: Settings) -> None:
+def test_a_lock_that_is_a_directory_is_an_error(settings: Settings) -> None:
     (settings.runtime_dir / "lock").mkdir(parents=True)
     settings.runtime_dir.chmod(0o700)
     assert "PRECOMPILED_RUNTIME_DIR" in refuses("lock", Daemon(settings)).action
 
 
 @pytest.mark.reason("cache-dir")
-def test_a_cache_directory_of_the_system_daemon_that_cannot_be_made(settings: Settings, tmp_path: Path) -> None:
+def test_a_cache_directory_that_cannot_be_created_is_an_error(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     daemon = Daemon(dataclasses.replace(settings, cache_dir=tmp_path / "file" / "store"), system=True)
     with pytest.raises(DaemonError) as caught:
@@ -66,7 +66,7 @@ def test_a_cache_directory_of_the_system_daemon_that_cannot_be_made(settings: Se
 
 
 @pytest.mark.reason("bind")
-def test_a_socket_that_cannot_be_bound(settings: Settings) -> None:
+def test_a_socket_that_cannot_be_bound_is_an_error(settings: Settings) -> None:
     server = Server(settings.runtime_dir, system=False, max_graph_bytes=100)  # whose directory nobody has made
     try:
         with pytest.raises(DaemonError) as caught:
@@ -99,7 +99,7 @@ def error_of(*arguments: str) -> dict[str, str]:
 
 
 @pytest.mark.reason("stop-timed-out")
-def test_a_daemon_that_says_that_it_stops_and_does_not(place: Path) -> None:
+def test_stop_fails_if_the_daemon_keeps_running(place: Path) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)
         router.setsockopt(zmq.RCVTIMEO, 30_000)
@@ -118,7 +118,7 @@ def test_a_daemon_that_says_that_it_stops_and_does_not(place: Path) -> None:
 
 
 @pytest.mark.reason("start-timed-out")
-def test_a_daemon_that_says_nothing_at_its_start(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_fails_if_the_daemon_reports_nothing_in_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, fifo = place / "slow", place / "fifo"
     script.write_text(f"#!/bin/sh\nread x < {fifo}\n")
     script.chmod(0o700)
