@@ -77,9 +77,7 @@ def _ancestry(path: str) -> Iterator[str]:
 
 
 def writable_by_others(paths: Iterable[str], owner: int = 0) -> list[str]:
-    """Return those of these paths, or of the directories above them, that users other than ``owner`` and root may
-    change.
-    """
+    """Return the paths, or directories above them, that users other than ``owner`` and root may change."""
     found = []
     for name in sorted({ancestor for path in paths for ancestor in _ancestry(path)}):
         try:

@@ -13,8 +13,7 @@ Answer = dict[str, dict[str, Any]]
 
 # Rows that torch can compile but that are not served. At most three are allowed.
 BYPASSED = {
-    # The forward then takes a state object of this process (torch.fx.experimental._backward_state), which calls the
-    # hook.
+    # The forward then takes a state object of this process (torch.fx.experimental._backward_state).
     "compiled_autograd_module_hooks": {"user-function"},
 }
 
@@ -27,16 +26,14 @@ TRACED: dict[str, set[str]] = {
     "default_device": {"package-mode"},
     # Their weights are tensors of the process instead of inputs of the graph.
     **{f"frozen_{name}": {"package-graph"} for name in ("linear", "convolution")},
-    # The frame after the break was recorded while the graph ran eager. Eager outputs are views, and compiled ones are
-    # not.
+    # The frame after the break was recorded while the graph ran eager, where outputs are views.
     "views_of_one_tensor_across_a_graph_break": {""},
     # Their forwards come from packages. Compiled autograd itself creates the graphs of the backwards in each process.
     **{f"compiled_autograd_{name}": {"package-graph"} for name in (
         "plain", "sizes", "custom", "autocast_off_inside", "accumulation", "retained_graph", "hooks", "module_hooks",
         "saved_tensor_hooks")},
     "compiled_autograd_by_configuration": {"package-mode"},
-    # Their state is created during the trace, and parameters and state are not inputs of the graph. The surrounding
-    # frames belong to one optimizer.
+    # Parameters and state, which the trace creates, are not inputs of the graph. The frames belong to one optimizer.
     **{f"optimizer_{name}": {"package-graph", "package-not-portable"} for name in (
         "sgd", "adam", "adam_foreach", "adamw", "adamw_tensor_lr", "rmsprop", "adagrad")},
 }  # fmt: skip
@@ -52,9 +49,7 @@ def traced(answer: Answer) -> dict[str, list[Any]]:
 def run(
     host: Host, *names: str, python: str | None = None, program: Path = PROGRAM, env: Mapping[str, str] | None = None,
 ) -> Answer:  # fmt: skip
-    """Run all rows, or the named ones, in one process. In that process a warning of precompiled may be an error, as in
-    many test suites.
-    """
+    """Run all rows, or the named ones, in one process. A warning of precompiled may be an error in it."""
     started = host.program(str(program), *names, env=env, python=python, forked=program == PROGRAM)
     found: Answer = started.result(timeout_s=4 * TIMEOUT_S)
     return found

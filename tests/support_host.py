@@ -129,9 +129,7 @@ THERE: list[Host] = []  # the hosts of this process, for the report of a failed 
 
 @dataclass
 class Host:
-    """The directories of one host, its daemon and its clients. ``served_by`` is the host whose daemon serves it, if not
-    its own.
-    """
+    """The directories, daemon and clients of a host. ``served_by``: the host whose daemon serves it, if another."""
 
     root: Path
     python: str = sys.executable
@@ -195,9 +193,7 @@ class Host:
         self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, python: str | None = None,
         forked: bool = True,
     ) -> Client:  # fmt: skip
-        """Start Python with these arguments in the host's environment. ``forked`` permits a fork
-        (support_zygote.py).
-        """
+        """Start Python with these arguments in the host's environment. ``forked``: may fork (support_zygote.py)."""
         command = [python or self.python, *arguments]
         start = support_zygote.start if forked else support_zygote.execute
         client = Client(start(command, self.environment(env), cwd or self.root))
@@ -221,9 +217,7 @@ class Host:
         return self.start(spec, env, python).result()
 
     def said(self) -> str:
-        """The failures in the store, and the last lines of the daemon's log, which are deleted with the host after a
-        test.
-        """
+        """The failures in the store and the end of the daemon's log, which are deleted after a test."""
         parts = [f"{failure.name}: {failure.reason}: {failure.message}" for failure in self.store.failures()]
         if self.served_by is None:
             with contextlib.suppress(OSError):

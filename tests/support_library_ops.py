@@ -1,6 +1,4 @@
-"""Support: builds an extension with C++ operators (programs/library_ops), which takes half a minute once per test
-process.
-"""
+"""Support: builds an extension with C++ operators (programs/library_ops) in half a minute, once per process."""
 
 from __future__ import annotations
 

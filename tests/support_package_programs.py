@@ -1,6 +1,4 @@
-"""Support: random small programs and random single edits of them, from a seed
-(tests/packages/test_package_properties.py).
-"""
+"""Support: random programs and single edits of them, from a seed (tests/packages/test_package_properties.py)."""
 
 from __future__ import annotations
 

@@ -91,9 +91,7 @@ def _runs_program_eager(program: SerializedGraph, *_: Any) -> tuple[Callable[...
 
 @contextmanager
 def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProcess]:
-    """A separate session in an empty directory, without a daemon. The mode is "lookup" unless ``settings`` say
-    otherwise.
-    """
+    """A separate session in an empty directory, without a daemon. The default mode is "lookup"."""
     left: list[torch.fx.GraphModule] = []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
     with (

@@ -1,6 +1,4 @@
-"""Support: training runs with one or more ranks and a swap at a chosen step, compared with the same run without
-precompiled.
-"""
+"""Support: training runs with a swap at a chosen step, compared with the same run without precompiled."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns the output of each rank. If a rank fails, its output is shown and the others, which would wait for it,
-    are ended.
-    """
+    """Return the output of each rank. If a rank fails, show its output and end the others, which would wait."""
     rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
     clients = [
         host.start(

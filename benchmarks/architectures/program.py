@@ -75,8 +75,8 @@ def _compiles() -> int:
 
 
 def _examine(example: Example, training: bool, wait_s: float, found: dict[str, Any]) -> None:
-    """Compare with eager before and after the swap. Fills in ``found`` step by step, so it is usable after an
-    exception.
+    """Compare with eager before and after the swap. Fills in ``found`` step by step, so that an exception loses
+    nothing.
     """
     torch._dynamo.reset()  # architectures share frames of transformers, and Dynamo limits the compiles of a frame
     model = example.model.train(training)

@@ -38,9 +38,7 @@ def begin(width: int, *, stderr: bool = False) -> tuple[Console, Say]:
 
 
 def chosen(parser: argparse.ArgumentParser, only: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """Return the names of ``--only`` (repeatable; a,b), by default all. A name that is not in ``known`` ends the
-    program.
-    """
+    """Return the names of ``--only`` (repeatable; a,b), by default all. Exits if one is not in ``known``."""
     names = list(known)
     wanted = [name for item in only or [] for name in item.split(",")] or names
     if unknown := set(wanted) - set(names):
@@ -60,9 +58,7 @@ def show(
 
 
 def show_results(console: Console, results: Sequence[Result], as_markdown: bool) -> None:
-    """Print the figures and their raw samples, and with ``as_markdown`` also the tables for
-    docs/reference/benchmarks.md.
-    """
+    """Print the figures and raw samples; with ``as_markdown``, also tables for docs/reference/benchmarks.md."""
     tables = (
         (HEADERS, [result.row() for result in results]),
         (RAW_HEADERS, [row for result in results for row in result.raw_row()]),

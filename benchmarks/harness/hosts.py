@@ -33,9 +33,7 @@ class BenchmarkError(Exception):
 
 
 def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None) -> None:
-    """Raise BenchmarkError unless every graph reached ``state`` from ``source``; otherwise the sample measures another
-    case.
-    """
+    """Raise BenchmarkError unless every graph reached ``state`` from ``source``: else the sample has no meaning."""
     for graph in reports:
         if graph["state"] != state or (source is not None and graph["source"] != source):
             raise BenchmarkError(f"a graph is not {state} by {source}: {graph}")

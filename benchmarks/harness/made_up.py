@@ -13,9 +13,7 @@ from precompiled.made_up_cuda import host
 
 
 def run_on_made_up_gpu(room: str, python: str, kind: str) -> int:
-    """Run the benchmark's command again in a process that has the made-up GPU before it loads torch. Returns its exit
-    status.
-    """
+    """Run this command again in a process that has the made-up GPU before it loads torch. Returns its exit status."""
     with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
         environment = {**os.environ, **host.variables(python, kind, Path(state))}
         command = [python, "-m", f"benchmarks.{room}", *sys.argv[1:]]

@@ -46,8 +46,8 @@ class ServedRow(MeasuredRow):
         return " ".join(f"{seconds:.1f}" for seconds in self.first_s)
 
     def add_run(self, processes: Sequence[Mapping[str, Any]]) -> None:
-        """Count a run. Each process has ``state.counted``, the ``seconds`` of its steps, and whether it ``waited`` for
-        its graphs.
+        """Count a run. A process has ``state.counted``, its steps' ``seconds``, and whether it ``waited`` for its
+        graphs.
         """
         if not all(process["waited"] for process in processes):
             raise BenchmarkError(f"graphs were still pending after {WAIT_S:.0f} s")

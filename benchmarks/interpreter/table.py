@@ -38,12 +38,10 @@ ROW_LIMIT_S = 900.0
 LOT = 20
 ADDRESSES = "OutsideOfArguments"
 
-# States of a kernel. "stopped": it ran, but another kernel's error ended the row. "unreached": no call of the row ran
-# it.
+# States of a kernel. "stopped": it ran, but another kernel's error ended the row. "unreached": no call ran it.
 KERNEL_STATES = ("equal", "wrong", "not runnable", "stopped", "unreached")
 
-# Rows that eager cannot run on the made-up device, or that have no artifact. docs/reference/benchmarks.md has the
-# reasons.
+# Rows that eager cannot run on the made-up device, or without an artifact (docs/reference/benchmarks.md: why).
 WITHOUT = frozenset({
     "operator_of_a_library", "numpy_functions", "numpy_methods_and_operators", "all_dynamic_with_floats_of_modules",
     "attention_flash_attention", "frozen_linear", "frozen_convolution", "freezing_by_option",

@@ -93,9 +93,7 @@ REPEATED = ("traced", "plain-cold", "plain-warm", "ours-cold", "ours-warm", "our
 
 
 def chosen(text: str) -> list[str]:
-    """Return the contenders of a list of names or their first parts: "ours,plain-warm". Raises ValueError for an
-    unknown one.
-    """
+    """Return the contenders for names or first parts: "ours,plain-warm". Raises ValueError for an unknown one."""
     found = []
     for word in text.split(","):
         names = [name for name in CONTENDERS if name == word or name.startswith(f"{word}-")]

@@ -64,8 +64,8 @@ class Demo(Show):
             self.train(self.eager, COMPILED_STEPS, compiled=0)
             self.train(self.plain_cold, 0)
             self.train(self.a, 0)
-            # B makes as many steps as A, so that each loss of A can be compared. On a machine that has become slower, B
-            # stops after A's training time.
+            # B makes as many steps as A, to compare each loss. If the machine has become slower, B stops after A's
+            # time.
             self.train(self.b, len(self.a.steps), most_s=self.a.steps[-1]["at"] - self.a.began)
             self.train(self.plain_warm, 2 * COMPILED_STEPS)
         self.stats = json.loads(self.precompiled(self.a, "cache", "stats", "--json").stdout)

@@ -15,8 +15,7 @@ import sys
 import time
 from typing import Any
 
-# Every process that this one starts: a compiler, a probe of the CPU, a daemon. Defined before torch is imported, so
-# that none is missed.
+# Every process that this one starts: compilers, probes, a daemon. Defined before torch is imported.
 _started: list[str] = []
 _STARTS = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.fork", "os.forkpty")
 
@@ -67,8 +66,7 @@ def main() -> None:
     backend_s = spent.get("OutputGraph.call_user_compiler", 0.0)
     _say(
         "end",
-        # Dynamo's own time, with guards and bytecode. Then the time of its backend, including a backward that autograd
-        # compiles at its first use.
+        # Dynamo's own time, then its backend's, including a backward that autograd compiles at its first use.
         tracing_s=spent.get("_compile.compile_inner", 0.0) - backend_s,
         backend_s=backend_s + spent.get("compile_fx.<locals>.bw_compiler", 0.0),
         # Zero if packages served the whole program.

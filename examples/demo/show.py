@@ -73,8 +73,7 @@ class Show:
 
     def plain_variables(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
-        # Without audits, which trace in one process of fifty. TMPDIR also takes Inductor's precompiled header, which
-        # does not go to Inductor's cache.
+        # No audits, which trace in one process of fifty. Inductor's precompiled header goes to TMPDIR.
         return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", "TMPDIR": str(self.temporary)}
 
     def train(self, run: Run, steps: int, *, compiled: int = COMPILED_STEPS, most_s: float = math.inf) -> None:

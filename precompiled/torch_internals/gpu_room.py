@@ -25,8 +25,7 @@ def with_room(load: Callable[[], T], device: str) -> T:
     except RuntimeError as error:
         if device == "cpu" or not is_full(error):
             raise
-    # Another GPU may be current in this thread. Without this context, CUDA would create a context of hundreds of MB on
-    # it.
+    # If another GPU is current in this thread, CUDA would create a context of hundreds of MB on that one.
     with torch.cuda.device(device):
         torch.cuda.empty_cache()
     return load()

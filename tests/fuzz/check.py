@@ -1,6 +1,4 @@
-"""Runs one program under plain ``torch.compile``, eager, and precompiled with several schedules of swaps, and
-compares.
-"""
+"""Runs a program under plain ``torch.compile``, eager, and precompiled with several schedules of swaps; compares."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ from .programs import Plan, Run, Story
 
 
 def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:
-    """Returns a function that runs the graph in place of generated code. It takes a list of arguments, as Inductor's
-    does.
-    """
+    """Return a function that runs the graph in place of generated code. It takes a list, as Inductor's does."""
     output_node(module)
 
     def call(args: list[Any]) -> Any:

@@ -82,9 +82,7 @@ class Grammar:
         self._max_graph_bytes = max_graph_bytes
 
     def frames(self) -> list[bytes]:
-        """Draws the frames of one message. No message stops the daemon, and none exceeds the socket's own size
-        limit.
-        """
+        """Draw the frames of one message. It does not stop the daemon or exceed the socket's size limit."""
         drawn = self._random
         template = drawn.choice(self._encoded)
         message: Any = msgspec.msgpack.decode(template)

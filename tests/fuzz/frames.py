@@ -111,9 +111,7 @@ class Client:
         self._raw.send(*frames)
 
     def settle(self) -> None:
-        """Wait for all replies. They come in the order of the messages, so the reply to a last message shows the
-        end.
-        """
+        """Wait for all replies. They arrive in the messages' order, so the reply to a last message is the end."""
         self.send([wire.PREAMBLE, wire.encode(wire.Stats())])
         deadline = time.monotonic() + REPLY_S
         while self._stats < self._counted:

@@ -39,9 +39,7 @@ BACKWARDS = ("backward", "backward", "backward", "retained", "grad", "twice", "d
 
 @dataclass(frozen=True)
 class Plan:
-    """A program. ``homogeneous``: its loss is homogeneous in the weights, so that gradients reveal wrong random
-    numbers.
-    """
+    """A program. ``homogeneous``: its loss is homogeneous in the weights, so gradients reveal wrong random numbers."""
 
     seed: int
     blocks: list[tuple[list[str], str]]

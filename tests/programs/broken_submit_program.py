@@ -1,6 +1,4 @@
-"""A program whose connection cannot take a graph (no descriptors are left, for example). The program must be
-unaffected.
-"""
+"""A program whose connection cannot take a graph (no free descriptors, for example). It must be unaffected."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.system
 
 
 def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """A model with random weights, and its inputs. Dropout is 0, because eager and compiled code draw it
-    differently.
-    """
+    """A model with random weights, and its inputs. No dropout: eager and compiled code draw different numbers."""
     torch.manual_seed(0)
     if name == "mlp":
         model = _Mlp()
@@ -127,9 +125,7 @@ def first_tensor(output: Any, training: bool) -> torch.Tensor:
 
 
 def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training: bool) -> list[torch.Tensor]:
-    """One step. Returns the result and, when training, all gradients. Restores state that the step changes (batch
-    norm).
-    """
+    """Run one step. Returns the result and, when training, all gradients. Restores changed state (batch norm)."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if training:
         result = first_tensor(function(**inputs), True)

@@ -208,9 +208,7 @@ def attended(x: torch.Tensor) -> torch.Tensor:
 
 
 def attention_order() -> dict[str, Any]:
-    """The same graph before and after the process's first attention, when torch moves cuDNN to the front on some
-    GPUs.
-    """
+    """The same graph before and after the first attention, when torch moves cuDNN to the front on some GPUs."""
     x = torch.randn(1, 2, 16, 32, device="cuda")
     # An order exists even if the program has disabled every kernel that could run this query.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):

@@ -31,8 +31,7 @@ from torch.distributed.tensor.parallel import (
 
 import precompiled
 
-# A case takes a function that compiles its argument or returns it unchanged. The resulting tensors must be equal both
-# ways.
+# A case takes a function that compiles its argument or returns it. Both ways must give equal tensors.
 Case = Callable[[Callable[[Any], Any]], list[torch.Tensor]]
 
 
@@ -143,9 +142,7 @@ def new_model(**sizes: int) -> Model:
 def tensor_parallel(
     compiled: Callable[[Any], Any], size: int = 0, up: ColwiseParallel | None = None, **sizes: int
 ) -> list[torch.Tensor]:
-    """Column and row sharding, with the head's columns gathered. ``size`` is the number of ranks that share a model, by
-    default all.
-    """
+    """Shard by columns and rows, and gather the head's columns. ``size``: ranks that share a model, by default all."""
     ranks = dist.get_world_size()
     size = size or ranks
     mesh = init_device_mesh("cpu", (ranks // size, size), mesh_dim_names=("dp", "tp"))["tp"]
@@ -215,9 +212,7 @@ def any_size(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def plain_dtensors(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """DTensors change their placements. They are outputs only without gradients, since torch 2.13 raises with
-    gradients.
-    """
+    """DTensors change placements. They are outputs only without gradients: with them, torch 2.13 raises."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)
     x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).requires_grad_()

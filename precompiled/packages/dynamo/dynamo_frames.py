@@ -98,8 +98,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
             return trace()
         known, problem, traceable = looked
         if not traceable:
-            # Most frames have no tensors, for example those that read a configuration. Dynamo's own result for such a
-            # frame would be the same.
+            # Most frames have no tensors (reads of a configuration, for example). Dynamo's result would be the same.
             return installing.left_alone(known, "no tensor-related objects found in frame")
         try:
             found = _contained(_packages.find, known) if problem is None else None

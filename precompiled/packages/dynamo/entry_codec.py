@@ -59,8 +59,7 @@ def decode(data: bytes, name: Callable[[str], str]) -> Any:
     """
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.name = name
-    # Some sources (ClosureSource and similar ones) install a guard when they are made. This context discards such
-    # guards.
+    # The context discards guards that some sources (ClosureSource, for example) install when they are made.
     with torch._guards.tracing(torch._guards.TracingContext(None)):
         return unpickler.load()
 

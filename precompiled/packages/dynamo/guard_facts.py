@@ -102,8 +102,7 @@ def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, descri
         guards=facts(guards, builder, described),
         key_order=[
             (source, order_of(value_at(source, builder), source, described))
-            # Sorted, because guard_on_key_order is a set, whose order differs between processes: equal traces must give
-            # equal entries.
+            # Equal traces must give equal entries, but the order of this set differs between processes.
             for source in sorted(output.guard_on_key_order, key=lambda source: source.name)
         ],
         sizes={
@@ -148,8 +147,7 @@ def compare(kept: list[GuardFact], reader: SourceReader, described: Descriptions
         try:
             found = _fact(kind, parameters, guard, reader, described)
             if kind in _TENSORS and isinstance(reader.get(guard), FakeTensor):
-                # Watch mode records with fake tensors, which are described as real ones. Compiled code needs real
-                # memory.
+                # Watch mode records with fake tensors, described as real ones. Compiled code needs real memory.
                 raise Mismatch(f"{source.name} is a fake tensor")
             if kind in ("TENSOR_MATCH", "ID_MATCH"):
                 _check_mark(source, kind, reader.get(guard))

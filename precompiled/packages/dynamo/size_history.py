@@ -39,8 +39,7 @@ class Met(NamedTuple):
     code: types.CodeType
     closure: tuple[str, ...]  # digests of the functions that the code's cells hold
     name: str
-    # None for a number. For a tensor, one item per dimension: the dimension from which its stride is inferred (as size
-    # times stride), or None.
+    # None for a number. For a tensor, per dimension: the dimension that its stride is inferred from, or None.
     strides: tuple[int | None, ...] | None
 
 

@@ -15,8 +15,7 @@ from torch._dynamo.source import ConstantSource
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo.native_calls import NativeCalls
 
-# The arguments and keywords of a call of ``_init_group``. Each is ("group", index), ("list", None) for an empty list,
-# or ("value", constant).
+# Arguments and keywords of a call of ``_init_group``: ("group", index), ("list", None) if empty, ("value", constant).
 Call = tuple[list[tuple[str, Any]], dict[str, tuple[str, Any]]]
 # Module, qualified name, arguments, keywords, described result.
 Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]

@@ -68,8 +68,7 @@ class Seen:
     wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # as in TraceLog, and the description
     same: list[list[Any]] = field(default_factory=list)  # sources that lead to one object
     native: list[native_reads.Read] = field(default_factory=list)
-    # The sources of the functions with closures, and which of their cells are shared. Empty if there is only one
-    # function.
+    # Sources of the functions with closures, and the cells that they share. Empty for a single function.
     cells: list[tuple[list[Any], list[list[str]]]] = field(default_factory=list)
 
     def told(self) -> list[list[Any]]:

@@ -158,15 +158,12 @@ def _dispatch_keys(value: torch.Tensor) -> Any:
     if value.dispatch_keys is not None:
         return value.dispatch_keys
     with _disable_current_modes(), torch.inference_mode(value.is_inference()):
-        # Keys of a special tensor (a conjugate view) are missing here. The run's tensor has them, so the entry is not
-        # used.
+        # Keys of a special tensor (a conjugate view) are missing. A real one has them, so it rejects the entry.
         return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
 
 
 def _ordered(marks: Any) -> Any:
-    """Marks in an order that does not depend on the hashes of items, which use addresses
-    (``_DimRange(0, None, None)``).
-    """
+    """Put marks in an order that does not depend on hashes, which use addresses (``_DimRange(0, None, None)``)."""
     return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
 
 

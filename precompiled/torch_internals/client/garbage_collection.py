@@ -48,8 +48,7 @@ def _begin(_frame: Any = None) -> None:
 def _end(_frame: Any = None) -> None:
     global _before
     before, _before = _before, None  # set first, because a collection runs finalizers
-    # If the thresholds differ, the program set them during the trace, and they stay. Python 3.14 always reports 0 for
-    # the oldest generation.
+    # If the thresholds differ, the program set them meanwhile. Python 3.14 reports 0 for the oldest generation.
     if before is not None and gc.get_threshold()[:2] == SELDOM[:2]:
         # Collect only the young generations. Otherwise the program's next allocation would start a full collection,
         # which is due by then and takes a third of a second with torch and transformers imported.

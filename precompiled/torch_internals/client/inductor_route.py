@@ -56,8 +56,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
         @functools.wraps(original)
         def made(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            # torch.compile creates the wrapper and then imports Dynamo. Installing here covers the trace of the first
-            # graph.
+            # torch.compile imports Dynamo after it makes the wrapper, so this also covers the first graph's trace.
             try:
                 garbage_collection.install()
                 first_trace.install(at_first_trace)

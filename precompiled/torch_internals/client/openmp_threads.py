@@ -119,8 +119,7 @@ def _begin(threads: int) -> _Team | None:
     runtime = _Runtime()
     if runtime.cores - threads >= FREE:
         return None  # waking sleeping threads would slow the program down
-    # libgomp does not count the leader of this team, so together with the program's team there is one thread more than
-    # cores.
+    # libgomp does not count this team's leader. With the program's team, there is one thread more than cores.
     return _Team(runtime, max(2, runtime.cores - threads + 2))
 
 

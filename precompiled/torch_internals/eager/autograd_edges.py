@@ -44,8 +44,7 @@ from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-# Keeps Dynamo from tracing these frames. A program may call a backward inside a compiled function, where Dynamo looks
-# for frames to trace.
+# Keeps Dynamo from tracing these frames, if a program calls a backward inside a compiled function.
 _not_dynamos = torch._dynamo.decorators.skip
 
 
@@ -162,8 +161,7 @@ def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: li
             _disable_current_modes(),
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
             torch.random.fork_rng(devices=()),
-            # Replaces the program's hooks, which would get fake tensors. A checkpoint's hooks count the tensors that
-            # they get.
+            # The program's hooks must not get fake tensors: a checkpoint's hooks count the tensors that they get.
             torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
         ):
             fakes = [

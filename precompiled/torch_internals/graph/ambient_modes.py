@@ -104,8 +104,7 @@ _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_redu
 
 @cache
 def _settled_sdp_priority() -> None:
-    # Torch sets the priority before it chooses a kernel. If the program has disabled all kernels, the choice warns and
-    # raises.
+    # Torch sets the priority before it chooses a kernel. The choice warns and raises if all are disabled.
     with warnings.catch_warnings(), suppress(RuntimeError):
         warnings.simplefilter("ignore")
         with _disable_current_modes(), FakeTensorMode(), torch.no_grad():

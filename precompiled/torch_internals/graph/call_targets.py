@@ -135,8 +135,7 @@ def encode(target: Any) -> list[str]:
     if known is not None and known[0] is target:
         return known[1]
     name = _encode(target)
-    # Not cached: a user's operator, whose digest covers its module's current values, and functions that are new objects
-    # in each trace.
+    # Not cached: a digest of a user's operator covers current values, and some functions are new in each trace.
     if name[0] not in ("cop", "local", numpy_calls.KIND):
         _NAMES[id(target)] = (target, name)  # the reference keeps the object alive, so its id is not reused
     return name

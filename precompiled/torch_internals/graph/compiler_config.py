@@ -78,8 +78,7 @@ _OF_RANKS = {
 # Under these settings, Inductor reads the rank in a collective's group: the rank's share of a bucket depends on it.
 _OF_RANKS_IN_GROUPS = ("bucket_all_gathers_fx", "aten_distributed_optimizations.allow_comms_decompositions")
 _OFF = (None, False, "none")
-# Under this setting ranks synchronize their decisions on each graph, with or without collectives, so a compile needs
-# all ranks.
+# Under this setting, ranks synchronize their decisions on each graph, so a compile needs all ranks.
 _OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
 
 

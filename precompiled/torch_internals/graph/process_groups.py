@@ -57,8 +57,7 @@ def _collect(module: torch.fx.GraphModule, found: dict[str, int], seen: set[int]
                     raise Bypass(f"the collective {node.target} does not name its group", code="collective")
                 found.setdefault(name, size(name))
         elif names_group(node.target):
-            # Code of torch cannot query a group of another library (vLLM has its own), so only torch's groups are
-            # collected.
+            # Only torch's groups: code of torch cannot query a group of another library (vLLM has its own).
             for name in _groups(node):
                 if name not in found and _is_torchs(name):
                     found[name] = size(name)
@@ -143,8 +142,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
         place: int | None = None
 
         def rank(self) -> int:
-            # Exempt: the generator of bug reports (torch._dynamo.repro) writes the rank into its script at every
-            # compile.
+            # Exempt: torch._dynamo.repro writes the rank into its script for bug reports at every compile.
             caller: str = sys._getframe(1).f_globals.get("__name__", "")
             if self.place is None:
                 return 0 if caller.startswith("torch._dynamo.repro.") else refuse()

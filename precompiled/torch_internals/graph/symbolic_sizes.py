@@ -35,8 +35,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from precompiled.core.errors import Bypass, CompileFailed
 
-# The operators of a size expression. The arguments of the first group commute: they are sorted, so that equal sizes
-# have equal encodings.
+# Operators of size expressions. Commutative arguments are sorted, so that equal sizes have equal encodings.
 _COMMUTATIVE = {"Add": sympy.Add, "Mul": sympy.Mul}
 _OTHER = {
     "Pow": sympy.Pow,

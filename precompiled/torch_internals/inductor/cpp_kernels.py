@@ -50,8 +50,7 @@ from precompiled.torch_internals.patches import Patches
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-# Attributes, per thread. ``handler`` gets the thread's kernels; without a handler, torch builds them. ``alone``: start
-# no processes.
+# Per thread. ``handler``: gets the kernels; if None, torch builds them. ``alone``: start no processes.
 _current = threading.local()
 _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait

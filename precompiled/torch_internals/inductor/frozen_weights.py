@@ -152,8 +152,7 @@ class _Freezing:
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self._weights = list(weights)
-        # id of a tensor in oneDNN's format -> the tensor and the call that created it. The reference keeps the id from
-        # being reused.
+        # id of a tensor in oneDNN's format -> the tensor (kept alive, so that the id stays unique), and its call.
         self._packed: dict[int, tuple[torch.Tensor, Any, tuple[Any, ...], dict[str, Any]]] = {}
 
     def noted(self, folder: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:

@@ -36,8 +36,7 @@ def found(namespaces: Collection[str]) -> dict[str, str]:
     """Operator (aten::silu) -> the place and key of a traced kernel that the program has registered for it."""
     global _known  # noqa: PLW0603
     libraries = list(_libraries())
-    # The sizes detect changes: a registration grows its Library, and a destroyed Library removes its names from torch's
-    # set.
+    # Sizes show changes: a registration grows its Library, and a destroyed Library's names leave torch's set.
     sizes = [len(torch.library._impls), *map(len, libraries)]
     if _known is None or _known[0] != sizes:
         overrides: dict[str, str] = {}

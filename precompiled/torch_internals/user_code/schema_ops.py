@@ -31,8 +31,7 @@ _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
 # How torch prints ``Tensor!``. Torch cannot parse this form.
 _WRITTEN = re.compile(r"\(\$\d+! -> \)")
-# How torch prints the class of an opaque object (opaque_inputs.py), which does not matter, and a name that it can
-# parse.
+# Torch's text for the class of an opaque object (opaque_inputs.py), and a name that torch can parse instead.
 _OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"
 _DEFINED: dict[str, torch.library.Library] = {}  # in a worker: operator -> the Library that defines it
 

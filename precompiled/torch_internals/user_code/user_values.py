@@ -35,8 +35,7 @@ import torch
 from torch._library import custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 
-# Types whose repr describes a value completely. Those of _PLAIN may be dictionary keys, and a container of only these
-# has no size limit.
+# Types whose repr describes a value completely. _PLAIN: also as keys, and in containers of any size.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 _BY_REPR = frozenset({
     range, decimal.Decimal, fractions.Fraction, torch.memory_format, torch.layout,

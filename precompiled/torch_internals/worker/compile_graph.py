@@ -196,8 +196,7 @@ def _compile(
         examples = input_metadata.make_inputs(inputs, sizes, mode, classes, found_meshes)
         before = [_version(value) for value in examples]
         _ExampleValues(module).run(*examples)
-    # If the storage's size is a symbol, AOTAutograd sometimes cannot build the tensor that it needs for the storage
-    # (set_).
+    # AOTAutograd sometimes cannot build the tensor for a storage (set_) whose size is a symbol.
     aliased = any(
         "shares" in item and type(item["storage"]) is not int and _version(value) != version
         for value, item, version in zip(examples, inputs["args"], before, strict=True)

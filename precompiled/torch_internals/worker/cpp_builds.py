@@ -52,8 +52,7 @@ def use(scratch: Path) -> None:
     """Put Inductor's files into ``scratch`` from now on, and make compiler output atomic."""
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != str(scratch):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
-        # Torch caches the path of its measurements. The cached path would be in another store's folder, or in a removed
-        # one.
+        # Torch caches the path of its measurements, which would be in another store's folder, or a removed one.
         codecache.CacheBase.get_local_cache_path.cache_clear()
     headers = scratch / _HEADERS
     if str(headers) != codecache._HEADER_DIR:

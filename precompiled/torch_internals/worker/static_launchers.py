@@ -92,8 +92,7 @@ class _Launchers:
             number, make = len(kernel.compile_results), kernel._make_launchers
 
             def _make_launchers() -> None:
-                # Before the results are loaded: afterwards they contain handles of this process instead of their file's
-                # name.
+                # Before the results are loaded: then they contain handles of this process instead of a file name.
                 if kernel.is_statically_launchable():
                     aside.compile_results += copy.deepcopy(kernel.compile_results[number:])
                     aside.prepare_for_caching()

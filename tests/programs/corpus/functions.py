@@ -71,9 +71,7 @@ def activation_checkpointing() -> Row:
 
 @row
 def checkpoint_with_dropout() -> Row:
-    """The function is random, so its gradient is compared with its own output. The backward recomputes with the same
-    mask.
-    """
+    """The function is random, so its gradient is compared with its own output. The backward needs the same mask."""
     model = linear(16, 16)
 
     def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:

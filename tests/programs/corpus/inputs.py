@@ -92,9 +92,7 @@ def integers() -> Row:
 
 @row
 def random_numbers() -> Row:
-    """Eager draws other numbers than compiled code, so the mask of the forward is compared with that of the
-    backward.
-    """
+    """Eager draws other numbers than compiled code, so the forward's mask is compared with the backward's."""
 
     def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
         x = x.detach().clone().requires_grad_()

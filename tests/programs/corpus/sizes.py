@@ -162,9 +162,7 @@ def pad_by_what_a_stride_leaves() -> Row:
 
 @row
 def an_assertion_on_an_item() -> Row:
-    """The item equals an expression of sizes, and Dynamo uses one node for both. Eager and plain torch.compile assert
-    it.
-    """
+    """The item equals an expression of sizes; Dynamo uses one node for both. Eager and torch.compile assert it."""
 
     def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         value = (n + 7).item()
