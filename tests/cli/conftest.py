@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the command line."""
+"""Fixtures for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from precompiled.store.artifacts import Store
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """This environment, with directories of the test's own and no other settings."""
+    """Environment variables with the test's own directories and no other settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
     return {
         **kept, "PRECOMPILED_CACHE_DIR": str(tmp_path / "cache"), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "run"),
@@ -26,14 +26,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def stopped(environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """An environment whose daemon, should a test leave one, is stopped."""
+    """Like ``environment``; a daemon that the test leaves running is stopped."""
     yield environment
     precompiled(environment, "daemon", "stop")
 
 
 @pytest.fixture
 def settled(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process's settings are those of the environment."""
+    """Give this process the settings of ``environment``."""
     for name in list(os.environ):
         if name.startswith("PRECOMPILED"):
             monkeypatch.delenv(name)
@@ -44,7 +44,7 @@ def settled(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def store(environment: dict[str, str], settled: None) -> Store:
-    """A store with two artifacts (one with two variants) and a failure; this process's settings point at it."""
+    """A store with two keys (one has two variants) and a failure record; this process's settings point to it."""
     found = Store(Path(environment["PRECOMPILED_CACHE_DIR"]))
     for key, guards in ((KEYS[0], "s0 < 5"), (KEYS[0], "s0 > 4"), (KEYS[1], "")):
         manifest = fmt.Manifest(

@@ -1,4 +1,4 @@
-"""The command line in this process, by click's runner, and in a process of its own."""
+"""Runs the command line for tests: in this process by click's runner, or in a new process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def invoke(*arguments: str, **extra: Any) -> Result:
 
 
 def answer(*arguments: str, status: int = 0) -> Any:
-    """What a command with ``--json`` says."""
+    """The document that a command prints with ``--json``."""
     result = invoke(*arguments, "--json")
     assert result.exit_code == status, result.output
     return json.loads(result.stdout)

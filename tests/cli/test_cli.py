@@ -1,4 +1,4 @@
-"""The command line: real processes for what exits, execs and talks to a daemon; click's runner for what is shown."""
+"""The command line. Real processes for exit statuses, exec and daemons; click's runner for output."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_closed_pipe_causes_no_traceback(environment: dict[str, str]) -> None:
 
 
 def test_run_imports_no_heavy_library() -> None:
-    # `precompiled run` starts programs: neither tables nor sockets nor torch belong on its way.
+    # `precompiled run` must start programs fast, so it imports no libraries for tables, sockets or tensors.
     code = (
         "import sys; from precompiled.cli.app import cli; cli.get_command(None, 'run'); "
         "print(*{'torch', 'msgspec', 'rich', 'psutil', 'watchdog'} & set(sys.modules))"
@@ -124,7 +124,7 @@ def test_commands_without_a_daemon(environment: dict[str, str]) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Also where nobody has reaped it yet: its parent is PID 1, which may take its time or never do it."""
+    """Whether a process has ended. A zombie counts: its parent is PID 1, which may reap it late or never."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -271,7 +271,7 @@ def test_run_is_replaced_by_the_command(environment: dict[str, str]) -> None:
     )  # fmt: skip
     try:
         assert process.stdout is not None and int(process.stdout.readline()) == process.pid
-        # Not SIGINT: a shell that runs the tests in the background has it ignored, and that is inherited.
+        # Not SIGINT: a shell ignores it for background jobs, and the tests would inherit that.
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == -signal.SIGTERM
     finally:
@@ -313,7 +313,7 @@ def test_run_restores_the_signals_that_python_ignores(environment: dict[str, str
 
 @pytest.mark.parametrize("bad", ["PRECOMPILED_MODE", "PRECOMPILED_WORKERS"])
 def test_run_runs_its_command_with_invalid_settings(environment: dict[str, str], bad: str) -> None:
-    """A typo in a file of the administrator's must not stop everybody's jobs: the hook in them says the same."""
+    """A typo in the administrator's file must not stop all users' jobs. The hook in them reports it as well."""
     done = precompiled({**environment, bad: "wat"}, "run", "--", "echo", "done")
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert done.stderr.startswith("precompiled: ") and "'wat'" in done.stderr and len(done.stderr.splitlines()) == 1
@@ -429,7 +429,7 @@ def test_clear_and_gc_also_remove_packages(store: Store) -> None:
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled")
     for number in range(3):
         packages.publish(header, b"{}", bytes([number]) * 2000)
-    answer("cache", "gc", "--set", "cache_max_bytes=50000")  # of which packages have a tenth
+    answer("cache", "gc", "--set", "cache_max_bytes=50000")  # packages may use a tenth
     assert 0 < len(packages.names(function)) < 3
     left = len(packages.names(function))
     assert answer("cache", "clear", KEYS[0])["packages"] == 0 and len(packages.names(function)) == left

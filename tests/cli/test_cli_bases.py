@@ -1,4 +1,4 @@
-"""Commands say which store an artifact is from, and leave bases as they are."""
+"""Commands name the store of each artifact, and do not change base stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def publish(store: Store, key: str) -> None:
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Store]:
-    """The user's own, and a base of it; this process's settings name both."""
+    """The user's store and a base store; this process's settings name both."""
     for name in list(os.environ):
         if name.startswith("PRECOMPILED"):
             monkeypatch.delenv(name)

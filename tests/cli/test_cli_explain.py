@@ -1,4 +1,4 @@
-"""`explain`, and the graph in `show`: over a real store with made-up programs."""
+"""`explain`, and the graph in `cache show`, on a real store with made-up programs."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
     assert "which failed to compile" in invoke("explain", "--last").output
     shown = answer("cache", "show", key_of("failed"))
     assert shown["graph"][2]["text"] == "%2 = operator.mul(%0, 3)" and "program" not in shown["failure"]
-    # And it is what a later one is compared with.
+    # A later graph is compared with the failed one.
     publish(store, "after", changed(put(*NODES, 2, 2, 1, 4)), 5)
     publish(store, "before", PROGRAM, 20)
     store.remove(key_of("before"))
@@ -200,7 +200,7 @@ def test_explain_of_an_empty_store_fails(store: Store) -> None:
 
 def test_a_pending_graph_is_shown_before_the_last_compiled_one(store: Store) -> None:
     store.prepare()
-    RunRecord(store.root).note(GraphReport("p", "i [3/0]", "cc12", "pending"))  # of this process, which runs
+    RunRecord(store.root).note(GraphReport("p", "i [3/0]", "cc12", "pending"))  # a record of this running process
     found = answer("explain", "--last")
     assert [(graph["key"], graph["name"]) for graph in found["awaited"]] == [("cc12", "i [3/0]")] and len(found) == 1
     text = invoke("explain", "--last").output
@@ -216,7 +216,7 @@ def test_the_number_of_compared_programs_is_limited(store: Store, monkeypatch: p
         publish(store, str(number), changed(put(*NODES, 2, 2, 1, number + 10)), 50 - number, name="other [0/0]")
     publish(store, "namesake", changed(put(*NODES, 2, 2, 1, 99)), 90)
     publish(store, "target", changed(CONSTANT), 10, name="forward [3/1]")
-    # Those of the same function come first, however old.
+    # Graphs of the same function are compared first, even if they are older.
     assert answer("explain", "--last")["nearest"]["key"] == key_of("namesake")
 
 
@@ -239,7 +239,7 @@ def publish_package(store: Store, module: str, qualname: str) -> package_format.
 
 
 def test_a_function_is_found_under_another_module_name(store: Store) -> None:
-    """That of the program's own file is ``__main__``, whatever it is called where others import it."""
+    """The module of the program's own file is ``__main__``, but other files import it by its name."""
     publish_package(store, "__main__", "Net.forward")
     publish_package(store, "lib.layers", "Outer.Block.forward")
     for given in ("pkg.model.Net.forward", "Net.forward", "__main__.Net.forward"):
@@ -255,7 +255,7 @@ def test_similar_function_names_are_suggested_nearest_first(store: Store) -> Non
                              ("c", "Nets.backward")]:  # fmt: skip
         publish_package(store, module, qualname)
     assert answer("explain", "b.Net.forward")["function"] == "b.Net.forward"
-    error = answer("explain", "pkg.Net.forward", status=1)["error"]  # which of the two, nobody knows
+    error = answer("explain", "pkg.Net.forward", status=1)["error"]  # two functions match
     assert error["code"] == "no-such-function"
     assert error["action"] == "Did you mean __main__.Net.forward or b.Net.forward?"
     error = answer("explain", "pkg.Nett.forward", status=1)["error"]
@@ -274,7 +274,7 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
     missed = changed(put(*ARGS, 0, "shape", [12, 16]))
     whole = key.key({name: json.dumps(missed[name], separators=(",", ":")) for name in key.SECTIONS})
     record = RunRecord(store.root)
-    for _ in range(2):  # the second graph of that key is the same
+    for _ in range(2):  # a second graph of the same key is not kept again
         record.keep(whole, lambda: json.dumps(missed).encode())
     record.note(GraphReport("1", "forward [0/1]", whole, "failed", "error", "lookup-only", "it is not there"))
     record.end([], [], {})
@@ -286,7 +286,7 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
     run = invoke("explain", "--run", "last").output
     assert "of 1 graph: no hits, 1 new size" in run and "x: shape [8, 16] -> [12, 16]" in run
     assert "lookup-only: it is not there" in run
-    # Nothing is compared with what nobody has compiled; and once it is there, it counts as such.
+    # A new miss is not compared with the unsent one, which was never compiled.
     publish(store, "target", changed(put(*ARGS, 0, "shape", [13, 16])), -3600)
     assert answer("explain", "--last")["nearest"]["key"] == key_of("before")
     (run_file,) = store.root.glob("runs/*/*.program.gz")

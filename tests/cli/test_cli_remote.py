@@ -1,4 +1,4 @@
-"""remote keys, push, pull, sync, ls and gc."""
+"""The commands `remote keys`, `push`, `pull`, `sync`, `ls` and `gc`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY, OTHER = fmt.digest(b"a graph"), fmt.digest(b"another graph")
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Flags of two hosts' commands, over one bucket."""
+    """Command-line flags for two hosts that share a bucket."""
     for name in list(os.environ):
         if name.startswith(("PRECOMPILED", "XDG")):
             monkeypatch.delenv(name)
@@ -64,7 +64,7 @@ def test_pushed_objects_are_listed_and_pulled(hosts: dict[str, list[str]], tmp_p
     assert answer("remote", "push", KEY[:4], *hosts["a"])["put"] == 0
     assert answer("remote", "pull", *hosts["b"])["fetched"] == 1
     assert len(Store(tmp_path / "b").lookup(KEY)) == 1
-    # Another user of the bucket believes nothing of it.
+    # A host with another key does not trust these objects.
     (tmp_path / "config" / "precompiled" / "keys" / "own.pem").unlink()
     answer("remote", "keys", "new")
     refused = answer("remote", "pull", "--cache-dir", str(tmp_path / "c"), status=1)
@@ -73,7 +73,7 @@ def test_pushed_objects_are_listed_and_pulled(hosts: dict[str, list[str]], tmp_p
 
 def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp_path: Path) -> None:
     answer("remote", "keys", "new")
-    # The artifact was made in 2001.
+    # The artifact's creation time is in 2001.
     assert answer("remote", "push", "--days", "30", *hosts["a"])["put"] == 0
     program = tmp_path / "train.py"
     program.write_text("import torch\n")
@@ -90,7 +90,7 @@ def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled", artifacts=[KEY])
     name = there.store.packages.publish(header, b"{}", b"body")
     there.store.packages.publish(dataclasses.replace(header, function=other, artifacts=[KEY, OTHER]), b"{}", b"body")
-    # The artifact, the entry that needs nothing else, and their list: what `pull` looks for.
+    # Three objects: the artifact, the entry that needs only this artifact, and the list that `pull` reads.
     assert answer("remote", "push", "--program", str(program), *hosts["a"])["put"] == 3
     assert answer("remote", "push", "--program", str(program), *hosts["a"])["put"] == 0
     assert answer("remote", "pull", "--program", str(program), "--days", "1", *hosts["b"])["fetched"] == 2

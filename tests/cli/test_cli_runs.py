@@ -1,4 +1,4 @@
-"""What is said of a run: its ranks together, those that differ by number and reason; with real processes."""
+"""`explain --run`, `status` and `cache stats --run` for runs of real processes and for made-up records."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> Non
 
 
 def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
-    """The daemon's only worker stands still, so the wait is under way as soon as the record has the graph."""
+    """The daemon's only worker is suspended, so the client is waiting as soon as the record has the graph."""
     (file := served.root / "waits.py").write_text(WAITS)
     daemon = psutil.Process(served.status().pid)
     daemon.suspend()
@@ -201,7 +201,7 @@ def test_run_and_rank_come_from_the_launchers_variables(tmp_path: Path) -> None:
         ("SLURM_JOB_ID=7", "SLURM_STEP_ID=2", "SLURM_PROCID=1", "SLURM_NTASKS=4"): ("slurm-7.2", 1, 4),
         ("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"): (parent, 1, 2),
     }
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # whose run is its controller's
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker of xdist belongs to its controller's run
         places["RANK=none", "WORLD_SIZE=8"] = (f"process-{os.getpid()}-{runs.start_of(os.getpid())}", 0, 1)
     for variables, expected in places.items():
         place = client_runs.place(dict(one.split("=") for one in variables))
@@ -233,7 +233,7 @@ def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path
 
 
 def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said of when and of how long is of one time, though a record begins with the first graph only."""
+    """A run's start and duration count from the process's start, although its record begins with the first graph."""
     tmp_path.chmod(0o700)
     recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
     (run,) = runs.runs(tmp_path)
@@ -250,7 +250,7 @@ def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: p
 def test_an_unwritable_store_is_reported_as_the_reason_for_missing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below a file, where root cannot write either."""
+    """The store is below a regular file, where not even root can create it."""
     (file := tmp_path / "file").touch(0o600)
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(file / "store"))
     recorded(file / "store", "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
@@ -279,7 +279,7 @@ def recorded(
     root: Path, run: str, *graphs: GraphReport, files: dict[str, str], functions: Sequence[Any] = (),
     trace: Span | None = None,
 ) -> None:
-    """A run of this process, as it would be kept."""
+    """Record a run of this process with the given graphs."""
     record = client_runs.RunRecord(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_runs, "place", lambda variables: client_runs.RunMembership(run, 0, 1))
@@ -371,7 +371,7 @@ def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> No
 
 
 def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
-    """By when it was looked up: in mode "wait" a process's record begins after its first compile."""
+    """The time of the lookup decides: in mode "wait", a process's record begins after its first compile."""
     tmp_path.chmod(0o700)
     settings = config.load({"cache_dir": tmp_path})
     store = Store(tmp_path)
@@ -395,7 +395,7 @@ def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
 
 
 def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
-    """Though it is nearer: a graph of the same file is compared, and where there is none, the graph is a new one."""
+    """Only graphs of the same file are compared, even if another is nearer. Without one, the cause is "new graph"."""
     tmp_path.chmod(0o700)
     store = Store(tmp_path)
 
@@ -430,7 +430,7 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
 def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: str, said: list[str]) -> None:
-    """A manifest is sealed before its artifact is there: one that is older than a lookup may have been missed by it."""
+    """A manifest is written before its artifact is published, so a lookup may miss an artifact that seems older."""
     found = SimpleNamespace(
         mine=[SimpleNamespace(created=1.0)], causes=[Cause("edit", "an edit", "")], program={},
         variants=[{"guards": guards, "sizes": {}}, {"guards": "s0 > 4" if guards else "", "sizes": {}}],

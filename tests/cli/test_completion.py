@@ -1,4 +1,4 @@
-"""What a shell gets to complete with, and what it completes: by the real shell, where there is one."""
+"""The completion scripts of the shells, tried in the real shell if it is installed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_shell_gets_a_script(shell: str) -> None:
 )  # fmt: skip
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes(words: list[str], found: str) -> None:
-    """The function that the script defines is called as bash calls it."""
+    """Call the script's completion function in the way that bash does."""
     folder = Path(sys.executable).parent
     line = ["precompiled", *words]
     script = (

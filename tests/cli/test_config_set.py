@@ -1,4 +1,4 @@
-"""config set: one line of the user's file, checked first; all others stay."""
+"""config set: writes one checked line to the user's file, and keeps all other lines."""
 
 from __future__ import annotations
 

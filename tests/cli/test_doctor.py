@@ -1,4 +1,4 @@
-"""`precompiled doctor`: every check says the right thing of a sound and of an unsound host."""
+"""`precompiled doctor`: every check recognizes a sound host and a host with a problem."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from precompiled.version import VERSION
 
 
 def sound(check: Check) -> bool:
-    """Whether it is ok; anything else must say what to do."""
+    """Whether a check is ok. All other checks must have an action."""
     if check.state != "ok":
         assert check.action, check
     return check.state == "ok"
@@ -86,7 +86,7 @@ def test_a_shadowed_sitecustomize_is_found(tmp_path: Path) -> None:
     environment["PYTHONPATH"] = f"{tmp_path}:{python_path.hook_folder()}"
     check = checks_hook.here(environment, probe.ask(environment))
     assert check.state == "fail" and str(tmp_path / "sitecustomize.py") in check.message
-    # `run` puts ours first, and theirs still runs.
+    # `run` puts our sitecustomize first, and the user's still runs.
     check = checks_hook.below_run(probe.ask(python_path.with_hook(environment)))
     assert check.state == "ok" and str(tmp_path / "sitecustomize.py") in check.message
 
@@ -167,7 +167,7 @@ def test_runtime_directory(tmp_path: Path) -> None:
     assert check(directory).state == "fail"
     (tmp_path / "link").symlink_to(directory)
     (tmp_path / "file").touch()
-    # Root may write to all directories of /proc, by their modes, and to none in fact.
+    # By the modes, root may write to all directories of /proc. In fact, it cannot.
     for path in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "run", Path("/proc/nope/run")):
         assert check(path).state == "fail" and check(path).action
     assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "link", "run"], "trying leaves nothing"
@@ -214,7 +214,7 @@ def test_store_ancestors(tmp_path: Path) -> None:
     assert sound(checks_store.ancestors(parent / "store"))
     parent.chmod(0o777)
     assert checks_store.ancestors(parent / "deep" / "store").state == "warn"
-    parent.chmod(0o1777)  # sticky, as /tmp
+    parent.chmod(0o1777)  # sticky, like /tmp
     assert sound(checks_store.ancestors(parent / "store"))
 
 

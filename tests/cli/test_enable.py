@@ -1,4 +1,4 @@
-"""`precompiled enable`: one line in an interpreter's site-packages, tried in virtual environments of the tests' own."""
+"""`precompiled enable`: the line in an interpreter's site-packages, tried in new virtual environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = "import sys; b = sys.modules.get('precompiled.bootstrap'); print(b.st
 
 
 class Interpreter:
-    """A virtual environment that has precompiled and what its command line needs."""
+    """A virtual environment with precompiled and the libraries that its command line needs."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, with_pip=False, symlinks=True)
@@ -28,7 +28,7 @@ class Interpreter:
         self.site = Path(self.ask("import sysconfig; print(sysconfig.get_path('purelib'))"))
         import click
 
-        # As an installed package would be: importable when .pth lines run. One of them for click alone.
+        # Like an installed package, precompiled must be importable when .pth lines run. Only click is linked.
         (self.site / "a_sources.pth").write_text(f"{ROOT}\n")
         (self.site / "click").symlink_to(Path(click.__file__).parent)
 
@@ -99,7 +99,7 @@ def test_the_line_is_silent_if_the_package_is_missing_or_broken(
         (sources / "precompiled" / "__init__.py").write_text(broken)
     (interpreter.site / "a_sources.pth").write_text(f"{sources}\n")
     with (interpreter.site / "precompiled.pth").open("a") as file:
-        file.write("import sys; sys.after = 1\n")  # the rest of the file still counts
+        file.write("import sys; sys.after = 1\n")  # the next line must still run
     assert interpreter.ask("import sys; print(sys.after)") == "1"
 
 
@@ -111,7 +111,7 @@ def test_enable_repairs_an_altered_file(interpreter: Interpreter) -> None:
 
 @pytest.mark.reason("hook")
 def test_enable_fails_and_removes_the_file_if_the_hook_stays_off(interpreter: Interpreter) -> None:
-    # Found by this command, but not by other shells, which lack its PYTHONPATH.
+    # This command can import precompiled, but other shells cannot: they lack this PYTHONPATH.
     (interpreter.site / "a_sources.pth").unlink()
     error = interpreter.precompiled("enable", status=1, PYTHONPATH=str(ROOT))["error"]
     assert isinstance(error, dict) and error["code"] == "hook"

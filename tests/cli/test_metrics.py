@@ -1,4 +1,4 @@
-"""`precompiled tools metrics`: of a real daemon, read by prometheus-client's own parser, and by a real Prometheus."""
+"""`precompiled tools metrics` of a real daemon, read by prometheus-client's parser and by a real Prometheus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from precompiled.cli import metric_families as metrics
 
 ROOT = Path(__file__).parent.parent.parent
 MONITORING = ROOT / "monitoring"
-Samples = dict[tuple[str, str], float]  # (name, the one label's value): value
+Samples = dict[tuple[str, str], float]  # (name, value of its only label) -> value
 
 
 def parsed(text: str) -> Samples:
@@ -60,7 +60,7 @@ def said(daemon: DaemonUnderTest, *arguments: str) -> str:
 
 @contextmanager
 def serving(where: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """`metrics --listen`, until the end; where it says that it is."""
+    """Run `metrics --listen`; yields the address that it prints."""
     process = subprocess.Popen(command("--listen", where), env=variables, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -75,7 +75,7 @@ def serving(where: str, variables: Mapping[str, str]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
-    """One job was compiled, one failed, one runs, one waits; a client has told its counts."""
+    """A daemon with one compiled, one failed, one running and one queued job, and with a client's counts."""
     directory = tmp_path_factory.mktemp("m")
     go_on = directory / "go-on"
     with running_daemon(directory, workers=1) as found, raw_client(found.settings) as client:
@@ -194,7 +194,7 @@ def test_exactly_the_documented_metrics_exist() -> None:
     assert named(page.read_text()) - {"precompiled_" + way for way in _WAYS} == metrics.names()
 
 
-# Artifacts of torch's traces, on the same page.
+# Names of artifacts in torch's traces, which the same page lists.
 _WAYS = ("hit", "miss", "swap", "package", "in_process", "eager", "error", "frame")
 
 
@@ -209,7 +209,7 @@ def test_dashboard_panels_are_complete_and_show_counters_as_rates() -> None:
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     assert all(target["expr"] and target["legendFormat"] for panel in panels for target in panel["targets"])
-    # A counter is shown as a rate, and nothing else is.
+    # Exactly the counters are shown as rates.
     for panel in panels:
         for target in panel["targets"]:
             (name,) = named(target["expr"])

@@ -1,4 +1,4 @@
-"""The line of a program that sets a mode, a setting or a variable: found in its source."""
+"""Finding the source line that sets a mode, a setting or an environment variable."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plain():
     [
         ("variable", "A", 0, [3]), ("variable", "B", 0, [4]), ("variable", "C", 0, [5]), ("variable", "D", 0, [6]),
         ("variable", "E", 0, []),
-        # mode= stands for several settings, and so it may be meant by each.
+        # mode= sets several settings, so its line is found for each of them.
         ("setting", "inductor.triton.cudagraphs", 0, [8, 12]), ("setting", "inductor.max_fusion_size", 0, [9, 12]),
         ("setting", "inductor.epilogue_fusion", 0, [10, 12]), ("setting", "inductor.max_autotune", 0, [11, 12]),
         ("mode", "threads", 0, [14]), ("mode", "grad", 18, [16]), ("mode", "grad", 0, [16]),

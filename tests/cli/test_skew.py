@@ -1,4 +1,4 @@
-"""A daemon of another protocol version, as after an upgrade in place: its own user's commands can end it."""
+"""A daemon with another protocol version, as after an upgrade in place: its user's commands can stop it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch
 
 
 def test_a_listener_that_is_not_our_daemon_is_not_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As systemd, where it listens for the daemon; or another user's daemon."""
+    """For example systemd, which may listen for the daemon, or another user's daemon."""
     pid = host.start_daemon()
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["/usr/lib/systemd/systemd", "--user"])
     assert daemon._own_listener(host.settings) is None

@@ -1,4 +1,4 @@
-"""`--target` where no device can be made up, or none is asked for that there is: typed errors before anything runs."""
+"""`--target` with an unknown kind, or if no device can be made up: typed errors before the command runs."""
 
 from __future__ import annotations
 

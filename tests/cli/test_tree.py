@@ -1,4 +1,4 @@
-"""The names of commands, their help, and the answers to wrong names."""
+"""The names of commands, their help, and the errors for wrong names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS = ["", *tree.GROUPS]
 
 
 def found(name: str) -> tuple[click.Command, list[str]]:
-    """What click resolves a command line to, and the words that are left for it."""
+    """The command to which click resolves a command line, and the remaining words."""
     command: click.Command = cli
     words = tree.renamed(name.split())[1]
     while isinstance(command, Group) and words:
@@ -84,7 +84,7 @@ def test_a_group_without_a_command_shows_its_help(group: str) -> None:
 
 @pytest.mark.parametrize("name", tree.COMMANDS)
 def test_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples, then its own options, then those of every command."""
+    """The help shows examples, then the command's own options, then those of every command."""
     monkeypatch.setenv("COLUMNS", "80")
     shown = invoke(*name.split(), "--help").output
     assert max(map(len, shown.splitlines())) <= 100 and "--json" in shown.partition("Options of every command")[2]

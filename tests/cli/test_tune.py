@@ -1,6 +1,6 @@
-"""`precompiled tools tune`: what was made where nothing could be measured is compiled again, and used instead.
+"""`precompiled tools tune`: artifacts that were compiled without measurements are recompiled and replaced.
 
-Without a GPU: an artifact of the CPU is made to say that it was made so.
+These tests need no GPU: they mark a CPU artifact as compiled without measurements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPEC = {"model": "mlp", "training": False}
 
 
 def make_untimed(host: Host) -> str:
-    """The host's one artifact, as a compile without a GPU would have left it; its key."""
+    """Mark the host's only artifact as compiled without a GPU; returns its key."""
     (artifact,) = host.store.all_artifacts()
     sealed = fmt.seal(dataclasses.replace(artifact.manifest, tier=fmt.UNTIMED))
     (artifact.path / fmt.MANIFEST).write_bytes(sealed)
@@ -65,7 +65,7 @@ def nvidia_smi(folder: Path, text: str) -> None:
 
 
 def test_tune_waits_until_the_gpu_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tool says 97 % twice, then nothing is used any more."""
+    """A fake nvidia-smi reports 97 % twice, then 0 %."""
     monkeypatch.setattr(tune, "LOOK_S", 0.0)
     monkeypatch.setattr(tune, "BUSY_S", 0.0)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")

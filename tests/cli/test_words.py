@@ -1,4 +1,4 @@
-"""What the command line says of 0, 1 and 2 things: right in singular and plural, with units."""
+"""Texts of the command line about 0, 1 and 2 things: singular, plural and units are right."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ADJECTIVES = r"\b(inotify|corrupt|that) "
 NUMBER = r"(?<![\d.,/#:-])\b(\d+) ([a-z]+)\b ?([a-z]*)"
 ADJECTIVES = r"\b(inotify|corrupt|that) "
 OF_ONE, OF_MANY = {"is", "was", "stays", "lies", "has", "runs"}, {"are", "were", "stay", "lie", "have", "run"}
-# Words behind a number that are neither nouns nor verbs: units, and what became of graphs.
+# Words after a number that are neither nouns nor verbs, such as units and the states of graphs.
 NEITHER = {"s", "ms", "min", "h", "d", "of", "at", "failed", "free", "more", "for", "hit", "swap", "compiled",
            "captured", "reused", "compiling", "ready", "bypassed", "by", "and", "used", "ago", "old"}  # fmt: skip
 
 
 def wrong(text: str) -> list[str]:
-    """Numbers with a noun or a verb that is not right for them."""
+    """Numbers followed by a noun or a verb in the wrong form (singular or plural)."""
     found = []
     for number, word, after in re.findall(NUMBER, re.sub(ADJECTIVES, "", text)):
         one = int(number) == 1
@@ -55,7 +55,7 @@ def number(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> Path:
-    """A store with ``number`` of each thing."""
+    """A directory with a store that has ``number`` things of each kind."""
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
     monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(tmp_path / "run"))
     store = Store(tmp_path / "store")

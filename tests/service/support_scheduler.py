@@ -1,4 +1,4 @@
-"""The scheduler with made-up events and a made-up clock."""
+"""A scheduler for tests, with fake events and a fake clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def interpreter(name: str = "a") -> wire.Interpreter:
 
 
 class Host:
-    """A scheduler, its clock, and what it has said."""
+    """A scheduler, its clock, and the instructions that it has returned."""
 
     def __init__(self, **limits: Any) -> None:
         self.scheduler = Scheduler(Limits(**{"slots": 1, "processes": 2, **limits}))
@@ -63,7 +63,7 @@ class Host:
         return [item for item in self.said if isinstance(item, kind)]
 
     def warm(self, env: str = "a", uid: int = 1) -> int:
-        """Bring a worker of an environment to idle, with a job that is done."""
+        """Start a worker for an environment, and let it finish one job."""
         said = self.submit(f"warm-{env}-{uid}-{next(_ids)}", env=env, uid=uid)
         number: int = self.only(StartWorker, said).worker
         run = self.only(RunJob, self.tell(WorkerReady(number)))

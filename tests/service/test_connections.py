@@ -1,4 +1,4 @@
-"""Connections and their shares: real sockets, the daemon's side turned by hand. The users are made up."""
+"""Connections and their limits per user: real sockets, fake users. The tests run the daemon's turns themselves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_MESSAGE = 1 << 20
 
 
 class Host:
-    """A listening socket with ``Connections`` behind it. The user of the next connection is ``uid``."""
+    """A listening socket served by ``Connections``. ``uid`` is the user of the next connection."""
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "s")
@@ -44,7 +44,7 @@ class Host:
         self.daemon.open(listening, CAPACITY)
 
     def begin(self) -> socket.socket:
-        """A new connection, which the daemon has not accepted yet."""
+        """Connect, without letting the daemon accept."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(TIMEOUT_S)
         sock.connect(self.path)
@@ -52,7 +52,7 @@ class Host:
         return sock
 
     def connect(self, uid: int, said: bytes = GREETING + READY) -> socket.socket:
-        """A new connection of a user, which the daemon has accepted and read."""
+        """Connect as a user, and let the daemon accept and read."""
         sock = self.begin()
         sock.sendall(said)
         self.uid = uid
@@ -194,7 +194,7 @@ def test_incomplete_messages_are_limited_and_all_are_completed(
     for sock in socks:
         sock.setblocking(False)
     left = dict.fromkeys(socks, whole)
-    for _ in range(50):  # all but the ends
+    for _ in range(50):  # sends each message except its last byte
         for sock in socks:
             try:
                 left[sock] = left[sock][sock.send(left[sock][:-1]) :]

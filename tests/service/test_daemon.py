@@ -1,4 +1,4 @@
-"""Things that die: workers, daemons, both. Nothing is lost that was accepted, and nothing is left behind."""
+"""A real daemon whose workers, clients or own process die: accepted jobs are not lost, and no process is left."""
 
 from __future__ import annotations
 
@@ -229,13 +229,13 @@ def test_a_killed_daemon_leaves_no_worker_and_can_be_started_again(tmp_path: Pat
             client.submit(daemon.submit(), graph("spawn", path=str(pids)))
             worker = busy_worker(daemon)
             wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-            # The guardian, two commands, and what the shell among them starts in its own time.
+            # The guardian, two commands, and the child of the shell among them.
             wait_until(lambda: len(psutil.Process(worker.pid).children(recursive=True)) >= 4)
             daemon.stop(signal.SIGKILL)
             wait_until(lambda: not alive(worker.pid), "the worker ends")
             of_own_session, plain = map(int, pids.read_text().split())
             wait_until(lambda: not alive(plain), "its compilers end")
-            os.killpg(of_own_session, signal.SIGKILL)  # which nobody is left to find
+            os.killpg(of_own_session, signal.SIGKILL)  # no process is left that could kill it
         assert not daemon_reachable(daemon.settings), "a socket without a daemon is not reachable"
         lock = Lock(daemon.runtime_dir / "lock")
         assert lock.acquire()
@@ -342,7 +342,10 @@ def test_systemd_gets_ready_watchdog_and_stopping(tmp_path: Path) -> None:
 
 
 def _break_for_a_while(parent: Path) -> None:
-    """The daemon looks three times at a loop of links. One rename puts it there, so no look finds nothing."""
+    """Make ``parent`` a loop of links for 0.4 s, about three self-checks of the daemon.
+
+    A rename replaces the link atomically, so that the path always exists.
+    """
     folder = parent.readlink()
     for target in (parent, folder):
         changed = parent.with_name("changed")
@@ -391,7 +394,7 @@ def test_the_daemon_imports_no_heavy_library_and_is_small(daemon: DaemonUnderTes
     assert daemon.status().rss_bytes < 60 << 20
 
 
-# A worker that needs nothing but the system's Python: other users cannot enter this environment's directories.
+# A worker that needs only the system's Python: other users cannot enter this environment's directories.
 PLAIN_WORKER = """\
 #!/usr/bin/python3
 import os, sys

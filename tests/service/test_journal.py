@@ -1,6 +1,4 @@
-"""The daemon's log as records of the journal: read from a real socket, as systemd-journald would; a real journal is
-asked in tests/systemd.
-"""
+"""The daemon's log as records of the journal, read from a real socket. tests/systemd uses a real journal."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from precompiled.service import journal
 
 
 def decoded(data: bytes) -> dict[str, str]:
-    """A record, as the protocol has it."""
+    """The fields of a record in the journal's protocol."""
     found = {}
     while data:
         name, separator, rest = data.partition(b"\n")

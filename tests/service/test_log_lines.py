@@ -1,4 +1,4 @@
-"""The daemon's log: a record is a line, and a user has so many."""
+"""The daemon's log: each record is one line, and the lines per user are limited."""
 
 from __future__ import annotations
 

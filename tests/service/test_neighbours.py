@@ -1,7 +1,7 @@
-"""One user must not stop or slow the daemon for others: attacks on a real daemon, each of which froze or ended one.
+"""One user must not stop or slow the daemon for others: attacks on a real daemon that once blocked or ended it.
 
-Most need no second user: what blocks or ends the daemon does so for all. What is between users is in test_connections
-(connections, memory, time) and test_shares (queue, slots).
+Most need no second user, since an attack that blocks or ends the daemon affects all users. The shares between users are
+in test_connections (connections, memory, time) and test_shares (queue, slots).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 @pytest.fixture(autouse=True)
 def lives(daemon: DaemonUnderTest) -> Iterator[None]:
-    """After every test the same daemon still compiles."""
+    """Check after every test that the same daemon still compiles."""
     yield
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
@@ -47,7 +47,7 @@ def lives(daemon: DaemonUnderTest) -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_lease(path: Path) -> Iterator[None]:
-    """Who opens or executes the file waits for us, 45 s at most (lease-break-time)."""
+    """Hold a lease: a process that opens or executes the file blocks for up to 45 s (lease-break-time)."""
     old = signal.signal(signal.SIGIO, signal.SIG_IGN)
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -85,7 +85,7 @@ def test_a_fifo_as_interpreter_is_rejected(daemon: DaemonUnderTest, tmp_path: Pa
 
 
 def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> None:
-    """libzmq numbers the peers that choose none; a peer that chose the next numbers ended the daemon."""
+    """With libzmq as the daemon's socket, a peer that chose the ids which libzmq assigns next ended the daemon."""
     chosen = [b"\0" + (0x6B8B4567 + number).to_bytes(4, "big") for number in range(60)]
     clients = [RawClient(daemon.settings, identity) for identity in [*chosen, b"same", b"same"]]
     try:
@@ -102,7 +102,7 @@ def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> Non
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit (util-linux)")
 def test_more_clients_than_descriptors_do_not_stop_the_daemon(tmp_path: Path) -> None:
-    """As in a container with a limit of 1,024: those who say nothing make room, and workers find descriptors."""
+    """Silent connections are closed for new clients, and workers still get descriptors (limit 128)."""
     small = DaemonUnderTest(tmp_path, prefix=["prlimit", "--nofile=128:128"])
     silent = []
     try:
@@ -184,7 +184,7 @@ os.read(fd, 1 << 16)
 os.write(fd, bytes.fromhex("{finished}"))
 os.read(fd, 1 << 16)
 """
-# As another user: holds the slot, fills the queue, and asks without end.
+# Runs as another user: takes the slot, fills the queue, and sends requests in a loop.
 HOSTILE = """\
 import os, sys, zmq
 os.setgroups([]); os.setgid(54322); os.setuid(54322)

@@ -1,4 +1,4 @@
-"""What becomes of a job whose worker has ended with it, or has died. The scheduler alone, without processes."""
+"""The next state of a job when its worker reports an outcome or dies. Only the scheduler, without processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_failed_compile_leaves_the_worker_alive() -> None:
 @pytest.mark.reason("store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants")
 @pytest.mark.parametrize("code", ["store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants"])
 def test_store_errors_reach_the_client_with_their_own_code(code: str) -> None:
-    """A worker cannot leave a record of it there."""
+    """The store cannot have a failure record, so the reply carries the code."""
     host = Host()
     host.warm()
     run = host.only(RunJob, host.submit("k"))
@@ -102,7 +102,7 @@ def test_a_job_that_another_host_compiles_is_parked_and_holds_no_slot() -> None:
     first = host.only(RunJob, host.submit("a"))
     assert first.job.may_park
     host.submit("b")
-    # The next one has the slot at once; the parked one is asked for again later, at its old place.
+    # The next job gets the slot at once. The parked job runs again later, and keeps its place in the queue.
     assert host.only(RunJob, host.done(first, "parked", again_s=5.0)).job.key == "b"
     assert host.scheduler.next_wake(host.now) is not None and host.scheduler.queue_depth == 1
     host.done(host.all(RunJob)[-1])
@@ -134,7 +134,7 @@ def test_a_worker_that_answers_for_another_job_is_killed() -> None:
 
 @pytest.mark.reason("protocol")
 def test_a_worker_that_reports_kept_is_killed() -> None:
-    """It would be given the same job again at once, without end."""
+    """Only couriers may report "kept". A worker that did so would get the same job again and again."""
     host = Host()
     worker = host.warm()
     host.submit("k")

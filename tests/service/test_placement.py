@@ -1,4 +1,4 @@
-"""Which worker gets which job, and when workers start and leave. The scheduler alone, without processes."""
+"""Which worker gets which job, and when workers start and stop. Only the scheduler, without processes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_least_recently_used_idle_worker_is_evicted() -> None:
     said = host.submit("k", env="c")
     assert host.only(StopWorker, said).worker == old
     assert not [item for item in said if isinstance(item, StartWorker)]
-    # Its slot is kept for the newcomer: a job that could run at once does not slip in.
+    # The slot is kept for the new worker: no other job may take it meanwhile.
     assert not [item for item in host.submit("k2", env="b") if isinstance(item, RunJob)]
     start = host.only(StartWorker, host.tell(WorkerGone(old, "evicted")))
     assert start.interpreter == interpreter("c")

@@ -1,4 +1,4 @@
-"""What the pool decides without a process (devices, variables, budgets), and whose ends it takes note of."""
+"""The pool: devices, variables and budgets without a process, and the ends of real worker processes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_error_for_an_unknown_gpu_lists_the_known_ones() -> None:
 def test_without_nvidia_smi_any_uuid_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Containers may have the driver alone; the tool fails where one of several GPUs is sick."""
+    """Some containers have the driver without nvidia-smi, and nvidia-smi fails if one of several GPUs is broken."""
     for text in ("", "#!/bin/sh\necho No devices were found\nexit 6\n"):
         if text:
             (tmp_path / "nvidia-smi").write_text(text)
@@ -171,7 +171,7 @@ def test_counters_are_separate_per_user_and_limited() -> None:
     assert len(metrics.reply(1).fallbacks) <= 201 and metrics.reply(1).fallbacks["other"] > 700
 
 
-# A worker whose child leaves a grandchild behind, in a session of its own, and ends.
+# A worker whose child exits and leaves a grandchild in its own session.
 LEAVES_AN_ORPHAN = """\
 #!/bin/sh
 cd {directory}
@@ -188,7 +188,7 @@ def subreaper() -> Iterator[None]:
 
 
 def events_of(pool: Pool) -> list[object]:
-    """The next events: an end is noticed by a later look."""
+    """Call ``check`` until the pool has events; returns them."""
     found: list[object] = []
 
     def look() -> list[object]:
@@ -200,7 +200,7 @@ def events_of(pool: Pool) -> list[object]:
 
 
 def wait_for_end(pid: int) -> None:
-    """Until our child has ended; it is not reaped."""
+    """Wait until our child has ended, without reaping it."""
     assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) is not None
 
 
@@ -220,7 +220,7 @@ def test_a_worker_has_low_priority_until_yields_until(tmp_path: Path) -> None:
         pool.check()
         assert autogroup.read_text().split()[-1] == "19"
         now = 104.0
-        while autogroup.read_text().split()[-1] != "0":  # an unprivileged change may have to be tried again
+        while autogroup.read_text().split()[-1] != "0":  # the kernel may refuse an unprivileged change at first
             assert pool.next_wake(now) is not None
             pool.check()
     finally:
@@ -247,7 +247,7 @@ def test_only_orphans_that_ended_are_reaped(tmp_path: Path, subreaper: None) -> 
         pool.check()
         assert not psutil.pid_exists(orphan)
 
-        mine = os.spawnv(os.P_NOWAIT, "/bin/true", ["true"])  # as nvidia-smi: another thread waits for it
+        mine = os.spawnv(os.P_NOWAIT, "/bin/true", ["true"])  # like nvidia-smi, for which another thread waits
         wait_for_end(mine)
         pool.check()
         assert os.waitpid(mine, 0) == (mine, 0)
@@ -262,7 +262,7 @@ def test_only_orphans_that_ended_are_reaped(tmp_path: Path, subreaper: None) -> 
         pool.close()
 
 
-# A worker that closes its stream and stays.
+# A worker that closes its control stream and keeps running.
 CLOSES_ITS_STREAM = """\
 #!{python}
 import os, sys, time
@@ -300,7 +300,7 @@ def test_a_worker_that_closes_its_stream_and_stays_is_killed(tmp_path: Path) -> 
 def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that hangs in the kernel takes no signal: here none reaches it. It is reaped once it ends."""
+    """A worker that hangs in the kernel ignores SIGKILL; here, the signal is not sent. It is reaped once it ends."""
     interpreter = tmp_path / "python"
     interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
     interpreter.chmod(0o755)
@@ -327,7 +327,7 @@ def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
 
 @pytest.mark.reason("host-full")
 def test_a_worker_without_free_descriptors_is_reported_as_host_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each client holds one: the daemon must say so, and live on."""
+    """Clients may use up all descriptors. The daemon must report it and keep running."""
     pool = Pool(system=False, job_memory_bytes=0, devices=known([]))
 
     def none_left(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler alone: made-up events, made-up time."""
+"""Only the scheduler, with fake events and time."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_cancelling_a_running_job_kills_its_worker_and_frees_the_slot() -> None:
 
 
 def test_a_key_runs_again_after_a_cancel_during_its_timeout() -> None:
-    """Its next submit is a job of its own, and runs: found by AnyHistory."""
+    """A submit after the cancel is a new job. AnyHistory found a failure of this."""
     host = Host(job_timeout_s=100)
     worker = host.warm()
     host.submit("k", id="first")
@@ -220,7 +220,7 @@ def test_a_job_with_another_submit_is_not_cancelled() -> None:
 
 
 def asked(host: Host, message: wire.GiveUp | wire.Retry, uid: int | None = 1) -> list[str]:
-    """The keys that the answer names."""
+    """Send a GiveUp or Retry; returns the keys of the reply."""
     (reply,) = [item for item in host.tell(Asked(b"cli", uid, message))
                 if isinstance(item, Reply) and item.client == b"cli"]  # fmt: skip
     assert isinstance(reply.message, wire.Changed)

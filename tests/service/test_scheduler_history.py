@@ -1,4 +1,4 @@
-"""The scheduler keeps its promises in any history of events."""
+"""Random histories of events: the scheduler keeps its invariants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from precompiled import wire
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Whatever happens in whatever order: no key runs twice, no job is lost, no bound is passed."""
+    """In any order of events, no key runs twice at a time, no job is lost, and no limit is exceeded."""
 
     workers = Bundle("workers")
 
@@ -58,7 +58,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.processes: set[int] = set()
         self.uid_of: dict[int, int] = {}
         self.doomed: set[int] = set()
-        self.open: set[str] = set()  # ids that were accepted and not yet ended
+        self.open: set[str] = set()  # ids of submits that were accepted and have not ended
         self.uid_of_id: dict[str, int] = {}
 
     def carry_out(self, event: Any) -> None:
@@ -78,7 +78,7 @@ class AnyHistory(RuleBasedStateMachine):
                     assert worker in self.processes
                     self.doomed.add(worker)
                     if isinstance(item, KillWorker):
-                        self.flights.pop(worker, None)  # killed before anything else is carried out (pool.py)
+                        self.flights.pop(worker, None)  # the pool kills before it carries out the next instruction
                         if item.reason in ("cancelled", "displaced"):
                             self.running.pop(worker, None)
                 case Reply(_, wire.Accepted(id=id, state=state)):
@@ -136,7 +136,7 @@ class AnyHistory(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, outcome: Any) -> None:
         worker = data.draw(st.sampled_from(sorted(self.running)))
         job = self.running.pop(worker)
-        self.flights.pop(worker, None)  # it may have said so before it was killed
+        self.flights.pop(worker, None)  # its message may have been sent before it was killed
         self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, outcome, 1.0)))
 
     @precondition(lambda self: self.processes)
@@ -166,7 +166,8 @@ class AnyHistory(RuleBasedStateMachine):
         scheduler, limits = self.scheduler, self.limits
         couriers = list(scheduler.couriers)
         assert len({courier.post for courier in couriers}) == len(couriers)
-        # A job whose worker died, or that nobody took, comes back although the queue is full: one per slot or courier.
+        # A job whose worker died, or that the farm rejected, is queued again even if the queue is full. This adds at
+        # most one job per slot or courier.
         assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6  # couriers: 3 users, 2 interpreters
         assert len(self.processes) - len(couriers) <= limits.processes
         working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy")]
@@ -179,7 +180,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert len(queued) == scheduler.queue_depth
 
     def teardown(self) -> None:
-        """From any state, when workers do their work, every job ends."""
+        """From any state, every job ends if the workers finish their jobs."""
         if not hasattr(self, "scheduler"):
             return
         for _ in range(1000):
@@ -194,7 +195,7 @@ class AnyHistory(RuleBasedStateMachine):
                 job = self.running.pop(worker)
                 self.flights.pop(worker, None)
                 self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, "published", 1.0)))
-            if not (self.doomed or self.starting or self.running):  # what is parked comes by itself, in its time
+            if not (self.doomed or self.starting or self.running):  # only parked jobs are left: wait for them
                 self.now += self.scheduler.next_wake(self.now) or 0.0
                 self.carry_out(Tick())
         assert not self.scheduler.jobs, "lost jobs"

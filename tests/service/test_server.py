@@ -1,4 +1,4 @@
-"""Bad input to a real daemon: a typed answer where one can be given, and the daemon lives."""
+"""Bad input to a real daemon: it replies with a typed error if possible, and keeps running."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 @pytest.fixture(autouse=True)
 def lives(daemon: DaemonUnderTest) -> Iterator[None]:
-    """After every test the same daemon still compiles."""
+    """Check after every test that the same daemon still compiles."""
     yield
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
@@ -65,7 +65,7 @@ def test_the_reply_to_a_wrong_version_says_what_to_do(daemon: DaemonUnderTest) -
         [wire.PREAMBLE, msgspec.msgpack.encode([1, 2, 3])],
         [wire.PREAMBLE, b"\x91" * 100_000],  # nested lists
         [wire.PREAMBLE, wire.encode(wire.Status()), b"a blob that does not belong there"],
-        [wire.PREAMBLE, wire.encode(wire.Accepted("i", "k", "queued"))],  # the daemon's own words
+        [wire.PREAMBLE, wire.encode(wire.Accepted("i", "k", "queued"))],  # a message that only the daemon sends
         [wire.PREAMBLE, wire.encode(wire.Status()), b"", b"", b""],
         [wire.PREAMBLE] * 1000,
     ],
@@ -118,7 +118,7 @@ def test_random_bytes_do_not_stop_the_daemon(daemon: DaemonUnderTest) -> None:
             try:
                 sock.sendall(generator.randbytes(generator.randrange(1, 5000)))
             except OSError:
-                pass  # libzmq has hung up on us already
+                pass  # the daemon has closed the connection
 
 
 def test_random_frames_are_rejected(daemon: DaemonUnderTest) -> None:
@@ -137,7 +137,7 @@ def test_messages_with_a_flipped_bit_do_not_stop_the_daemon(daemon: DaemonUnderT
             data = bytearray(wire.encode(daemon.submit(key="flipped", waiting=False)))
             data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
             client.send(wire.PREAMBLE, bytes(data), graph("exists"))
-            client.receive()  # of whatever kind
+            client.receive()  # any reply is right
         wait_until(lambda: daemon.status().queue_depth == 0)
 
 
@@ -153,7 +153,7 @@ def test_a_peer_that_does_not_read_does_not_block_others(daemon: DaemonUnderTest
 @pytest.mark.reason("not-permitted")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
 def test_a_user_daemon_serves_only_its_own_user(daemon: DaemonUnderTest) -> None:
-    # What the socket's mode forbids anyway: made reachable, to see the kernel's word used.
+    # The socket's mode already forbids this. It is made reachable here to test the check of the peer's uid.
     directories = [daemon.runtime_dir, *daemon.runtime_dir.parents]
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in directories if path != Path("/")}
     (daemon.runtime_dir / "socket").chmod(0o666)
@@ -161,7 +161,7 @@ def test_a_user_daemon_serves_only_its_own_user(daemon: DaemonUnderTest) -> None
         path.chmod(mode | 0o055)
     script = (
         "import os, sys, zmq\n"
-        "os.setgroups([]); os.setgid(12345); os.setuid(12345)\n"  # it could not even find this interpreter
+        "os.setgroups([]); os.setgid(12345); os.setuid(12345)\n"  # not by Popen: 12345 cannot execute this Python
         "s = zmq.Context().socket(zmq.DEALER); s.connect('ipc://' + sys.argv[1])\n"
         "s.send_multipart([bytes.fromhex(a) for a in sys.argv[2:]])\n"
         "assert s.poll(20000); sys.stdout.buffer.write(s.recv_multipart()[1])\n"
@@ -194,12 +194,12 @@ def test_daemon_reachable_can_be_called_often(daemon: DaemonUnderTest) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
 def test_another_users_daemon_is_not_used(tmp_path: Path) -> None:
-    """In a directory that both may use: it would be sent graphs, frozen weights and variables."""
+    """In a directory that two users can write to, another user's daemon would receive graphs, weights and variables."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "socket"))
         os.seteuid(12345)
         try:
-            sock.listen()  # the kernel notes who listens
+            sock.listen()  # the kernel records the listener's uid here
         finally:
             os.seteuid(0)
         settings = Settings(runtime_dir=tmp_path)
@@ -253,13 +253,13 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
         prepare_runtime_dir(path, system=False)
     assert caught.value.code == "runtime-dir-untrusted"
     (path / "lock").unlink()
-    prepare_runtime_dir(path, system=False)  # empty: nobody has put anything there
+    prepare_runtime_dir(path, system=False)  # an empty directory is safe
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
 @pytest.mark.reason("runtime-dir-untrusted")
 def test_a_directory_with_other_files_is_refused_and_keeps_its_mode(tmp_path: Path) -> None:
-    """Also behind a link: a page that is served from there must not vanish."""
+    """Also behind a link. Otherwise other users could no longer read files that are served from there."""
     from precompiled.core.errors import DaemonError
 
     public = tmp_path / "public"

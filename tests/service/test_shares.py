@@ -1,4 +1,4 @@
-"""What a user gets of the queue and of the slots while others have much. The scheduler alone, without processes."""
+"""A user's share of the queue and the slots while others hold more. Only the scheduler, without processes."""
 
 from __future__ import annotations
 

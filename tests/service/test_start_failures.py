@@ -1,4 +1,4 @@
-"""What follows from workers that do not start. The scheduler alone, without processes."""
+"""How the scheduler reacts to workers that do not start. Only the scheduler, without processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_jobs_of_an_interpreter_that_cannot_start_fail_and_it_is_refused_for_a_w
 
 @pytest.mark.reason("host-full")
 def test_starts_on_a_full_host_are_retried_without_blaming_the_interpreter() -> None:
-    """Another user may have taken all processes."""
+    """Another user may have used up all processes."""
     host = Host()
     host.submit("k")
     for _ in range(MAX_HOST_FULL - 1):

@@ -1,4 +1,4 @@
-"""What keeps a daemon from starting, and from being told to stop: a code, a sentence, and what to do."""
+"""Errors at the start and stop of a daemon: each has a code, a message and an action."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def refuses(code: str, daemon: Daemon) -> DaemonError:
-    """``daemon`` does not open, and leaves nothing behind."""
+    """Check that ``daemon.open`` fails with ``code``; returns the error."""
     try:
         with pytest.raises(DaemonError) as caught:
             daemon.open()
@@ -61,13 +61,13 @@ def test_a_cache_directory_that_cannot_be_created_is_an_error(settings: Settings
     (tmp_path / "file").touch()
     daemon = Daemon(dataclasses.replace(settings, cache_dir=tmp_path / "file" / "store"), system=True)
     with pytest.raises(DaemonError) as caught:
-        daemon._prepare_cache_dir()  # before it, open() asks whether this is root
+        daemon._prepare_cache_dir()  # called directly, since open() requires root
     assert caught.value.code == "cache-dir" and "cache_dir" in caught.value.action
 
 
 @pytest.mark.reason("bind")
 def test_a_socket_that_cannot_be_bound_is_an_error(settings: Settings) -> None:
-    server = Server(settings.runtime_dir, system=False, max_graph_bytes=100)  # whose directory nobody has made
+    server = Server(settings.runtime_dir, system=False, max_graph_bytes=100)  # the directory does not exist
     try:
         with pytest.raises(DaemonError) as caught:
             server.open()
@@ -81,7 +81,7 @@ def test_a_socket_that_cannot_be_bound_is_an_error(settings: Settings) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The runtime directory of the commands of this test."""
+    """The runtime directory for this test's commands."""
     for name in list(os.environ):
         if name.startswith("PRECOMPILED"):
             monkeypatch.delenv(name)
@@ -111,7 +111,7 @@ def test_stop_fails_if_the_daemon_keeps_running(place: Path) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        # The timeout also holds for the answer, and a busy host takes its time.
+        # The timeout includes the reply, which may be slow on a busy host.
         error = error_of("daemon", "stop", "--timeout", "2")
         thread.join()
     assert error["code"] == "stop-timed-out" and f"kill -9 {os.getpid()}" in error["action"]
@@ -126,5 +126,5 @@ def test_start_fails_if_the_daemon_reports_nothing_in_time(place: Path, monkeypa
     monkeypatch.setattr("sys.executable", str(script))
     error = error_of("daemon", "start", "--timeout", "0.1")
     assert error["code"] == "start-timed-out" and "precompiled doctor" in error["action"]
-    assert "daemon.log" not in error["action"]  # it has not come so far
-    fifo.write_text("\n")  # it ends
+    assert "daemon.log" not in error["action"]  # the daemon has not written a log yet
+    fifo.write_text("\n")  # lets the script end
