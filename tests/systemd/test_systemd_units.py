@@ -42,8 +42,8 @@ def test_unit_passes_systemd_analyze_verify(kind: str, tmp_path: Path) -> None:
 
 
 def test_unit_stays_within_the_security_score(tmp_path: Path) -> None:
-    """If this fails, the unit has become less strict: give the reason in the unit and in docs/guides/systemd.md, with
-    the new score.
+    """If this fails, the unit has become less strict: give the reason in the unit, and the new score in
+    docs/guides/systemd.md.
 
     The threshold (in tenths) leaves room for checks of later systemd versions.
     """
