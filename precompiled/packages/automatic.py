@@ -80,10 +80,7 @@ class FunctionReport:
 
 
 def switch_on() -> Automatic:
-    """Make Dynamo look up this process's packages before it traces. Idempotent.
-
-    Raises NotPortable if packages do not support this torch.
-    """
+    """Make Dynamo look up packages before it traces. Idempotent. Raises NotPortable for an unsupported torch."""
     packages = PROCESS.packages
     if packages is None:
         PROCESS.packages = packages = Automatic()
@@ -321,10 +318,7 @@ class Automatic:
             yield entry, True
 
     def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
-        """Whether to trace this frame although an entry fits it.
-
-        Only a function's first trace is audited: later traces may know which sizes change.
-        """
+        """Whether to trace although an entry fits: a function's first trace only, as later ones know changing sizes."""
         if self._audits is None:
             self._audits = audit.is_drawn(session.settings.package_audit)
         return self._audits and entry.header.first and frame.first
@@ -495,10 +489,7 @@ def _is_off(session: sessions.Session) -> bool:
 
 
 def _shown(frame: Frame) -> str:
-    """The name of a frame for reports.
-
-    A module of torch's own (nn.Sequential) has the name of its class, because Dynamo's wrapper runs it.
-    """
+    """The frame's name for reports. For a module of torch's own (nn.Sequential), the name of its class."""
     wrapped = type(frame.local.get("fn"))
     if frame.module == fmt.WRAPPER:
         return f"{wrapped.__module__}.{wrapped.__qualname__}"

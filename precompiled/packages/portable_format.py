@@ -36,10 +36,7 @@ MAX_BYTES = 16 << 30
 
 @dataclass(frozen=True)
 class Index:
-    """The index of a package file.
-
-    ``code`` is the digest of the function's code. ``functions`` describes the frames, for display only.
-    """
+    """A package file's index. ``code``: the function's digest. ``functions``: the frames, for display only."""
 
     module: str
     qualname: str

@@ -50,10 +50,7 @@ _PLAIN = (
 
 
 class Text:
-    """One text of a program: its digest, and the digest of what matters in it.
-
-    The second takes longer and is seldom needed.
-    """
+    """A program's text: its digest, and that of what matters in it, which takes longer and is seldom needed."""
 
     def __init__(self, content: bytes | None, digest: str = "") -> None:
         """``content`` is None for a program without a text, which counts by its ``digest``."""
@@ -117,10 +114,7 @@ class _Source:
 
 
 def _without(code: CodeType, unrun: Set[Place]) -> str:
-    """``code_digest`` without the bodies of functions that have not run.
-
-    Their arguments count, because programs read them.
-    """
+    """``code_digest`` without the bodies of functions that have not run. Their arguments, which can be read, count."""
     if not unrun or not any(isinstance(const, CodeType) for const in code.co_consts):
         return code_digest(code)
     consts: list[Any] = []
@@ -158,10 +152,7 @@ def _strip(node: ast.AST, telling: _Telling) -> None:
 
 
 def _decides_nothing(statement: ast.AST) -> bool:
-    """Whether a statement is an ``if`` with empty blocks, whose test has no side effect.
-
-    For example, ``if step % 100 == 0`` around a removed ``print``.
-    """
+    """Whether a statement is an ``if`` with empty blocks (after a removed ``print``), and a test without effects."""
     if not isinstance(statement, ast.If):
         return False
     within = (*statement.body, *statement.orelse)

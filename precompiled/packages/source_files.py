@@ -120,19 +120,13 @@ class SourceFiles:
         return found
 
     def leave_out(self) -> None:
-        """Stop counting installed modules that were imported since the last ``program``.
-
-        A trace or a load has imported them.
-        """
+        """Stop counting installed modules that a trace or a load has imported since the last ``program``."""
         if self._asked:  # otherwise the program itself may have imported them
             self._aside |= {*list(sys.modules)} - self._seen.keys()  # the user's own modules count nevertheless
         self._asked = False
 
     def _look(self, new: dict[str, ModuleType]) -> None:
-        """Classify ``new`` modules: all of them the first time, later only added ones.
-
-        Of thousands of modules, few are the user's.
-        """
+        """Classify ``new`` modules: all of them the first time, later only added ones."""
         for known in (self._files, self._generated):
             for name in [name for name in known if name in new or name not in self._seen]:
                 del known[name]

@@ -18,10 +18,7 @@ DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, f
 
 
 class _Exactly:
-    """A code object as a dictionary key, by identity.
-
-    If Dynamo has put a dictionary among its constants, the code object itself is not hashable.
-    """
+    """A code object as a dictionary key, by identity. One with a dictionary among its constants is not hashable."""
 
     __slots__ = ("code",)
 

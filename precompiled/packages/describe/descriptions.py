@@ -79,10 +79,7 @@ told: Callable[[Any], Any] = _nothing
 
 
 class Descriptions:
-    """Makes and caches descriptions, during one recording or one comparison.
-
-    Make a new object for the next frame: the program may replace a method between two frames.
-    """
+    """Makes and caches descriptions of one frame. The program may replace a method before the next frame."""
 
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to the digest that counts instead of its own.
@@ -119,10 +116,7 @@ class Descriptions:
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def memory(self, address: int) -> int:
-        """Number a storage by its address, as ``number`` does for an object.
-
-        Tensors that share memory get the same number.
-        """
+        """Number a storage by its address, as ``number`` does for an object: tensors in one storage get one number."""
         return self._numbers.setdefault(~address, len(self._numbers))  # ids are not negative, so ~address is not an id
 
     # ------------------------------------------------------------------ values
@@ -226,10 +220,7 @@ class Descriptions:
 
 
     def _named(self, value: Any) -> list[Any] | None:
-        """Describe an object of C or torch that an import leads to: builtins, operators, dtypes, devices.
-
-        None for others.
-        """
+        """Describe an object of C or torch that an import leads to (a builtin, operator, dtype); None for others."""
         kind = type(value)
         if kind.__module__.split(".")[0] == "torch":
             if kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size"):
@@ -407,10 +398,7 @@ class Descriptions:
         return state.hexdigest()
 
     def _without_ids(self, text: str) -> str:
-        """Describe what a library stores in a class (``__pydantic_core_schema__``), without the ids of classes.
-
-        These ids differ between processes.
-        """
+        """Describe a library's data in a class (``__pydantic_core_schema__``), without ids of this process."""
 
         def replaced(found: re.Match[str]) -> str:
             return "id" if any(found[0] == str(id(kind)) for kind in self._classes) else found[0]
@@ -423,10 +411,7 @@ class Descriptions:
         return self.a_class(kind)
 
     def _member(self, value: Any, plain: bool, owner: type) -> str:
-        """Describe a member of a class.
-
-        ``plain``: the class is not torch's, so its values count too, not only its code.
-        """
+        """Describe a member of a class. ``plain``: of a class that is not torch's, whose values count too."""
         if is_a(value, types.FunctionType):
             # for a function in a file of torch, only the values of its closure and attributes count
             return str(self.function(value, owner=owner))

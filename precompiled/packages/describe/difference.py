@@ -57,10 +57,7 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
-    """How the calls of two entries differ: "here" is the first entry, "there" the other.
-
-    Empty if nothing differs that both entries have.
-    """
+    """How the calls of two entries differ, as far as both have a fact: "here" is the first entry, "there" the other."""
     (header, here), (other_header, there) = one, other
     found = [
         requirement(name, header.requires.get(name), other_header.requires.get(name), "there")

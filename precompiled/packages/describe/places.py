@@ -106,9 +106,6 @@ def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType
 
 
 def locals_digest(kinds: dict[str, type]) -> str:
-    """Digest of the names and types of a frame's locals.
-
-    For frames that are not compiled, whose values do not matter.
-    """
+    """Digest of the names and types of the locals, for frames that are not compiled: values do not matter."""
     shown = sorted((name, kind.__module__, kind.__qualname__) for name, kind in kinds.items())
     return hashlib.sha256(repr(shown).encode()).hexdigest()

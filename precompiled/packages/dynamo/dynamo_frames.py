@@ -115,10 +115,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _looked(converter: Any, frame: Any, hooks: Any, state: Any) -> tuple[Frame, NotPortable | None, bool] | None:
-    """Return the frame, why its trace cannot be kept, and whether there is anything to trace.
-
-    None: packages do not apply.
-    """
+    """Return the frame, why its trace cannot be kept, and whether it has work to trace. None: packages do not apply."""
     known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
     if known is None:
         return None

@@ -40,10 +40,7 @@ _TORCH_VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memo
 
 
 def encode(value: Any, names: Mapping[str, str]) -> bytes:
-    """Encode a value. ``names`` maps names of this process to placeholders.
-
-    Raises NotPortable for any object of the user's.
-    """
+    """Encode a value. ``names``: name of this process -> placeholder. Raises NotPortable for the user's objects."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, names).dump(value)
@@ -53,10 +50,7 @@ def encode(value: Any, names: Mapping[str, str]) -> bytes:
 
 
 def decode(data: bytes, name: Callable[[str], str]) -> Any:
-    """Decode bytes of ``encode``. ``name`` maps a placeholder to a name of this process.
-
-    The bytes can run code: the caller must have verified them.
-    """
+    """Decode verified bytes of ``encode``, which can run code. ``name``: placeholder -> name of this process."""
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.name = name
     # The context discards guards that some sources (ClosureSource, for example) install when they are made.

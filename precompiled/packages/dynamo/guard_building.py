@@ -41,10 +41,7 @@ class Rebuilder:
         self.reader = SourceReader(local, scope)
 
     def verify(self, described: Descriptions, *, check_source: bool = True) -> None:
-        """Raise Mismatch unless every fact of the guards holds in this process.
-
-        With ``check_source=False``, digests of code may differ.
-        """
+        """Raise Mismatch unless every fact holds here. With ``check_source=False``, digests of code may differ."""
         dynamo_state.check_global_state(self._kept.global_state)
         if differs := guard_facts.sizes_differ(self._kept, self._local):
             raise Mismatch(differs)

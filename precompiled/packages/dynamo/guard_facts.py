@@ -92,10 +92,7 @@ class Guards:
 
 
 def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
-    """Describe the guards that Dynamo has made, with the values at their sources now.
-
-    Has no side effects. Raises NotPortable.
-    """
+    """Describe Dynamo's guards, with the values at their sources now. No side effects. Raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise dynamo_state.in_a_mode()
     return Guards(
@@ -388,10 +385,7 @@ class SourceReader:
 
 
 def value_at(source: Any, reader: Any) -> Any:
-    """The value at a source.
-
-    ``reader`` is a GuardBuilder or a Reader. Raises NotPortable if the value cannot be read.
-    """
+    """The value at a source. ``reader``: a GuardBuilder or a Reader. Raises NotPortable if it cannot be read."""
     try:
         return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # the kind has no effect here
     except Exception as error:

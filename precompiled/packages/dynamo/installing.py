@@ -270,10 +270,7 @@ def or_discarded(
 
 
 def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack) -> None:
-    """Undo ``usable``: remove the names that it put into the frame's globals, and undo its changes of objects.
-
-    Dynamo's aliases of modules stay.
-    """
+    """Undo ``usable``: its names in the globals, and its changes of objects. Dynamo's aliases of modules stay."""
     for placeholder, kind, _what in body.installed:
         if kind in _FIRST:
             frame.scope.pop(name(placeholder), None)

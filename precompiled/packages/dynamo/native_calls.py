@@ -68,10 +68,7 @@ FROM_THE_BEGINNING = sys.version_info >= (3, 12)
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A call of a function of the program that Dynamo did not trace.
-
-    ``arguments`` includes the values of its closure.
-    """
+    """An untraced call of a function of the program. ``arguments`` includes the values of its closure."""
 
     code: types.CodeType
     scope: dict[str, Any]
@@ -121,10 +118,7 @@ def paused() -> Iterator[None]:
 
 
 def meets(value: Any) -> None:
-    """Note that a trace has met a value.
-
-    Starts to watch the trace if Dynamo may call functions of the value's class.
-    """
+    """Note a value that a trace has met. Watch the trace if Dynamo may call functions of the value's class."""
     noticed = _watch.noticed
     if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
         _begin(noticed)

@@ -44,10 +44,7 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
-    """Describe the globals that the noticed calls read. Raises NotPortable.
-
-    ``described`` must have all other facts already.
-    """
+    """Describe the globals that noticed calls read. ``described`` has all other facts. Raises NotPortable."""
     if noticed.problem is not None:
         raise noticed.problem
     found: dict[tuple[str, str], Any] = {}

@@ -75,10 +75,7 @@ def _argument(value: Any, groups: list[int]) -> tuple[str, Any]:
 
 
 def _not_torchs(optimizer: Any) -> str | None:
-    """Why ``_init_group`` must not be called for an entry, or None if it is torch's own.
-
-    Another function may read anything.
-    """
+    """Why an entry must not call ``_init_group``: it is not torch's own, so it may read anything. Else None."""
     owner = next((kind for kind in type(optimizer).__mro__ if "_init_group" in vars(kind)), None)
     function = inspect.unwrap(vars(owner)["_init_group"]) if owner is not None else None
     code = getattr(function, "__code__", None)
@@ -104,10 +101,7 @@ def kept(guards: Iterable[Any], noted: TraceLog) -> tuple[Prepared, ...]:
 
 
 def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: Any) -> tuple[Any, ...]:
-    """The sources of the tensors that a graph holds: each has a guard on its identity.
-
-    Raises NotPortable if a tensor has no such guard.
-    """
+    """The sources of the tensors that a graph holds. Raises NotPortable if one has no guard on its identity."""
     known: dict[int, Any] = {}
     for guard in guards:
         if guard.create_fn_name() == "ID_MATCH":
@@ -122,10 +116,7 @@ def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: A
 
 
 def make_capturable(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo: contextlib.ExitStack) -> None:
-    """Set ``capturable``, as Dynamo does when it reads the groups of an optimizer.
-
-    ``undo`` gets callbacks that undo it.
-    """
+    """Set ``capturable``, as Dynamo does when it reads an optimizer's groups. ``undo`` gets what undoes it."""
     if not _FOR_A_CALL:
         for source, _calls in optimizers:
             _capturable(value_of(source), undo)

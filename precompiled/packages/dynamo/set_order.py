@@ -165,10 +165,7 @@ def _is_expected(found: list[Any], order: list[Any], name: str, coming: list[Any
 
 
 def _alike(left: Any, right: Any) -> bool:
-    """Whether two variables, or values of lazy ones, are equal.
-
-    Does not turn a variable into a constant: that reads sets itself.
-    """
+    """Whether two variables, or values of lazy ones, are equal. Makes no constants, because that reads sets."""
     left, right = _text_or_number(left), _text_or_number(right)
     return left is right or (type(left) is type(right) and isinstance(left, (str, int)) and left == right)
 

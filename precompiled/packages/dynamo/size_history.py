@@ -108,10 +108,7 @@ def wrap(
 
 
 def kept(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:
-    """Convert the values for an entry.
-
-    Values met in code that no name leads to are left out: nothing else needs them.
-    """
+    """Convert the values for an entry, except those of code that no name leads to, which nothing else needs."""
     return tuple(_kept(met, root, places))
 
 

@@ -94,10 +94,7 @@ def _looking() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def tracing(problem: NotPortable | None) -> Iterator[Traced]:
-    """Record while Dynamo traces a frame.
-
-    ``problem`` is the reason if it is already known that the trace cannot be kept.
-    """
+    """Record while Dynamo traces a frame. ``problem``: why the trace cannot be kept, if it is already known."""
     with native_calls.watching() as noticed:
         _now.traced = Traced(problem=problem, trace_log=TraceLog(native=noticed))
         try:

@@ -56,10 +56,7 @@ _THINGS = (
 
 @dataclass
 class Seen:
-    """Facts without a guard.
-
-    Each tuple begins with the source, or with the module (None: the frame's own) and the name.
-    """
+    """Facts without a guard. Each tuple begins with a source, or a module (None: the frame's own) and a name."""
 
     attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # name, whether it exists
     keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether it exists
@@ -179,28 +176,19 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
 
 
 def _is_a_builtin(source: Any) -> bool:
-    """Whether a source is like ``G['__builtins_dict___3']['IndexError']``.
-
-    Its name differs at each attempt, and its value is guarded or belongs to C.
-    """
+    """Whether a source is like ``G['__builtins_dict___3']['IndexError']``. Its name differs at each attempt."""
     base = getattr(source, "base", None)
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
 
 
 def _is_a_key_of_pythons(source: Any) -> bool:
-    """Whether a source is a key of a dictionary of Python's, such as copyreg.dispatch_table.
-
-    Imports add keys to it, and lookups in it are noted separately.
-    """
+    """Whether a source is a key of Python's copyreg.dispatch_table or the like. Lookups are noted separately."""
     found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
     return found is not None and found[1] in sys.stdlib_module_names
 
 
 def _is_in_a_set(source: Any) -> bool:
-    """Whether a source is an item of a set, by its position.
-
-    Positions differ between processes; membership is noted.
-    """
+    """Whether a source is an item of a set by position, which differs between processes. Membership is noted."""
     return isinstance(source, NonSerializableSetGetItemSource)
 
 
@@ -239,10 +227,7 @@ def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
 
 
 def _whole(value: Any, how: str, described: Descriptions) -> Any:
-    """Describe the text, the names or the keys of a value.
-
-    A text is stored as a digest, because it may hold private data.
-    """
+    """Describe the text, the names or the keys of a value. A text, which may be private, becomes a digest."""
     if how in ("keys", "order"):
         keys = keys_of(value, described)
         return sorted(keys, key=repr) if how == "keys" and is_a(value, (set, frozenset)) else keys

@@ -67,10 +67,7 @@ def unlazy(variable: Any) -> Any:
 
 
 def constant(key: Any) -> Any:
-    """The value of a constant.
-
-    Any other variable is returned unchanged. Does not realize the arguments of a partial.
-    """
+    """The value of a constant; any other variable unchanged. Does not realize the arguments of a partial."""
     key = unlazy(key)
     if not isinstance(key, VariableTracker) or isinstance(key, dynamo_functions.FunctoolsPartialVariable):
         return key
@@ -78,10 +75,7 @@ def constant(key: Any) -> Any:
 
 
 def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """Refuse an isinstance() that depends on more than classes.
-
-    A protocol inspects the object; a hook reads globals.
-    """
+    """Refuse an isinstance() that depends on more than classes: on an object's attributes, or on globals."""
 
     def call_isinstance(self: Any, tx: Any, arg: Any, kinds: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(self, tx, arg, kinds, *args, **kwargs)
@@ -145,10 +139,7 @@ def _runs_code(value: Any) -> bool:
 
 
 def _folded(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    """Refuse ``PATTERN.sub(function, text)``.
-
-    Dynamo calls it with the user's function and uses the result as a constant.
-    """
+    """Refuse ``PATTERN.sub(function, text)``: Dynamo calls it, and its result is a constant of the trace."""
 
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(self, tx, *args, **kwargs)  # raises if the graph breaks or the frame is skipped

@@ -85,10 +85,7 @@ _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__has
 
 
 def attribute_names(value: Any) -> list[str]:
-    """The names of an object's attributes.
-
-    Names that it lacks may be found elsewhere, for example by ``__getattr__``.
-    """
+    """The names of an object's attributes. Another name may be found elsewhere, for example by ``__getattr__``."""
     if is_a(value, (type, types.ModuleType)):
         return []
     names = {str(name) for name in namespace_of(value)} - _SET_BY_TORCH
@@ -143,10 +140,7 @@ def within(value: Any, described: Descriptions) -> Any:
 
 
 def kind_of(value: Any) -> type:
-    """A value's type.
-
-    For a fake tensor, the type of the real one: watch mode traces with fake tensors for later runs.
-    """
+    """A value's type; for a fake tensor the real type, because watch mode traces with fake tensors for later runs."""
     if is_a(value, FakeTensor):
         return torch.nn.Parameter if isinstance(value, torch.nn.Parameter) else value.pytype or torch.Tensor
     return type(value)
@@ -168,10 +162,7 @@ def _ordered(marks: Any) -> Any:
 
 
 def _is_aligned(value: torch.Tensor) -> bool:
-    """Whether a tensor is aligned.
-
-    Inductor assumes that parameters stay aligned (compile_fx.py, copy_misaligned_inputs).
-    """
+    """Whether a tensor is aligned. Inductor assumes that parameters stay so (copy_misaligned_inputs)."""
     if value.layout is not torch.strided:
         return True
     offset = value.storage_offset()

@@ -89,10 +89,7 @@ class Given:
 
 
 def copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A copy of the graph that shares tensors and other modules.
-
-    A compile may change its graph, and the program may run the original eagerly.
-    """
+    """A copy that shares tensors: a compile may change its graph, and the program may run the original eagerly."""
     held = {
         node.target: copied(value) if isinstance(value, torch.fx.GraphModule) else value
         for node in module.graph.nodes

@@ -39,10 +39,7 @@ MAX_BYTES = 32 << 20
 
 
 class Effects:
-    """The changes that runs of one graph may make.
-
-    ``chain`` maps a node to the nodes whose memory it may share, starting with itself.
-    """
+    """The changes that runs of a graph may make. ``chain``: a node -> itself, and nodes that may share its memory."""
 
     def __init__(self, module: torch.fx.GraphModule, chain: Callable[[torch.fx.Node], list[torch.fx.Node]]) -> None:
         self.nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]

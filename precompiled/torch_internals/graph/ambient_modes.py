@@ -134,10 +134,7 @@ def _legacy_matmul_precision() -> str | None:
 
 
 def _opt_einsum() -> list[Any]:
-    """Whether torch.einsum gets its contraction order from opt_einsum when it is traced, and by which strategy.
-
-    Source: torch/functional.py.
-    """
+    """Whether torch.einsum uses opt_einsum when it is traced, and its strategy (torch/functional.py)."""
     einsum = torch.backends.opt_einsum
     return [True, einsum.strategy] if einsum.is_available() and einsum.enabled else [False, None]
 

@@ -96,10 +96,7 @@ class _Source(Source):
         self._kernels: set[str] = set()
 
     def text(self) -> str:
-        """The source text: imports first, then values, then kernels.
-
-        Kernels come last because their annotations are evaluated when they are defined.
-        """
+        """The source text: imports, then values, then kernels, because a definition evaluates its annotations."""
 
         def order(name: str) -> tuple[bool, bool, str]:
             return name in self._kernels, "import " not in self._texts[name].partition("\n")[0], name

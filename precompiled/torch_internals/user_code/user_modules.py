@@ -231,10 +231,7 @@ def _referred(module: ModuleType | None) -> set[str]:
 
 
 def import_modules(names: str, digest: str) -> None:
-    """Import the modules that ``defining_modules`` named, in a worker or another program.
-
-    Raises ValueError if their sources or values differ.
-    """
+    """Import the modules that a client named. Raises ValueError if their sources or values differ."""
     modules = names.split(",")
     for name in modules:
         if name.startswith("/"):

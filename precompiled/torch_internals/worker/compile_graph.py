@@ -229,10 +229,7 @@ def _version(value: Any) -> int:
 def _dress_as_dynamos(
     module: torch.fx.GraphModule, inputs: list[torch.Tensor], described_inputs: list[dict[str, Any]]
 ) -> None:
-    """Set the attributes by which AOTAutograd recognizes a graph of Dynamo.
-
-    Source: frontend_utils._try_get_metadata_from_dynamo.
-    """
+    """Set the attributes that AOTAutograd reads from Dynamo's graphs (_try_get_metadata_from_dynamo)."""
     module.meta["dynamo_compile_id"] = "precompiled"
     module._param_name_to_source = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
