@@ -66,7 +66,7 @@ class Connection:
     out: Outgoing
     accepted: float
     active: float  # time of the last read
-    fd: int = -1  # of ``sock``; -1 after the drop
+    fd: int = -1  # -1 after the drop
     unread_since: float = 0.0  # since when the kernel accepts nothing of ``out``
     held: int = 0  # the reader's bytes, as counted in Connections
     events: int = 0  # the epoll events in effect
@@ -210,7 +210,7 @@ class Connections:
         mine, total = self._held[uid], self._held.total()
         if (mine < PART_BYTES and total < self._max_parts_bytes) or mine == 0:
             return True
-        # The largest message may be completed. Otherwise all would wait for each other.
+        # The user's largest message may be completed. Otherwise all its messages would wait for each other.
         fair = total < self._max_parts_bytes or mine <= self._max_parts_bytes // len(self._held)
         if fair and connection is self._largest(uid):
             return True

@@ -104,7 +104,7 @@ class Daemon:
         self._last_work = self._started
         self._next_check = 0.0
 
-    # ------------------------------------------------ life
+    # ------------------------------------------------ start and stop
 
     def open(self) -> None:
         """Take the lock, bind the socket, install signal handlers, and notify systemd."""
@@ -270,7 +270,7 @@ class Daemon:
                     self._watcher.job_ended(ids, state, why)
 
     def _look_after_ourselves(self) -> None:
-        """Feed the watchdog if, and only if, clients can reach us and the loop runs."""
+        """Check that clients can connect, feed the watchdog only then, and stop an idle daemon."""
         now = time.monotonic()
         for uid, count in self._lines.dropped().items():
             log.warning("uid %d: %d lines were left out, it leads to too many", uid, count)

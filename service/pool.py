@@ -68,7 +68,7 @@ class Pool:
     ) -> None:  # fmt: skip
         self._system = system
         self._job_memory_bytes = job_memory_bytes
-        self._memory_bytes = memory_bytes  # of all busy workers; 0: no bound
+        self._memory_bytes = memory_bytes  # limit for all busy workers; 0: none
         self._devices = devices
         self._cache_dir = cache_dir
         self._lines = lines or UserLines()
@@ -249,7 +249,7 @@ class Pool:
                 self._reap(process)
             self._reap_orphans()
             if self._orphans or self._processes:
-                time.sleep(0.01)  # they are killed; the kernel is tearing them down
+                time.sleep(0.01)  # all are killed, but the kernel needs time to end them
 
     # ------------------------------------------------ shares
 

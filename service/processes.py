@@ -32,13 +32,13 @@ def tree(root: psutil.Process | None) -> list[psutil.Process]:
     return []
 
 
-# Without this file, psutil finds children by reading every process of the host.
+# Without this file, the children come from psutil, which reads every process of the host.
 _KERNEL_LISTS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    with suppress(OSError, ValueError):  # ended meanwhile
+    with suppress(OSError, ValueError):  # it has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 found += map(int, file.read().split())

@@ -56,7 +56,7 @@ class Lock:
     """The lock of a runtime directory. Its one daemon holds it until the daemon exits.
 
     A daemon unlinks the socket's path before it binds, so without the lock a second daemon would silently take over
-    the path. The lock file is never removed: two daemons could then each lock a file of that name.
+    the path. The lock file is never removed: otherwise two daemons could each lock a different file of that name.
     """
 
     def __init__(self, path: Path) -> None:

@@ -17,7 +17,7 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Job
 from precompiled.service.workers import Worker
 
-MAX_DOUBLINGS = 2  # each displacement doubles the time that a job may run before the next one
+MAX_DOUBLINGS = 2  # so many displacements of a job double the time before it may be displaced again
 
 
 def room_for(queue: JobQueue, uid: int, size: int, limits: Limits) -> list[Job] | None:

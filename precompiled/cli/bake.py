@@ -193,4 +193,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # children that outlive it
+        os.killpg(process.pid, signal.SIGKILL)  # children that have survived it

@@ -1,4 +1,4 @@
-"""doctor's checks of the daemon: can it be reached or started, and has it this package's version?"""
+"""doctor's checks of the daemon: can clients reach or start it, and does it have this package's version?"""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def existing_parent(path: Path) -> Path:
 def why_not_made(path: Path) -> str:
     """Why the directory `path` cannot be created, or "".
 
-    Creates a directory of another name beside it, since modes do not show a read-only file system or /proc, and do not
-    apply to root.
+    Tries it with another name in the nearest existing parent: modes do not show a read-only file system or /proc, and
+    do not apply to root.
     """
     parent = existing_parent(path)
     try:

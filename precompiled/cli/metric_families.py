@@ -30,7 +30,7 @@ class Row:
     counts: bool = True
 
 
-# Fields of wire.StatsReply: all of them.
+# All fields of wire.StatsReply.
 STATS = (
     Row("hits", "graphs whose artifact was in the store", "hits"),
     Row("misses", "graphs that no artifact served when they were traced", "misses"),

@@ -49,7 +49,7 @@ class Miss:
         return self.counted(1).partition(" ")[2]
 
     def counted(self, number: int) -> str:
-        """``1 new size``, ``2 edits at train.py:31``, ``1 by variable CPATH and another torch``."""
+        """The causes with a count: ``1 new size``, ``2 edits at train.py:31``, ``1 by variable CPATH``."""
         if not self.causes:
             return f"{counted(number, 'graph')} {self.became or 'no longer in the store'}"
         first, *others = dict.fromkeys(cause.short for cause in self.causes)
@@ -82,7 +82,7 @@ class Summary:
     edited: list[str] = field(default_factory=list)  # files that differ from the previous run
 
     def sentence(self) -> str:
-        """``of 14 graphs: 12 hits (10 not traced), 1 new size, 1 edit at train.py:31``."""
+        """One sentence: ``of 14 graphs: 12 hits (10 not traced), 1 new size, 1 edit at train.py:31``."""
         if not self.graphs:
             return "no graph: torch.compile made none, or no compiled function was called"
         of_hits = f" ({self.untraced} not traced)" if self.untraced else ""

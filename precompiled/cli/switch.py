@@ -107,8 +107,8 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
         )
     changed = pth.write(directory)
     path = directory / pth.NAME
-    # Test with a new interpreter: it may not be able to import precompiled where the file is executed (a user's
-    # site-packages comes first). PYTHONPATH is removed, since other shells may not have it.
+    # Check the hook in a new interpreter: with --user, for example, the file runs before the .pth files of the
+    # interpreter's own site-packages, through which precompiled may be installed. Other shells lack this PYTHONPATH.
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PRECOMPILED")}
     found = probe.ask(variables)
     if found.state != "waiting":

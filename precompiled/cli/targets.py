@@ -98,7 +98,7 @@ def variables(target: WantedDevices, cmd: Sequence[str], caches: Path) -> dict[s
         # Hide the host's own GPUs, which NVML would count.
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers)),
         TARGET_VARIABLE: target.kind.code,
-        "PRECOMPILED_PROGRESS": "0",  # it never runs compiled
+        "PRECOMPILED_PROGRESS": "0",  # the command never runs compiled code, so there is no progress to show
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "triton"),
     }

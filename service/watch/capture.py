@@ -100,7 +100,7 @@ class Capture:
         self.pidfd = os.pidfd_open(self._popen.pid)
         self._ps = processes.find(self._popen.pid)
 
-    # ------------------------------------------------ what it says
+    # ------------------------------------------------ reports
 
     def told(self, message: Mapping[str, Any]) -> None:
         """Handle a datagram of this capture."""
@@ -141,7 +141,7 @@ class Capture:
         del self._tail[:-TAIL_BYTES]
         self.output_ended = not data
 
-    # ------------------------------------------------ how it goes
+    # ------------------------------------------------ progress
 
     def look(self) -> None:
         """Note whether it has exited. Call this before reading its reports, so that ``check`` sees all of them."""
@@ -196,7 +196,7 @@ class Capture:
         while not self.output_ended and processes.readable(self.output):
             self.read_output()
 
-    # ------------------------------------------------ its end
+    # ------------------------------------------------ end
 
     def close(self) -> None:
         """Kill the remaining processes, and wait until they have ended."""
