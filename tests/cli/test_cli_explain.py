@@ -186,7 +186,7 @@ def test_files_that_others_could_have_written_are_not_read(store: Store) -> None
 
 
 def test_wrong_arguments_of_explain_are_refused(store: Store) -> None:
-    assert answer("explain", status=1)["error"]["code"] == "no-such-run", "alone it explains the last run"
+    assert answer("explain", status=1)["error"]["code"] == "no-such-run", "without arguments, it explains the last run"
     publish(store, "target", PROGRAM, 10)
     assert answer("explain", key_of("target"), "--last", status=2)["error"]["code"] == "usage"
     assert answer("explain", "0000", status=1)["error"]["code"] == "no-such-key"

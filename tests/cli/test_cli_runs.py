@@ -189,7 +189,7 @@ def test_the_last_run_includes_the_programs_workers(served: Host) -> None:
     assert (found["program"], found["ranks"], len(found["processes"])) == ("suite.py", 1, 4)
     assert found["summary"].startswith("of 4 graphs: ")
     (run,) = runs.runs(served.store.root)
-    assert [len(process.functions) for process in run.processes] == [1] * 4, "a fork has traced one, its parent another"
+    assert [len(process.functions) for process in run.processes] == [1] * 4, "each process has traced one function"
     assert runs.last_command(served.store.root).argv[-1] == str(file)
 
 

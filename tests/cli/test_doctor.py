@@ -170,7 +170,7 @@ def test_runtime_directory(tmp_path: Path) -> None:
     # By the modes, root may write to all directories of /proc. In fact, it cannot.
     for path in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "run", Path("/proc/nope/run")):
         assert check(path).state == "fail" and check(path).action
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "link", "run"], "trying leaves nothing"
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "link", "run"], "the check leaves no directory"
     if os.geteuid() == 0:
         os.chown(directory, 54321, -1)
         directory.chmod(0o700)

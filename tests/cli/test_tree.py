@@ -40,7 +40,7 @@ def test_an_old_name_runs_the_command_of_its_new_name(old: str) -> None:
     new, new_options = found(tree.RENAMED[old])
     assert options == new_options
     assert command is new or (isinstance(command, Group) and isinstance(new, Group) and command.path == new.path)
-    assert old.split(maxsplit=1)[0] not in tree.children(""), "it is hidden"
+    assert old.split(maxsplit=1)[0] not in tree.children(""), "the old name is not listed"
     shown = invoke(*old.split(), "--help")
     assert shown.exit_code == 0 and shown.output == invoke(*tree.RENAMED[old].split(), "--help").output
 
@@ -68,7 +68,7 @@ def test_help_of_a_group_fits_a_terminal_and_cuts_nothing_off(group: str, monkey
     )
     for name in tree.children(group):
         (row,) = (line for line in lines if line.startswith(f"  {name} "))
-        assert row.endswith("."), "a whole sentence"
+        assert row.endswith("."), "each summary is a whole sentence"
 
 
 def test_sections_are_in_order() -> None:

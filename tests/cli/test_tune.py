@@ -32,7 +32,7 @@ def make_untimed(host: Host) -> str:
 def test_an_untuned_artifact_is_recompiled_and_preferred(served: Host) -> None:
     served.run(SPEC)
     key = make_untimed(served)
-    assert served.run(SPEC)["reports"][0]["source"] == "hit", "until then it is used as it is"
+    assert served.run(SPEC)["reports"][0]["source"] == "hit", "the untuned artifact is used until then"
     assert served.answer({}, "tools", "tune", key[:12]) == {"tuned": [key], "left": {}}
     assert [artifact.manifest.tier for artifact in served.store.lookup(key)] == [fmt.DEFAULT]
     assert served.answer({}, "tools", "tune") == {"tuned": [], "left": {}}

@@ -100,7 +100,7 @@ def test_a_users_many_messages_do_not_delay_another_user(host: Host) -> None:
         sock.sendall(zmtp.encode([b"noise"]) * 5000)
     quiet.sendall(zmtp.encode([b"one"]))
     first = host.turn()
-    assert (2, [b"one"]) in first and len(first) < 20_000, "the noise is not handled in one turn"
+    assert (2, [b"one"]) in first and len(first) < 20_000, "one turn does not handle all noisy messages"
     received = [*first]
 
     def has_all() -> bool:
@@ -144,7 +144,7 @@ def test_a_user_over_the_limit_of_new_connections_is_denied_the_socket_for_a_whi
     for connection in list(host.daemon._by_fd.values()):
         host.daemon._drop(connection)
     wake = host.daemon.next_wake(host.daemon._sweep_at)
-    assert wake == 0.0, "the daemon wakes to lift it, although nobody is connected"
+    assert wake == 0.0, "the daemon wakes to end the denial even without connections"
     host.daemon._sweep(next(iter(host.daemon._denied.values())))
     assert host.denied == [[1], []]
 

@@ -40,7 +40,7 @@ def test_only_jobs_without_a_slot_are_offered_to_the_farm() -> None:
 def test_a_job_for_which_a_worker_starts_is_not_offered() -> None:
     host = Host()
     start = host.only(StartWorker, host.submit("a", farm=True))
-    assert start.device == "cpu", "no courier, for a graph that is alone"
+    assert start.device == "cpu", "a worker and no courier, since a slot is free"
     courier(host, host.submit("b", farm=True))
     assert host.only(RunJob, host.tell(WorkerReady(start.worker))).job.key == "a"
 
@@ -55,7 +55,7 @@ def test_a_job_that_the_farm_rejects_gets_the_next_slot() -> None:
     host.now += 19.0
     assert not [item for item in host.tell(Tick()) if isinstance(item, RunJob)]
     host.now += 2.0
-    assert host.only(RunJob, host.tell(Tick())).worker == number, "it is offered again"
+    assert host.only(RunJob, host.tell(Tick())).worker == number, "the job is offered again"
     host.done(host.all(RunJob)[-1], "kept", again_s=20.0)
     again = host.only(RunJob, host.done(first))
     assert (again.worker, again.job.key, again.job.attempt, again.job.offer) == (worker, "b", 1, None)
@@ -99,7 +99,7 @@ def test_the_number_of_a_users_couriers_is_limited() -> None:
     starts = host.all(StartWorker)
     assert [start.device for start in starts] == [COURIER] * MAX_COURIERS
     host.submit("c", uid=2, farm=True)
-    assert len(host.all(StartWorker)) == MAX_COURIERS + 1, "another user's"
+    assert len(host.all(StartWorker)) == MAX_COURIERS + 1, "another user gets a courier"
     # When a courier has exited, the next environment gets one.
     host.tell(WorkerReady(starts[0].worker))
     host.done(host.all(RunJob)[-1], "exists")
@@ -123,7 +123,7 @@ def test_a_courier_that_hangs_or_dies_does_not_quarantine_its_job() -> None:
         number = courier(host, host.tell(Tick()))
         host.tell(WorkerReady(number))
         host.tell(WorkerGone(number, "died"))
-    assert host.only(RunJob, host.done(first)).job.key == "b", "its key is not in quarantine"
+    assert host.only(RunJob, host.done(first)).job.key == "b", "the key is not quarantined"
 
 
 def test_a_courier_that_does_not_start_is_not_retried_for_a_while() -> None:
@@ -144,4 +144,4 @@ def test_a_courier_that_fails_on_a_full_host_delays_no_worker() -> None:
     assert not host.tell(WorkerGone(number, "host-full")), "no other courier is started at once"
     waiting = host.all(StartWorker)[0].worker
     host.tell(WorkerGone(waiting, "died"))
-    assert host.all(StartWorker)[-1].device == "cpu", "a worker is"
+    assert host.all(StartWorker)[-1].device == "cpu", "a worker is started"

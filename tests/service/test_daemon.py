@@ -76,7 +76,7 @@ def test_a_worker_has_its_clients_variables_and_one_device(daemon: DaemonUnderTe
     assert variables["TORCH_X"] == "1"
     assert variables["PRECOMPILED"] == "0", "the hook is off in workers"
     assert variables["CUDA_VISIBLE_DEVICES"] == "", "a CPU worker sees no GPU"
-    assert "MARK" not in variables, "nothing of the daemon's own environment"
+    assert "MARK" not in variables, "no variable of the daemon"
     assert entry["cwd"] == "/"
 
 
@@ -287,7 +287,7 @@ def test_a_daemon_exits_when_its_socket_is_removed(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         (daemon.runtime_dir / "socket").unlink()
         assert daemon.process is not None
-        assert daemon.process.wait(TIMEOUT_S) == 1, "systemd starts it again"
+        assert daemon.process.wait(TIMEOUT_S) == 1, "with this status, systemd restarts the daemon"
 
 
 def test_an_idle_daemon_exits_after_daemon_idle_s(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_systemd_gets_ready_watchdog_and_stopping(tmp_path: Path) -> None:
                 assert sock.recv(4096) == b"WATCHDOG=1"
                 assert sock.recv(4096) == b"WATCHDOG=1"
                 _break_for_a_while(tmp_path / "link")
-                assert sock.recv(4096) == b"WATCHDOG=1", "an error of the file system ends no daemon"
+                assert sock.recv(4096) == b"WATCHDOG=1", "a file system error does not end the daemon"
                 process.terminate()
                 while b"STOPPING=1" not in sock.recv(4096):
                     pass

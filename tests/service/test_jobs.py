@@ -31,7 +31,7 @@ def test_only_transitions_in_the_table_are_allowed(state: str, trigger: str) -> 
     else:
         with pytest.raises(SchedulerError) as caught:
             job.move(trigger, 2.0)
-        assert caught.value.story == [(1.0, "submit"), (2.0, trigger)], "the error tells the story"
+        assert caught.value.story == [(1.0, "submit"), (2.0, trigger)], "the error has the story"
 
 
 @pytest.mark.reason("scheduler")

@@ -41,7 +41,7 @@ def test_lines_over_a_users_limit_are_dropped_and_other_users_keep_theirs() -> N
     assert lines.dropped() == {1: 1000 - BURST} and lines.dropped() == {}
     now += 1.0
     assert sum(lines.allows(1) for _ in range(1000)) == PER_S
-    assert lines.dropped() == {}, "not so soon again"
+    assert lines.dropped() == {}, "the next report comes only after REPORT_S"
     now += 100.0
     assert lines.dropped() == {1: 1000 - PER_S}
     assert sum(lines.allows(1) for _ in range(1000)) == BURST

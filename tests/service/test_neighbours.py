@@ -70,8 +70,8 @@ def test_an_interpreter_whose_exec_blocks_delays_only_its_own_job(daemon: Daemon
             client.submit(message, graph())
             client.receive()
             workers = daemon.status().workers
-            assert "starting" in [worker.state for worker in workers], "and the daemon has answered"
-        assert client.ended(message.id).state == "published", "once the lease is given back"
+            assert "starting" in [worker.state for worker in workers], "the daemon answers meanwhile"
+        assert client.ended(message.id).state == "published", "the job runs once the lease is released"
 
 
 @pytest.mark.reason("cannot-start")
@@ -138,7 +138,7 @@ def test_a_worker_that_sends_unexpected_messages_is_ended(daemon: DaemonUnderTes
         reply = client.ended(message.id)
     assert reply.code == "key-quarantined"
     assert any(part in reply.message for part in why.split("|"))
-    assert len(daemon.log()) - before < 5000, "some lines for each death, and no more"
+    assert len(daemon.log()) - before < 5000, "only a few log lines per death"
 
 
 @pytest.mark.reason("bad-message")
@@ -172,7 +172,7 @@ def test_text_from_peers_cannot_forge_log_lines(daemon: DaemonUnderTest) -> None
             client.receive_until(lambda reply: isinstance(reply, wire.Rejected))
     lines = daemon.log().split("\n")
     assert not [line for line in lines if line.startswith("2026-01-01")] and "\x1b" not in daemon.log()
-    assert any("FORGED" in line for line in lines), "it is shown, escaped"
+    assert any("FORGED" in line for line in lines), "the text is logged, escaped"
 
 
 WORKER = """\
@@ -263,14 +263,14 @@ def test_a_user_who_fills_queue_and_slot_and_floods_does_not_block_another_user(
                 stdout=subprocess.PIPE,
             )  # fmt: skip
             assert hostile.stdout is not None and hostile.stdout.readline()
-            assert system.status().queue_depth == 600, "a full queue"
+            assert system.status().queue_depth == 600, "the queue is full"
             done = subprocess.run(
                 [sys.executable, "-c", ASK, path, "2", wire.PREAMBLE.hex(), wire.encode(mine).hex(), b"graph".hex()],
                 check=True, capture_output=True, timeout=2 * TIMEOUT_S,
             )  # fmt: skip
             said = [wire.decode(bytes.fromhex(line), wire.DaemonMessage) for line in done.stdout.decode().split()]
             assert [getattr(reply, "state", reply) for reply in said] == ["queued", "published"]
-            assert system.status().queue_depth >= 599 and hostile.poll() is None, "and the attack goes on"
+            assert system.status().queue_depth >= 599 and hostile.poll() is None, "the attack still runs"
             assert system.stop() == 0
         finally:
             if hostile is not None:

@@ -28,7 +28,7 @@ def test_a_job_is_retried_once_after_its_worker_dies_and_then_quarantined() -> N
     assert run.job.attempt == 2
     assert host.reply(host.tell(WorkerGone(run.worker, "died", "SIGKILL"))).code == "key-quarantined"
     assert host.reply(host.submit("k")).code == "key-quarantined"
-    assert isinstance(host.reply(host.submit("k", uid=2)), wire.Accepted), "another user's key is another key"
+    assert isinstance(host.reply(host.submit("k", uid=2)), wire.Accepted), "other users' keys are not quarantined"
     host.now += 3600
     host.tell(Tick())
     assert isinstance(host.reply(host.submit("k")), wire.Accepted)
@@ -77,7 +77,7 @@ def test_a_worker_that_lost_its_gpu_is_replaced_and_the_key_is_not_quarantined()
     assert host.reply(said).code == "device-lost"
     stopped = host.only(StopWorker, said)
     assert (stopped.worker, stopped.reason) == (number, "device-lost")
-    assert not [order for order in said if isinstance(order, RunJob)], "it gets no other job"
+    assert not [order for order in said if isinstance(order, RunJob)], "the worker gets no further job"
     other = host.only(StartWorker, said).worker
     host.tell(WorkerGone(number, "device-lost"))
     run = host.only(RunJob, host.tell(WorkerReady(other)))

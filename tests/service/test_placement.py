@@ -24,14 +24,14 @@ def test_background_jobs_yield_at_first_and_waiting_jobs_never() -> None:
     waiting = host.only(StartWorker, host.submit("b", env="b", waiting=True))
     assert waiting.yields_until == 0
     runs = [host.only(RunJob, host.tell(WorkerReady(start.worker))) for start in (background, waiting)]
-    assert [run.yields_until for run in runs] == [host.now + 1, 0], "counted from the submit"
+    assert [run.yields_until for run in runs] == [host.now + 1, 0], "the time counts from the submit"
 
 
 def test_an_expected_graph_uses_the_worker_that_was_started_ahead() -> None:
     host = Host(yield_s=4.0)
     start = host.only(StartWorker, host.expect())
     assert (start.uid, start.device, start.yields_until) == (1, "cpu", host.now + 4)
-    assert not host.expect(), "one is enough for as many as say so"
+    assert not host.expect(), "a second expectation starts no second worker"
     host.now += 3
     assert host.reply(host.submit("k")).state == "queued"
     assert host.all(StartWorker) == [start]
@@ -42,11 +42,11 @@ def test_an_expected_graph_uses_the_worker_that_was_started_ahead() -> None:
 def test_an_expected_graph_takes_no_slot_or_worker_from_others() -> None:
     host = Host(slots=2, processes=2)
     host.submit("k")
-    assert not host.expect(env="b"), "a job has the slot that is left for its further ones"
+    assert not host.expect(env="b"), "the free slot is for further jobs"
     full = Host(processes=1)
     full.warm("a")
-    assert not full.expect(env="b"), "nobody's warm worker leaves for it"
-    assert not full.expect(env="a"), "which waits for it already"
+    assert not full.expect(env="b"), "no warm worker is evicted"
+    assert not full.expect(env="a"), "a warm worker exists already"
     stopping = Host()
     stopping.tell(ShutDown())
     assert not stopping.expect()
@@ -62,7 +62,7 @@ def test_cores_are_divided_among_running_and_possible_compiles() -> None:
     assert threads(host.only(StartWorker, host.submit("alone"))) == 16
     starts = [host.only(StartWorker, host.submit(key)) for key in ("b", "c", "d")]
     host.submit("queued")
-    assert [threads(start) for start in starts] == [4, 4, 4], "no slot's share is less"
+    assert [threads(start) for start in starts] == [4, 4, 4], "each compile gets at least a slot's share"
     fixed = Host(slots=4, cores=16, compile_threads=3)
     start = fixed.only(StartWorker, fixed.submit("a"))
     assert fixed.only(RunJob, fixed.tell(WorkerReady(start.worker))).job.compile_threads == 3
@@ -126,11 +126,11 @@ def test_a_worker_is_recycled_after_jobs_per_worker_and_replaced_on_demand() -> 
     host.submit("third")
     said = host.done(second)
     third = host.only(RunJob, said)
-    assert third.worker == number and not host.all(StopWorker), "two jobs are not three"
+    assert third.worker == number and not host.all(StopWorker), "the worker is not recycled after two jobs"
     host.now += 10_000_000
     host.done(third)
     assert (host.only(StopWorker).worker, host.only(StopWorker).reason) == (number, "recycled")
-    assert not host.tell(WorkerGone(number, "recycled")) and not host.scheduler.workers, "without work, no successor"
+    assert not host.tell(WorkerGone(number, "recycled")) and not host.scheduler.workers, "no replacement without jobs"
     assert host.only(StartWorker, host.submit("fourth")).worker != number
 
 
@@ -143,7 +143,7 @@ def test_replacing_a_recycled_worker_evicts_no_other_worker(processes: int, at_o
     said = host.done(run)
     assert host.only(StopWorker, said).worker == number
     if not at_once:
-        assert not [item for item in said if isinstance(item, StartWorker)], "there is no place for it yet"
+        assert not [item for item in said if isinstance(item, StartWorker)], "no process is free yet"
         said = host.tell(WorkerGone(number, "recycled"))
     start = host.only(StartWorker, said)
     assert start.interpreter == interpreter("a") and other in host.scheduler.workers

@@ -54,7 +54,7 @@ def test_workers_are_pinned_by_uuid() -> None:
     assert devices.visible("cpu") == ""
     for gpu in devices.gpus() or []:
         assert devices.visible(f"cuda:{gpu.uuid}") == gpu.uuid
-        assert devices.visible(f"cuda:{gpu.uuid.removeprefix('GPU-')}") == gpu.uuid, "torch writes it so"
+        assert devices.visible(f"cuda:{gpu.uuid.removeprefix('GPU-')}") == gpu.uuid, "torch omits the prefix"
 
 
 @pytest.mark.parametrize("device", ["", "cuda", "cuda:", "cuda:1,2", "gpu:1", "cuda:GPU-99999999", "cuda:a b"])
@@ -150,7 +150,7 @@ def test_the_channel_buffers_what_the_worker_has_not_read() -> None:
     assert received == expected and not channel.wants_write
     theirs.close()
     channel.send(job)
-    assert channel.closed, "a worker that left is no exception"
+    assert channel.closed, "sending to a worker that has exited raises nothing"
     channel.close()
 
 
@@ -256,7 +256,7 @@ def test_only_orphans_that_ended_are_reaped(tmp_path: Path, subreaper: None) -> 
         wait_for_end(worker)
         pool._reap_orphans()
         [gone] = events_of(pool)
-        assert isinstance(gone, WorkerGone) and "SIGKILL" in gone.detail, "its own end is not taken from it"
+        assert isinstance(gone, WorkerGone) and "SIGKILL" in gone.detail, "the worker was not reaped as an orphan"
     finally:
         pool.kill(KillWorker(1, "test"))
         pool.close()
@@ -289,7 +289,7 @@ def test_a_worker_that_closes_its_stream_and_stays_is_killed(tmp_path: Path) -> 
             for fd, _ in poll.poll(30_000):
                 pool.on_fd(fd, select.POLLIN)
         pool.check()
-        assert pool.take_events() == [] and psutil.pid_exists(pid), "it may still be on its way"
+        assert pool.take_events() == [] and psutil.pid_exists(pid), "the worker has time to exit"
         now += 1000.0
         [gone] = events_of(pool)
         assert isinstance(gone, WorkerGone) and gone.reason == "no-exit" and not psutil.pid_exists(pid)
@@ -313,7 +313,7 @@ def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
             patch.setattr(processes, "kill_tree", lambda *_: [])
             patch.setattr(pool_module, "GONE_S", 0.1)
             pool.kill(KillWorker(1, "time-limit"))
-            assert pool.take_events() == [], "it is not waited for"
+            assert pool.take_events() == [], "kill does not wait for the worker"
         [gone] = events_of(pool)
         assert isinstance(gone, WorkerGone) and (gone.reason, gone.detail) == ("time-limit", "killed, and still there")
         assert psutil.pid_exists(pid) and pool.statuses(None) == []

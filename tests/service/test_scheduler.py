@@ -42,7 +42,7 @@ def test_submits_of_one_user_and_key_share_a_job() -> None:
     assert host.reply(said).state == "deduplicated"
     assert not [item for item in said if isinstance(item, StartWorker)]
     host.submit("k", uid=2)
-    assert len(host.scheduler.jobs) == 2, "another user's job is another job"
+    assert len(host.scheduler.jobs) == 2, "users do not share jobs"
     assert host.counted("deduplicated") == 1
 
 
@@ -132,13 +132,13 @@ def test_a_full_queue_replies_busy() -> None:
     assert 0 < reply.retry_after_s <= 60
     assert host.reply(host.submit("a")).state == "deduplicated", "joining needs no room"
     assert isinstance(host.reply(host.submit("d", uid=2)), wire.Accepted)
-    assert isinstance(host.reply(host.submit("e", uid=2)), wire.Busy), "user 1 has no more than he would have"
+    assert isinstance(host.reply(host.submit("e", uid=2)), wire.Busy), "user 1 holds no more jobs than user 2"
     assert [item.reason for item in host.all(Count) if item.counter == "rejected"] == ["busy"] * 2
 
 
 def test_the_bytes_of_queued_graphs_are_limited() -> None:
     host = Host(max_queue_bytes=100)
-    assert isinstance(host.reply(host.submit("a", blob=b"x" * 500)), wire.Accepted), "alone, any size goes"
+    assert isinstance(host.reply(host.submit("a", blob=b"x" * 500)), wire.Accepted), "an empty queue accepts any size"
     assert isinstance(host.reply(host.submit("b", blob=b"x")), wire.Busy)
 
 
@@ -185,7 +185,7 @@ def test_cancelling_a_running_job_kills_its_worker_and_frees_the_slot() -> None:
     starts = [item for item in host.said if isinstance(item, StartWorker)]
     run = host.only(RunJob, host.tell(WorkerReady(starts[-1].worker)))
     assert run.job.key == "new"
-    assert host.counted("failed") == 0, "neither is it quarantined"
+    assert host.counted("failed") == 0, "the job did not fail"
     host.done(run)
     host.submit("old", id="again")
     assert host.all(RunJob)[-1].job.key == "old"
@@ -216,7 +216,7 @@ def test_a_job_with_another_submit_is_not_cancelled() -> None:
     (job,) = host.scheduler.jobs.values()
     assert set(job.interested) == {"client"}
     host.tell(Cancelled(2, ("client",)))
-    assert host.scheduler.jobs, "another user's word counts for his own jobs"
+    assert host.scheduler.jobs, "a user cannot cancel another user's job"
 
 
 def asked(host: Host, message: wire.GiveUp | wire.Retry, uid: int | None = 1) -> list[str]:
@@ -241,10 +241,10 @@ def test_give_up_cancels_jobs_by_key_prefix_and_replies_to_their_clients() -> No
     assert host.all(KillWorker) == [KillWorker(worker, "cancelled")]
     assert {job.submit.key for job in host.scheduler.jobs.values()} == {"cd34"}
     host.tell(WorkerGone(worker, "cancelled"))
-    assert asked(host, wire.GiveUp(["cd34"]), uid=2) == [], "another user's word counts for his own jobs"
-    assert asked(host, wire.GiveUp(["cd34"]), uid=None) == ["cd34"], "and root's for all"
+    assert asked(host, wire.GiveUp(["cd34"]), uid=2) == [], "a user cannot cancel another user's job"
+    assert asked(host, wire.GiveUp(["cd34"]), uid=None) == ["cd34"], "root can cancel every job"
     host.submit("ab12-running", id="again")
-    assert host.scheduler.jobs, "it is not held against the key"
+    assert host.scheduler.jobs, "the key can be submitted again"
 
 
 def test_a_retry_ends_a_quarantine() -> None:

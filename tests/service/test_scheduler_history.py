@@ -71,7 +71,7 @@ class AnyHistory(RuleBasedStateMachine):
                 case RunJob(worker, job):
                     assert worker not in self.running and worker in self.processes and worker not in self.starting
                     flight = (self.uid_of[worker], job.key)
-                    assert flight not in self.flights.values(), "two running jobs for one key"
+                    assert flight not in self.flights.values(), "two running jobs have one key"
                     self.running[worker] = job
                     self.flights[worker] = flight
                 case StopWorker(worker) | KillWorker(worker):
@@ -172,10 +172,10 @@ class AnyHistory(RuleBasedStateMachine):
         assert len(self.processes) - len(couriers) <= limits.processes
         working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy")]
         users = {worker.seat.uid for worker in working}
-        assert len(working) <= limits.slots + len(users) - 1 or len(working) <= limits.slots, "one more for each user"
+        assert len(working) <= limits.slots + len(users) - 1 or len(working) <= limits.slots, "one more per user"
         assert {*scheduler.workers, *(courier.number for courier in couriers)} == self.processes
         interested = {id for job in scheduler.jobs.values() for id in job.interested}
-        assert interested == self.open, "an accepted submit is a job's, until it has ended"
+        assert interested == self.open, "each accepted submit belongs to a job until it ends"
         queued = [job for job in scheduler.jobs.values() if job.state == "queued"]
         assert len(queued) == scheduler.queue_depth
 

@@ -29,9 +29,9 @@ def test_users_with_many_queued_jobs_lose_some_to_a_user_with_few() -> None:
         said = host.submit(f"k{number}", uid=1, id=f"u1-{number}")
         kinds = {item.message.id: type(item.message) for item in said if isinstance(item, Reply)}
         accepted += kinds[f"u1-{number}"] is wire.Accepted
-    assert accepted == 3, "an equal share, rounded"
+    assert accepted == 3, "the new user gets an equal share, rounded"
     displaced = [item.message.id for item in host.all(Reply) if isinstance(item.message, wire.Busy)]
-    assert displaced[:3] == ["u2-4", "u3-4", "u2-3"], "the last jobs of who has most; their clients submit them again"
+    assert displaced[:3] == ["u2-4", "u3-4", "u2-3"], "the last jobs of the users who hold the most"
     assert host.scheduler.queue_depth == 10
     assert isinstance(host.reply(host.submit("k4", uid=2, id="u2-again")), wire.Busy)
 
@@ -60,7 +60,7 @@ def test_a_user_without_a_slot_gets_one_above_the_limit() -> None:
     assert start.uid == 1
     assert host.only(RunJob, host.tell(WorkerReady(start.worker))).job.key == "mine"
     host.now += 1000
-    assert not [item for item in host.tell(Tick()) if isinstance(item, StartWorker)], "one, and not of the first user's"
+    assert not [item for item in host.tell(Tick()) if isinstance(item, StartWorker)], "only one, for user 1"
 
 
 def test_a_single_user_gets_no_slot_above_the_limit() -> None:
@@ -87,11 +87,11 @@ def test_without_a_free_process_the_longest_running_job_is_stopped_and_queued_ag
     assert host.only(Moved, said).state == "queued"
     host.tell(WorkerGone(worker, "displaced"))
     start = host.only(StartWorker)
-    assert start.uid == 1, "although the other's client waits"
+    assert start.uid == 1, "the waiting client of the other user does not come first"
     host.done(host.only(RunJob, host.tell(WorkerReady(start.worker))))
     assert [job.submit.key for job in host.scheduler.jobs.values()] == ["long"]
     (job,) = host.scheduler.jobs.values()
-    assert (job.deaths, job.displaced) == (0, 1), "it is not held against the graph"
+    assert (job.deaths, job.displaced) == (0, 1), "the displacement does not count as a death"
 
 
 def test_each_displacement_doubles_the_time_of_a_job() -> None:
@@ -126,4 +126,4 @@ def test_a_worker_that_never_starts_loses_its_place_to_another_user() -> None:
     assert host.only(KillWorker, host.tell(Tick())).worker == stuck
     host.tell(WorkerGone(stuck, "displaced"))
     assert host.all(StartWorker)[-1].uid == 1
-    assert "k" in [job.submit.key for job in host.scheduler.jobs.values()], "and no start of it has failed"
+    assert "k" in [job.submit.key for job in host.scheduler.jobs.values()], "its start has not failed"

@@ -47,7 +47,7 @@ def test_a_worker_started_ahead_without_a_job_times_out_and_is_not_repeated() ->
     host.now += 901
     assert host.only(StopWorker, host.tell(Tick())).worker == start.worker
     host.tell(WorkerGone(start.worker, "idle"))
-    assert not host.expect(), "graphs come to nothing here: not each time anew"
+    assert not host.expect(), "no worker is started ahead again"
     assert host.only(StartWorker, host.submit("k"))
 
 
