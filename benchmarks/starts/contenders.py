@@ -17,7 +17,7 @@ class Contender:
     - ``way``: program.py's way to compile; ``env``: environment variables of the process
     - ``leaves``: the kind of caches that its host has afterwards; ``needs``: the kind that it needs before
     - ``fresh_cache``: start with an empty Inductor cache nevertheless
-    - ``bytes_of``: the path of what it leaves on its host
+    - ``bytes_of``: the path of the files that it leaves on its host
     - ``state``, ``source``: what precompiled must report for each graph after the first call, and ``finally_source`` at
       the end. Otherwise, the sample is "unexpected".
     """

@@ -7,8 +7,8 @@ Entry points:
 
 Parts:
 
-- ``automatic``: what happens at each frame that Dynamo would trace.
-- ``source_files`` and ``requirements``: what must be equal around a frame.
+- ``automatic``: runs at each frame that Dynamo would trace.
+- ``source_files`` and ``requirements``: the conditions around a frame.
 - ``describe``: describes objects as data that means the same in another process.
 - ``dynamo``: everything that needs Dynamo.
 

@@ -40,7 +40,7 @@ class Program:
             text.parse()
 
     def code(self) -> str:
-        """The digest of what matters in the texts. Parses texts that are not parsed yet."""
+        """The digest of the parts of the texts that matter. Parses texts that are not parsed yet."""
         self.fix()
         unrun = self._unrun or {}
         shown = [(name, text.code(unrun.get(name, {}).keys())) for name, text in self._texts]

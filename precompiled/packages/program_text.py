@@ -50,7 +50,7 @@ _PLAIN = (
 
 
 class Text:
-    """A program's text: its digest, and that of what matters in it, which takes longer and is seldom needed."""
+    """A program's text. Has a digest of the whole text, and one of the parts that matter, which is seldom needed."""
 
     def __init__(self, content: bytes | None, digest: str = "") -> None:
         """``content`` is None for a program without a text, which counts by its ``digest``."""
@@ -69,7 +69,7 @@ class Text:
             self._source = _Source(self._content)
 
     def code(self, unrun: Set[Place] = frozenset()) -> str:
-        """The digest of what matters in the text, without the bodies of the functions ``unrun``, which have not run."""
+        """The digest of the parts that matter, without the bodies of ``unrun``, the functions that have not run."""
         self.parse()
         return self._source.digest(unrun) if self._source is not None else self.digest
 

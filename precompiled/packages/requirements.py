@@ -49,7 +49,7 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
 def _replaced() -> str:
     """The functions of torch that the program has replaced, with the code that replaces them.
 
-    If Dynamo traces a replacement, what the replacement reads has guards. If torch calls it, the graph has no artifact.
+    If Dynamo traces a replacement, its reads have guards. If torch calls a replacement, the graph has no artifact.
     """
     found = replaced_functions.replaced_functions()
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"

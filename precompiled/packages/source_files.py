@@ -1,6 +1,6 @@
 """Identify the program of this process by a digest of the source files of all modules that it has loaded.
 
-What a package depends on beside its guards is compared value by value (packages/dynamo/unguarded.py). No list of such
+Besides guards, a package depends on values that are compared one by one (packages/dynamo/unguarded.py). No list of such
 values is known to be complete, but every edit changes a file. So by default a package is used only in a process with
 the same source files as the process that traced. The comparison of values then decides only between different inputs of
 one program. With ``packages = "function"`` that comparison decides alone (decision 0017).

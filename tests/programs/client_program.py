@@ -248,7 +248,7 @@ def _children() -> list[str]:
 
 
 def _describe(process: Any) -> str:
-    """Its command. A process that has ended, and that nobody has waited for, has only a name."""
+    """Return the process's command. A process that has ended and is not reaped has only a name."""
     import psutil
 
     try:

@@ -92,7 +92,7 @@ def usable(
 
 
 def _prepare(body: Body, frame: Frame, undo: contextlib.ExitStack) -> None:
-    """Do to optimizers what a trace does to them, unless guards on values already rule the entry out."""
+    """Prepare optimizers as a trace does, unless guards on values already rule the entry out."""
     value_of = _value_of(frame)
     try:
         optimizers.make_capturable(body.optimizers, value_of, undo)

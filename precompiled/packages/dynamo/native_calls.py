@@ -1,7 +1,7 @@
 """Notice functions of the program that Dynamo calls while it traces, instead of tracing them.
 
 Dynamo computes some values in Python: ``f"{MODE.FAST}"`` runs the enum's ``__format__``, ``SCALES + 1`` the ``__add__``
-of a metaclass. What such a function reads has no guard. So each call of a function of the program during a trace is
+of a metaclass. Reads in such a function have no guard. So each call of a function of the program during a trace is
 noticed (``NativeCall``), and native_reads.py describes what the function read, or refuses the trace.
 
 How calls are noticed:

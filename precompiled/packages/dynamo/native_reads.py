@@ -1,4 +1,4 @@
-"""Describe what functions read that Dynamo called itself while it traced (native_calls.py), for a later comparison.
+"""Describe the values that functions read which Dynamo called while it traced (native_calls.py).
 
 The code of such a function is already part of a description, because Dynamo reached it through a class or a function.
 The function also reads its globals, its arguments, and the variables of its closure. All of these are described

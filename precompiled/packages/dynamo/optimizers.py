@@ -45,7 +45,7 @@ Prepared = tuple[Any, tuple[Call, ...]]
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Owner and name of each function of Dynamo to wrap, and what makes its wrapper (trace_patches.wrap)."""
+    """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches)."""
     yield OptimizerVariable, "get_python_args", _initialised
 
 
@@ -116,7 +116,7 @@ def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: A
 
 
 def make_capturable(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo: contextlib.ExitStack) -> None:
-    """Set ``capturable``, as Dynamo does when it reads an optimizer's groups. ``undo`` gets what undoes it."""
+    """Set ``capturable``, as Dynamo does when it reads an optimizer's groups. ``undo`` gets callbacks."""
     if not _FOR_A_CALL:
         for source, _calls in optimizers:
             _capturable(value_of(source), undo)

@@ -38,7 +38,7 @@ _REMOVE = ("discard", "remove")
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """As ``ordered.replacements``."""
+    """Like ``ordered.replacements``."""
     for name, with_ in (("__init__", _made), ("call_method", _changed)):  # in some versions a base class defines them
         yield next(kind for kind in SetVariable.__mro__ if name in vars(kind)), name, with_
     yield BuiltinVariable, "call_set", _made_of

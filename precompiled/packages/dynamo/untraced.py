@@ -47,7 +47,7 @@ _OF_NUMBERS = "sym_"  # torch.sym_int(2.67): computed from its arguments
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Owner and name of each function of Dynamo to wrap, and what makes its wrapper (trace_patches.wrap)."""
+    """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches)."""
     for name in ("call_isinstance", "call_issubclass"):
         yield BuiltinVariable, name, _is_of
     if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # newer versions trace the key

@@ -1,4 +1,4 @@
-"""Opaque objects among a graph's inputs, of which only the class matters (torch._library.opaque_object).
+"""Opaque objects among a graph's inputs: only their class matters (torch._library.opaque_object).
 
 A program may pass its own objects to its operators: vLLM passes the name of a layer. If the class is registered as
 hoisted, Dynamo turns the object into an input without guards, so the compiled code must hold for every object. The key

@@ -64,7 +64,7 @@ def made(told: str) -> Any:
 
 
 def modules_of(told: str) -> dict[str, str]:
-    """What a worker needs for the kernel (name -> digest): modules to import, and the kernel itself."""
+    """Name -> digest of everything that a worker needs for the kernel: modules to import, and the kernel itself."""
     unit = json.loads(told)
     return {**program_units.needed(unit), f"{PREFIX}{unit['kernel']}": _digest(told)}
 

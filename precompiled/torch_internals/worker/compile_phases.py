@@ -40,7 +40,7 @@ class ProgressReceiver(Protocol):
         """The compile enters this phase."""
 
     def kernels(self, built: int, of: int) -> None:
-        """The compile waits for ``of`` kernels, of which ``built`` are ready."""
+        """The compile waits for ``of`` kernels; ``built`` of them are ready."""
 
 
 class Untold:
