@@ -77,7 +77,7 @@ def first_device() -> str:
 
 
 def mode_problem() -> NotPortable | None:
-    """Return an error if an active mode rules packages out, for use and for recording; else None."""
+    """Return an error if packages are neither used nor recorded under an active mode; else None."""
     if torch._dynamo.config.compiled_autograd:
         # Dynamo then also traces compiled autograd's own code in a backward, and modules that this code imports.
         # Without an earlier trace, such a trace begins in the middle of an import that it needs, and fails.

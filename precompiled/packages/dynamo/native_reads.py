@@ -121,7 +121,7 @@ class _Within(Descriptions):
     A description has only the name of such a function, and a trace cannot tell whether a call used it.
     """
 
-    elsewhere: str | None = None  # the first one found
+    elsewhere: str | None = None  # the first such function, for the error message
 
     def check(self, call: NativeCall, *values: Any) -> None:
         """Raise NotPortable if a value that the call got or reads contains such a function."""

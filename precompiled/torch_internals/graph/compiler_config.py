@@ -40,7 +40,7 @@ _IRRELEVANT = (
     "debug",
     "quiesce_async_compile_pool",
 )
-# "aot_inductor." is not a prefix of this list: debug_compile and debug_symbols also affect torch.compile.
+# "aot_inductor." is not in this list, because its debug_compile and debug_symbols also affect torch.compile.
 _IRRELEVANT_PREFIXES = ("trace.", "quiesce_")
 # Settings under which an artifact would differ from plain torch.compile's result, or could not contain its code.
 _REFUSED = {

@@ -171,7 +171,7 @@ def _source_files(modules: list[str], code: str) -> tuple[dict[Path, str], set[s
 
 
 def _file_of(name: str) -> Path | None:
-    """The source file of a module, or the shared library that it is."""
+    """The file of a module: its source, or a shared library."""
     if name.startswith("/"):
         return Path(name)
     file = getattr(sys.modules.get(name), "__file__", None) or getattr(_spec(name), "origin", None)
