@@ -23,10 +23,9 @@ from precompiled.packages.automatic import FunctionReport  # noqa: E402
 _HEAD = """\
 # What programs may call
 
-Made from the docstrings by `python tools/api_page.py`. What is named neither here nor in [cli.md](cli.md) may change
-with any version ([upgrading.md](../guides/upgrading.md)).
-
-`import precompiled` imports nothing else; torch is imported by none of these before the program does.
+The functions, reports and errors of `import precompiled`. Everything that neither this page nor [cli.md](cli.md)
+names may change with any version ([upgrading.md](../guides/upgrading.md)). None of these functions imports torch
+before your program does. `python tools/api_page.py` makes this page from docstrings.
 """
 _ERRORS = (errors.PrecompiledError, errors.ConfigError, errors.PackageError, errors.NotServed)
 

@@ -17,17 +17,15 @@ from precompiled.core.words import human_bytes, human_seconds  # noqa: E402
 
 _HEAD = """# Settings
 
-Each setting has an environment variable, `PRECOMPILED_` and its name in capitals, and a key in
-`~/.config/precompiled/config.toml` ([where things are](#where-things-are)) or `/etc/precompiled.toml`. Commands take
-`--set NAME=VALUE`.
+Every setting, its default and its meaning. Give a setting, from strongest to weakest,
 
-A flag overrides a variable, a variable overrides your file, and your file overrides the system's file. A client reads
-its own settings. The daemon keeps the settings that it was started with: run `precompiled daemon restart` after a
-change. `precompiled config` shows each value and its origin, `precompiled config NAME` also its meaning.
-`precompiled config set NAME VALUE` changes a setting in your file.
+1. as a flag: `--set NAME=VALUE`;
+2. as an environment variable: `PRECOMPILED_` and the name in capitals;
+3. in your file, `~/.config/precompiled/config.toml`: `precompiled config set NAME VALUE`;
+4. in the system's file, `/etc/precompiled.toml`.
 
-`PRECOMPILED=0` is not a setting but a variable only: it switches the hook off for a process
-([switching-on.md](../guides/switching-on.md)).
+`precompiled config` shows each value and its origin. A daemon keeps the settings that it was started with: run
+`precompiled daemon restart` after a change. `PRECOMPILED=0` is a variable only: it switches the hook off for a process.
 """
 _PARTS = {
     "mode": "What programs do", "cache_dir": "Where things are", "remote": "The remote", "farm": "The farm",
@@ -48,16 +46,14 @@ Without these settings, the first choice that applies is used:
 that and can write there | `run/` in the store |
 | settings, keys | `$XDG_CONFIG_HOME/precompiled` | `~/.config/precompiled` | none |
 
-`run/` is in the store of the row above, or in `cache_dir` if you cannot write to that store.
+If you cannot write to the store of the first row, `run/` is in `cache_dir` instead.
 
-`~` is `$HOME`, or the home of your account in `/etc/passwd`. A variable that holds no absolute path (`HOME=~`,
-`XDG_CACHE_HOME=cache`) counts as unset. Nothing is written to the working directory or to `/tmp`
-([decision 0055](../decisions/0055-no-place.md)).
+`~` is `$HOME`, or the home of your account in `/etc/passwd`. A variable without an absolute path (`HOME=~`) counts as
+unset. precompiled writes nothing to the working directory or to `/tmp` ([0055](../decisions/0055-no-place.md)).
 
 A container with an arbitrary uid (Kubernetes `runAsUser`, OpenShift, `docker run --user`) often has no account, and
-`HOME` is unset or `/`. Then the store has no directory. Programs run as plain `torch.compile` and warn once
-(`no-place`); commands that need a daemon fail with that code. Mount a volume that the uid can write to, and set
-`PRECOMPILED_CACHE_DIR` to a directory on it. No other variable is needed.
+`HOME` is unset or `/`. Then programs run as plain `torch.compile` and warn once (`no-place`). Set
+`PRECOMPILED_CACHE_DIR` to a directory on a volume that the uid can write to. No other variable is needed.
 """
 
 

@@ -47,13 +47,13 @@ class Settings:
     )
     progress: bool = _setting(
         True,
-        "report on a terminal or in a notebook when a first run is eager, and when it is compiled",
+        "report on a terminal or in a notebook when graphs run eager, and when they are compiled",
     )
     autostart: bool = _setting(True, "start a daemon on demand if none runs")
     packages: str = _setting(
         "program",
-        "keep Dynamo's traces, and reuse them if all sources of the program are unchanged (`program`), if all that "
-        "the trace read is unchanged (`function`), or never (`off`)",
+        "when to reuse Dynamo's traces. `program`: if no source of the program has changed. `function`: if nothing "
+        "that the trace read has changed. `off`: never",
     )
     compile_without_gpu: bool = _setting(
         False,
@@ -65,7 +65,7 @@ class Settings:
     cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "directory of the store"})
     base: tuple[Path, ...] = _setting(
         (),
-        "base stores, which are read and never written; the variable separates them by colons, TOML has a list",
+        "read-only base stores, separated by colons in the variable, a list in TOML",
     )
     runtime_dir: Path = field(
         default_factory=paths.default_runtime_dir, metadata={"meaning": "directory of the daemon's socket and lock"}
@@ -78,7 +78,7 @@ class Settings:
     # Artifacts contain code: without this, a host accepts only objects that a trusted key signed.
     remote_unsigned: bool = _setting(
         False,
-        "accept unsigned objects of the remote: a user who can write there can then run code as you",
+        "accept unsigned objects: each user who can write to the remote can then run code as you",
     )
     remote_put: bool = _setting(True, "upload what is compiled here")
     remote_timeout_s: float = _setting(10.0, "limit of one request to the remote")
@@ -104,7 +104,7 @@ class Settings:
     )
     compile_threads: int = _setting(
         0,
-        "threads of one compile; 0: all cores if it runs alone, otherwise cores / workers",
+        "threads of one compile; 0: all cores if it runs alone, otherwise the cores divided by `workers`",
     )
     max_queue: int = _setting(1000, "limit of queued jobs over all users")
     max_queue_per_uid: int = _setting(500, "limit of queued jobs of one user")
@@ -115,11 +115,12 @@ class Settings:
     )
     job_memory_bytes: int = _setting(
         0,
-        "limit of a worker's resident memory, with its child processes; 0: 3/4 of the memory / workers",
+        "limit of the resident memory of a worker and its child processes; 0: three quarters of the host's memory, "
+        "divided by `workers`",
     )
     yield_s: float = _setting(
         4.0,
-        "for this long after its submit, a job gives way to running programs",
+        "for this long after its submit, a job yields CPU time to running programs",
     )
     worker_idle_s: float = _setting(900.0, "the last worker of an environment exits after this time without work")
     daemon_idle_s: float = _setting(0.0, "an on-demand daemon exits after this time without work; 0: never")

@@ -25,8 +25,7 @@ STORE_UNWRITABLE = "store-unwritable"
 
 
 class PrecompiledError(Exception):
-    """Base of all exceptions that this project raises on purpose. ``code``: that of the class, or of the constructor.
-    """
+    """Base of all exceptions that this project raises on purpose. The class or the constructor sets ``code``."""
 
     code: str
 
