@@ -30,6 +30,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from precompiled.core.errors import Bypass
 from precompiled.graph import capture
 
+pytestmark = pytest.mark.integration
+
 deterministic = settings(derandomize=True, database=None)
 
 # ---------------------------------------------------------------- programs as data

@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from precompiled.torch_internals.eager.stand_in import StandIn
 from tests.fuzz import contenders
 
+pytestmark = pytest.mark.integration
+
 Operator = Callable[[torch.Tensor], torch.Tensor]
 ZEROS = torch.zeros(())
 FIRST = torch.zeros(4, 1, dtype=torch.long)
