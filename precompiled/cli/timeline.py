@@ -1,4 +1,4 @@
-"""timeline and tools trace: show where the time went, as an HTML page or as a trace for Perfetto or OpenTelemetry."""
+"""timeline and tools trace: show where the time went, as an HTML page or as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -26,27 +26,19 @@ from precompiled.timeline.facts import Facts, gather
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
 LAST = "last"
-# Format -> what the user can do with the file.
-FORMATS = {
-    "chrome": "Open it in ui.perfetto.dev or chrome://tracing.",
-    "otlp": "Post it as application/json to a collector's /v1/traces.",
-}
 # The trace begins this much earlier, to include the start of the daemon and of its worker.
 BEFORE_S = 1.0
 
 
-@command("trace", examples=["precompiled tools trace --since last", "precompiled tools trace --format otlp -o t.json"])
+@command("trace", examples=["precompiled tools trace --since last"])
 @click.option("--output", "-o", default="precompiled-trace.json", show_default=True, metavar="FILE",
               type=click.Path(path_type=Path), help="Write the trace to FILE.")  # fmt: skip
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="chrome", show_default=True,
-              help="chrome opens in ui.perfetto.dev and chrome://tracing; otlp is for OpenTelemetry.")  # fmt: skip
 @click.option("--since", default="1h", show_default=True, metavar="TIME",
               help="Begin this long ago (30s, 10min, 2h, 1d), or with your last run (`last`).")  # fmt: skip
-def trace_command(out: Output, settings: Settings, output: Path, form: str, since: str) -> int:
+def trace_command(out: Output, settings: Settings, output: Path, since: str) -> int:
     """Write a trace of programs, the queue and workers.
 
-    Open the trace in ui.perfetto.dev or chrome://tracing, or send it to an OpenTelemetry collector. The trace comes
-    from records in the store, so no daemon has to run.
+    Open the trace in ui.perfetto.dev or chrome://tracing. It comes from records in the store, so no daemon has to run.
     """
     now = time.time()
     if since == LAST:
@@ -55,8 +47,8 @@ def trace_command(out: Output, settings: Settings, output: Path, form: str, sinc
     else:
         began = now - _seconds(since)
     facts = gather(settings.cache_dir, began, now)
-    document = _write(facts, output, form)
-    out.result(document, f"{_said(document)} {FORMATS[form]}")
+    document = _write(facts, output)
+    out.result(document, f"{_said(document)} Open it in ui.perfetto.dev or chrome://tracing.")
     return 0
 
 
@@ -119,11 +111,10 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _write(facts: Facts, output: Path, form: str = "chrome") -> dict[str, Any]:
-    from precompiled.timeline import events, otlp
+def _write(facts: Facts, output: Path) -> dict[str, Any]:
+    from precompiled.timeline import events
 
-    made = otlp.request(facts) if form == "otlp" else events.trace(facts)
-    text = json.dumps(made, separators=(",", ":"))
+    text = json.dumps(events.trace(facts), separators=(",", ":"))
     _save(output, text)
     return {
         "trace": str(output), "bytes": len(text), "began": facts.began,

@@ -3,7 +3,6 @@
 - ``facts``: reads the store.
 - ``start``: assigns each second of a process's start to an activity.
 - ``events``: makes a trace for Perfetto and Chrome.
-- ``otlp``: makes a trace for OpenTelemetry.
 - ``page``: makes an HTML page.
 - ``picture``: draws bars, also for benchmarks/starts.
 """
