@@ -73,10 +73,7 @@ class Connection:
 
 
 class Connections:
-    """All connections. Call ``open`` with a bound socket, then ``collect`` and ``messages`` each turn, and ``send``.
-
-    Use it from one thread only.
-    """
+    """All connections, for one thread: ``open`` a bound socket; each turn ``collect``, ``messages`` and ``send``."""
 
     def __init__(
         self, max_message_bytes: int, max_parts_bytes: int, note: Callable[[str, str], None],

@@ -38,5 +38,4 @@ class Cooldowns(Generic[T]):
         return list(self._table)
 
     def tick(self, now: float) -> None:
-        """Remove expired cooldowns."""
         self._table = {name: found for name, found in self._table.items() if found.until > now}

@@ -49,7 +49,6 @@ class Couriers:
         return self._table.get(number)
 
     def remove(self, courier: Courier, why: str, now: float) -> None:
-        """Remove a courier whose process has ended."""
         del self._table[courier.number]
         if not courier.was_ready:
             self._cooldowns.start(courier.post, now + self._limits.start_refused_s, why)

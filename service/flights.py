@@ -20,7 +20,6 @@ class Flights:
         self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
 
     def add(self, job: Job, event: Submitted) -> None:
-        """Add a new job with its first submit."""
         self.jobs[job.flight] = job
         self.join(job, event)
 

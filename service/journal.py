@@ -19,10 +19,7 @@ _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), 
 
 
 def is_stderr(stream: str) -> bool:
-    """Whether stderr goes to the journal. ``stream``: JOURNAL_STREAM, the device and inode of the journal's stream.
-
-    The comparison is needed because a child inherits the variable even if its stderr differs.
-    """
+    """Whether stderr is the journal's ``stream`` (JOURNAL_STREAM, which a child with another stderr also inherits)."""
     try:
         found = os.fstat(2)
     except OSError:

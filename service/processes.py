@@ -58,7 +58,6 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 def resident(members: Iterable[psutil.Process]) -> int:
-    """Resident bytes of all ``members``."""
     total = 0
     for member in members:
         with suppress(psutil.Error):  # it has ended

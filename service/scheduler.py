@@ -315,10 +315,7 @@ class Scheduler:
         self._flights.end(job, out, told)
 
     def _asked(self, event: Asked, now: float, out: list[Instruction]) -> None:
-        """Cancel jobs (GiveUp) or end quarantines (Retry) whose keys begin with the given strings.
-
-        Applies to the jobs and keys of ``event.uid``, or of all users if that is None.
-        """
+        """Cancel jobs (GiveUp) or end quarantines (Retry) by key prefix, of ``event.uid`` or (None) of all users."""
         beginnings = tuple(event.message.keys)
 
         def meant(flight: Flight) -> bool:
@@ -381,7 +378,6 @@ class Scheduler:
         return [*self.workers.values(), *self.couriers]
 
     def _runner_of(self, job: Job) -> Runner:
-        """The process that runs ``job``."""
         assert job.worker is not None
         return self.couriers.get(job.worker) or self.workers[job.worker]
 

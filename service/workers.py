@@ -40,7 +40,6 @@ class Runner:
     story: list[tuple[float, str]] = field(default_factory=list)
 
     def job_limit_s(self, limits: Limits) -> float:
-        """How long it may hold one job."""
         return limits.job_timeout_s
 
     def move(self, trigger: str, now: float) -> None:

@@ -139,11 +139,7 @@ def _bake(
 
 
 def _run(cmd: Sequence[str], variables: dict[str, str], told: Path, timeout: float, as_json: bool) -> str:
-    """Run the command until it ends, its steps are done, or its time is over.
-
-    Returns which of them ended it: "itself", "steps" or "timeout". Raises PrecompiledError if the command cannot be run
-    or fails.
-    """
+    """Run the command until "itself", "steps" or "timeout" ends it; returns which of them. Raises PrecompiledError."""
     began = time.monotonic()
     try:
         # With --json, stdout is for the JSON document.

@@ -74,11 +74,7 @@ def existing_parent(path: Path) -> Path:
 
 
 def why_not_made(path: Path) -> str:
-    """Why the directory `path` cannot be created, or "".
-
-    Tries it with another name in the nearest existing parent: modes do not show a read-only file system or /proc, and
-    do not apply to root.
-    """
+    """Why the directory `path` cannot be created, or "". Tries it: modes do not show a read-only file system."""
     parent = existing_parent(path)
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".precompiled-doctor-", dir=parent))
@@ -125,7 +121,6 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
 
 
 def version(reply: StatusReply) -> Check:
-    """Whether the daemon has this package's version."""
     if reply.version == VERSION:
         return Check("version", "ok", f"the daemon and this package are {VERSION}")
     return Check(

@@ -80,7 +80,6 @@ def known(variables: Mapping[str, str]) -> Check:
 
 
 def pth_file(paths: list[Path]) -> Check:
-    """The file of `precompiled enable`."""
     if not paths:
         return Check("pth", "ok", "not enabled (`precompiled enable` enables it for every run)")
     for path in paths:
@@ -127,7 +126,6 @@ def below_run(found: probe.Probe) -> Check:
 
 
 def torch_version(version: str | None) -> Check:
-    """Whether this interpreter's torch is supported."""
     wanted = f"Install a torch from {_dotted(OLDEST)} to {_dotted(NEWEST)}"
     if version is None:
         return Check("torch", "fail", f"{sys.executable} has no torch", f"{wanted} there")

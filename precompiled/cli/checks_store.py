@@ -127,7 +127,6 @@ def entries(store: Store) -> Check:
 
 
 def quarantine(store: Store) -> Check:
-    """Whether corrupt artifacts were found."""
     try:
         names = [name for name in os.listdir(store.quarantined) if not name.endswith((".reason", NOTE_SUFFIX))]
     except (FileNotFoundError, PermissionError):
@@ -205,7 +204,6 @@ def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
 
 
 def mappable(root: Path, noexec: bool) -> Check:
-    """Whether native code can be mapped from the store."""
     if noexec:
         return Check("store noexec", "fail", f"{root} is mounted noexec", "Move the store to another disk")
     return Check("store noexec", "ok", "native code can be mapped from the store")

@@ -52,7 +52,6 @@ def operations(program: dict[str, Any] | None) -> list[listing.Operation] | None
 
 
 def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | None:
-    """The operations for `--json`."""
     if found is None:
         return None
     return [

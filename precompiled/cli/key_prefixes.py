@@ -64,10 +64,7 @@ def match(prefix: str, keys: Iterable[str]) -> str:
 
 
 def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action: str) -> list[str]:
-    """The one key of each prefix. Raises StoreError for a prefix of no key or of several.
-
-    ``where`` and ``action``: for the error message.
-    """
+    """The one key of each prefix. Raises StoreError for a prefix of no key or of several."""
     found = [match(prefix, keys) for prefix in prefixes]
     for prefix, key in zip(prefixes, found, strict=True):
         if not key:

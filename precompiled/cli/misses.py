@@ -71,8 +71,6 @@ class Miss:
 
 @dataclass
 class Summary:
-    """The summary of a run."""
-
     graphs: int = 0
     hits: int = 0
     untraced: int = 0  # hits that came from packages

@@ -24,7 +24,6 @@ LINE = (
 
 
 def site_packages() -> Path:
-    """The directory where this interpreter installs packages."""
     return Path(sysconfig.get_path("purelib"))
 
 
@@ -39,7 +38,6 @@ def candidates() -> list[Path]:
 
 
 def written() -> list[Path]:
-    """The paths at which the file exists."""
     return [path for path in candidates() if path.exists()]
 
 

@@ -250,7 +250,6 @@ def open_store(settings: Settings) -> Store:
 
 
 def _names(folder: Path) -> list[str]:
-    """All names in a folder of the store."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:

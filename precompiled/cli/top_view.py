@@ -48,10 +48,7 @@ class GraphRow:
 
 @dataclass(frozen=True)
 class Look:
-    """A host's state at one moment. ``status``, ``stats``: the daemon's replies; None if it does not answer.
-
-    ``problem``: why it does not answer.
-    """
+    """A host's state at one moment. ``status``, ``stats``: the daemon's replies, or None because of ``problem``."""
 
     now: float
     status: dict[str, Any] | None

@@ -74,7 +74,6 @@ def problem_of(registration: wire.Registration) -> str:
 
 
 def any_registered(cache_dir: Path) -> bool:
-    """Whether any watch is stored."""
     try:
         return any(name.endswith(".json") for name in os.listdir(cache_dir / DIRECTORY))
     except OSError:

@@ -254,10 +254,7 @@ class RunningWatch:
         return f"{code}: {failure.message.strip()}"[:REASON_CHARS]
 
     def look_in(self, names: Callable[[str], set[str]]) -> bool:
-        """Look for artifacts in the store, in case the daemon's message was lost.
-
-        ``names(key)``: the names of the key's files in the store.
-        """
+        """Look for artifacts, in case the daemon's message was lost. ``names(key)``: the key's files in the store."""
         found = []
         for graph in self._open_graphs():
             slots = {name.rpartition(".")[2] for name in names(graph.key)} - {str(slot) for slot in graph.slots}

@@ -342,10 +342,7 @@ def test_systemd_gets_ready_watchdog_and_stopping(tmp_path: Path) -> None:
 
 
 def _break_for_a_while(parent: Path) -> None:
-    """Make ``parent`` a loop of links for 0.4 s, about three self-checks of the daemon.
-
-    A rename replaces the link atomically, so that the path always exists.
-    """
+    """Make ``parent`` a loop of links for some self-checks. A rename does it, so that the path always exists."""
     folder = parent.readlink()
     for target in (parent, folder):
         changed = parent.with_name("changed")

@@ -200,7 +200,6 @@ def events_of(pool: Pool) -> list[object]:
 
 
 def wait_for_end(pid: int) -> None:
-    """Wait until our child has ended, without reaping it."""
     assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT) is not None
 
 
