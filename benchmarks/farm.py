@@ -44,7 +44,7 @@ LIMIT_S = 1200.0
 class Outcome:
     nodes: int
     graphs: int
-    told: dict[str, Any]
+    counted: dict[str, Any]
     seconds: float
 
 
@@ -131,11 +131,11 @@ def measured(nodes: int, share: float, warming: list[wire.Job], jobs: list[wire.
             run(farm, warming[:nodes])
             before = farm.document()
             seconds = run(farm, jobs)
-            told = farm.document()
+            counted = farm.document()
             for name in ("compiled", "compile_s"):
-                told[name] -= before[name]
+                counted[name] -= before[name]
             farm.close()
-        return Outcome(nodes, len(jobs), told, seconds)
+        return Outcome(nodes, len(jobs), counted, seconds)
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -153,19 +153,19 @@ def main() -> int:
     outcomes: list[Outcome] = []
     for nodes in counts:
         outcomes.append(measured(nodes, arguments.share, jobs[arguments.graphs :], jobs[: arguments.graphs]))
-        say(f"{nodes}: {outcomes[-1].seconds:.1f} s, {outcomes[-1].told}")
+        say(f"{nodes}: {outcomes[-1].seconds:.1f} s, {outcomes[-1].counted}")
     one = next((item.seconds for item in outcomes if item.nodes == 1), None)
     rows = [
-        [str(item.nodes), str(item.graphs), str(item.told["compiled"]), str(item.graphs - item.told["compiled"]),
+        [str(item.nodes), str(item.graphs), str(item.counted["compiled"]), str(item.graphs - item.counted["compiled"]),
          f"{item.seconds:.1f}", f"{item.seconds / one:.2f}" if one else "-",
-         f"{item.told['compile_s'] / item.nodes / item.seconds:.0%}"]
+         f"{item.counted['compile_s'] / item.nodes / item.seconds:.0%}"]
         for item in outcomes
     ]  # fmt: skip
     table = Table(TITLE.format(f"{arguments.share:g} of a core" if arguments.share else "one core"), HEADERS, rows)
     print("\n" + table.text() + "\n")
     if arguments.docs:
         write_part("`make bench-farm ARGS=--docs`", [describe_machine(), table.text()], "guides/farm.md")
-    return int(any(item.told["compiled"] < item.graphs for item in outcomes))
+    return int(any(item.counted["compiled"] < item.graphs for item in outcomes))
 
 
 if __name__ == "__main__":

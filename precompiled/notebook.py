@@ -59,7 +59,7 @@ class CellLines:
         """``updates``: whether a printed line can be replaced in its place."""
         self._updates = updates
         self._seen = len(_reports())
-        self._open: dict[Any, list[str]] = {}  # display -> ids of its graphs, some of which are pending
+        self._open: dict[Any, list[str]] = {}  # display -> ids of its graphs; some of them are pending
         self._awaits = threading.Lock()
 
     def after_cell(self, _result: Any = None) -> None:

@@ -29,7 +29,7 @@ WITHOUT_A_RECORD = {
 
 STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again when it is back")
 CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer sources", "")
-GIVEN_UP = wire.Rejected("job-cancelled", "Somebody has cancelled its compile", "The next process asks again")
+GIVEN_UP = wire.Rejected("job-cancelled", "A user has cancelled its compile", "The next process asks again")
 
 
 def rejected(event: Submitted, code: str, message: str, action: str) -> Reply:

@@ -283,7 +283,7 @@ def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> Non
     if not blob:
         raise WireError("the graph is empty")
     if not _KEY.fullmatch(message.key):
-        raise WireError("the key is no plain name")
+        raise WireError("the key is not a plain name")
     if not message.id.isprintable() or not 0 < len(message.id) <= MAX_TEXT or len(message.name) > 4 * MAX_TEXT:
         raise WireError("the id is missing or cannot be printed, or the id or the name is too long")
     if len(message.base) > MAX_BASES:

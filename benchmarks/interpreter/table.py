@@ -91,9 +91,9 @@ class Row:
 HEADERS = ["row", "kernels tried", *KERNEL_STATES, "row is", "took"]
 
 
-def row_of(told: dict[str, Any]) -> Row:
+def row_of(answered: dict[str, Any]) -> Row:
     """Make a Row from the result of ``asdict``."""
-    return Row(**{**told, "kernels": {digest: tuple(kernel) for digest, kernel in told["kernels"].items()}})
+    return Row(**{**answered, "kernels": {digest: tuple(kernel) for digest, kernel in answered["kernels"].items()}})
 
 
 def judge(name: str, answer: dict[str, Any]) -> Row:
@@ -113,8 +113,8 @@ def judge(name: str, answer: dict[str, Any]) -> Row:
     elif answer.get("different"):
         state, why = "wrong", "; ".join(answer["different"])
     elif others or not artifacts:
-        told = "; ".join(dict.fromkeys(str(graph[2] or graph[0]) for graph in others)) or "no graph"
-        state, why = "no artifact", f"{told} ({why})" if why else told
+        answered = "; ".join(dict.fromkeys(str(graph[2] or graph[0]) for graph in others)) or "no graph"
+        state, why = "no artifact", f"{answered} ({why})" if why else answered
         # Drop kernels that the client compiled: they are in no artifact.
         kernels = {digest: kernel for digest, kernel in kernels.items() if kernel["brought"]}
     elif why:
@@ -148,9 +148,9 @@ def examine(names: Sequence[str], say: Say) -> Iterator[Row]:
         for begin in range(0, len(names), LOT):
             lot = names[begin : begin + LOT]
             made = _run(host, lot, lambda text: say(f"compile:   {text}"), interpret=False)
-            told = _run(host, lot, lambda text: say(f"interpret: {text}"), interpret=True)
+            answered = _run(host, lot, lambda text: say(f"interpret: {text}"), interpret=True)
             for name in lot:
-                row = judge(name, told[name])
+                row = judge(name, answered[name])
                 if row.state == "no artifact" and made[name].get("error"):
                     row.why += f" (to compile it: {made[name]['error']})"
                 yield row
@@ -164,8 +164,8 @@ def _run(host: Host, names: Sequence[str], say: Say, *, interpret: bool) -> dict
     for name, answer in run_rows(names, commands, log, ROW_LIMIT_S):
         ended = f"the process ended: {' '.join(log.read_text()[-400:].split())}"
         found[name] = answer or {"error": ended}
-        told = _progress(name, answer, interpret) if answer else f"{name}: {ended}"
-        say(f"{len(found)}/{len(names)} {told}")
+        answered = _progress(name, answer, interpret) if answer else f"{name}: {ended}"
+        say(f"{len(found)}/{len(names)} {answered}")
     return found
 
 
@@ -206,7 +206,7 @@ def main() -> int:
         return _on_made_up(arguments.torch, arguments.device)
 
     def measure(say: Say) -> Report:
-        rows = [row_of(told) for record in read_records(arguments) for told in record]
+        rows = [row_of(answered) for record in read_records(arguments) for answered in record]
         for row in [] if arguments.read else examine(_names(parser, arguments, rows), say):
             rows.append(row)
             if arguments.json:

@@ -53,7 +53,7 @@ def measure(repeats: int, say: Say) -> Report:
     return Report(
         median <= GOAL and made == row.of_one_rank and not again,
         f"A later first step, ours / plain: {median:.2f} ({min(ratios):.2f} .. {max(ratios):.2f}), goal {GOAL}. "
-        f"Compiled for four ranks: {made} graphs, of which one rank has {row.of_one_rank}; in later starts: {again}.",
+        f"Compiled for four ranks: {made} graphs, {row.of_one_rank} of them for one rank; in later starts: {again}.",
         [(["four ranks", "first step of the first start, s", "of a later one, s"], rows)],
     )
 

@@ -39,7 +39,7 @@ def copies(store: Store, artifact: Artifact, count: int) -> list[str]:
         manifest.chmod(0o600)
         making.rename(target)
     if len(store.lookup(keys[-1])) != 1:
-        raise BenchmarkError(f"the copy {keys[-1]} is no artifact to its reader")
+        raise BenchmarkError(f"the copy {keys[-1]} cannot be read as an artifact")
     return keys
 
 

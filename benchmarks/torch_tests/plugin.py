@@ -40,7 +40,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    done = {line.get("test") or line.get("begun") for line in told(_file())}
+    done = {line.get("test") or line.get("begun") for line in results(_file())}
     items[:] = [item for item in items[:: int(os.environ.get(EVERY, "1"))] if item.nodeid not in done]
 
 
@@ -72,8 +72,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # A failure of setup or teardown is reported too. The call itself reports its outcome in phase "call".
     if report.when == "call" or report.outcome != "passed":
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
-        told = {"test": report.nodeid, "outcome": outcome, "why": str(report.longrepr or "")[-_LAST:]}
-        _tell({**told, **dict(report.user_properties)})
+        result = {"test": report.nodeid, "outcome": outcome, "why": str(report.longrepr or "")[-_LAST:]}
+        _tell({**result, **dict(report.user_properties)})
 
 
 def pytest_sessionfinish() -> None:
@@ -83,7 +83,7 @@ def pytest_sessionfinish() -> None:
     _tell({"graphs": dict(graphs)})
 
 
-def told(file: Path) -> list[dict[str, Any]]:
+def results(file: Path) -> list[dict[str, Any]]:
     """Return all lines of the file."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 

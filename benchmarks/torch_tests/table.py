@@ -29,7 +29,7 @@ from benchmarks.torch_tests import plugin
 # The mode of each way, in the order of the columns. Plain has no mode.
 WAYS = {"plain": None, "cold": "wait", "warm": "wait", "swap": "eager"}
 
-Told = dict[str, Any]  # a line of plugin.py
+TestResult = dict[str, Any]  # a line of plugin.py
 
 # Tests may inspect data of Inductor that does not exist while a graph runs eager. The failing statement shows the kind.
 # With an artifact, the data exists: torch caches code and counts, and restores them at a load.
@@ -47,19 +47,19 @@ OURS = "ours"
 class Found:
     """The tests of one file in one way, by id, and the number of graphs by state."""
 
-    tests: dict[str, Told] = field(default_factory=dict)
+    tests: dict[str, TestResult] = field(default_factory=dict)
     graphs: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Found:
-        """Make a Found from the result of the method ``told``."""
-        return cls({one["test"]: one for one in told["tests"]}, Counter(told["graphs"]))
+    def of(cls, result: Mapping[str, Any]) -> Found:
+        """Make a Found from the result of the method ``as_record``."""
+        return cls({one["test"]: one for one in result["tests"]}, Counter(result["graphs"]))
 
-    def told(self) -> dict[str, Any]:
+    def as_record(self) -> dict[str, Any]:
         return {"tests": list(self.tests.values()), "graphs": dict(self.graphs)}
 
     def passed(self) -> set[str]:
-        return {name for name, told in self.tests.items() if told["outcome"] == "passed"}
+        return {name for name, result in self.tests.items() if result["outcome"] == "passed"}
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,20 @@ def examine(file: Path, pytest_arguments: Sequence[str], limits: Limits, say: Sa
     return found
 
 
-def different(found: Mapping[str, Found]) -> dict[str, dict[str, Told]]:
+def different(found: Mapping[str, Found]) -> dict[str, dict[str, TestResult]]:
     """Return, by way, the tests that fail although they pass with plain torch.compile."""
     passed = found["plain"].passed()
     return {
-        way: {name: told for name, told in other.tests.items() if name in passed and told["outcome"] != "passed"}
+        way: {name: result for name, result in other.tests.items() if name in passed and result["outcome"] != "passed"}
         for way, other in found.items()
     }
 
 
-def kind(told: Told) -> str:
+def kind(result: TestResult) -> str:
     """Return the kind of a failure: one of KINDS, or OURS."""
-    if told["outcome"] != "failed":
+    if result["outcome"] != "failed":
         return OURS
-    return next((name for name, words in KINDS.items() if words.search(told.get("at", ""))), OURS)
+    return next((name for name, words in KINDS.items() if words.search(result.get("at", ""))), OURS)
 
 
 def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Found:
@@ -131,7 +131,7 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
             finally:  # also if this process ends
                 process.kill()
                 process.wait()
-        lines = plugin.told(answers)
+        lines = plugin.results(answers)
         if len(lines) == known:
             raise BenchmarkError(f"pytest ended with {process.returncode} before a test:\n{log.read_text()[-3000:]}")
         if "graphs" in lines[-1]:
@@ -143,7 +143,7 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
         known = len(lines)
 
 
-def _found(lines: Sequence[Told]) -> Found:
+def _found(lines: Sequence[TestResult]) -> Found:
     found = Found()
     for line in lines:
         found.graphs.update(line.get("graphs", {}))
@@ -167,7 +167,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth test: a look")
     parser.add_argument("--select", metavar="EXPRESSION", help="as pytest's -k")
     add_files(
-        parser, json="write what was told of each test there", read="such a file has what was told: add it",
+        parser, json="write the result of each test to this file", read="add the results of such a file",
         docs="tables of docs/reference/benchmarks.md",
     )  # fmt: skip
     arguments = parser.parse_args()
@@ -184,7 +184,7 @@ def main() -> int:
     def measure(say: Say) -> Report:
         found: dict[str, dict[str, Found]] = {}
         for record in map(json.loads, map(Path.read_text, arguments.read)):
-            found |= {file: {way: Found.of(told) for way, told in ways.items()} for file, ways in record.items()}
+            found |= {file: {way: Found.of(result) for way, result in ways.items()} for file, ways in record.items()}
         problems = []
         for test_file in files:
             try:
@@ -201,16 +201,17 @@ def report(found: Mapping[str, Mapping[str, Found]], problems: list[str]) -> Rep
     remarks: list[tuple[str, str | None]] = []
     for file, ways in found.items():
         for way, tests in different(ways).items():
-            for name, told in tests.items():
-                said = f"{way}: {file}::{name.split('::', 1)[-1]}: {kind(told)}: {told['outcome']} {told.get('at', '')}"
-                ours = kind(told) == OURS
-                remarks.append((f"{said}\n{told['why'][-300:]}" if ours else said, "red" if ours else None))
+            for name, result in tests.items():
+                test, end = name.split("::", 1)[-1], f"{result['outcome']} {result.get('at', '')}"
+                said = f"{way}: {file}::{test}: {kind(result)}: {end}"
+                ours = kind(result) == OURS
+                remarks.append((f"{said}\n{result['why'][-300:]}" if ours else said, "red" if ours else None))
     differences = _differences(found)
     return Report(
         bool(found) and not any(number != "0" for name, *numbers in differences for number in numbers if name == OURS),
         tables=[(HEADERS, _rows(found)), (DIFFERENCES, differences), (GRAPHS, _graphs(found))],
         remarks=remarks + [(problem, "yellow") for problem in problems],
-        record={file: {way: one.told() for way, one in ways.items()} for file, ways in found.items()},
+        record={file: {way: one.as_record() for way, one in ways.items()} for file, ways in found.items()},
     )  # fmt: skip
 
 
@@ -227,8 +228,8 @@ def _differences(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
     counted = {name: Counter[str]() for name in (*KINDS, OURS)}
     for ways in found.values():
         for way, tests in different(ways).items():
-            for told in tests.values():
-                counted[kind(told)][way] += 1
+            for result in tests.values():
+                counted[kind(result)][way] += 1
     return [[name, *(str(numbers[way]) for way in OTHERS)] for name, numbers in counted.items()]
 
 

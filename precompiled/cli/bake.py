@@ -107,8 +107,8 @@ def _bake(
     if not outcome.runs:
         raise outcome.error()
     try:
-        told = runtime / "told"
-        told.mkdir()
+        progress = runtime / "progress"
+        progress.mkdir()
         own = {
             "MODE": "wait", "CACHE_DIR": str(root), "RUNTIME_DIR": str(here.runtime_dir), "BASE": os.pathsep,
             "REMOTE": "none",
@@ -119,8 +119,8 @@ def _bake(
         variables.update(given)
         variables.pop("PRECOMPILED", None)
         if steps:
-            variables[VARIABLE] = f"{steps}:{told}"
-        ended = _run(cmd, variables, told, timeout, out.as_json)
+            variables[VARIABLE] = f"{steps}:{progress}"
+        ended = _run(cmd, variables, progress, timeout, out.as_json)
         stats: wire.StatsReply = ask_daemon(here, wire.Stats(), STOP_S)
     finally:
         stop_daemon(here, STOP_S)
@@ -138,7 +138,7 @@ def _bake(
     }  # fmt: skip
 
 
-def _run(cmd: Sequence[str], variables: dict[str, str], told: Path, timeout: float, as_json: bool) -> str:
+def _run(cmd: Sequence[str], variables: dict[str, str], progress: Path, timeout: float, as_json: bool) -> str:
     """Run the command until "itself", "steps" or "timeout" ends it; returns which of them. Raises PrecompiledError."""
     began = time.monotonic()
     try:
@@ -159,10 +159,10 @@ def _run(cmd: Sequence[str], variables: dict[str, str], told: Path, timeout: flo
             if status is not None:
                 break
             now = time.monotonic()
-            done = {path.stem for path in told.glob("*.done")}
+            done = {path.stem for path in progress.glob("*.done")}
             if done and first_done is None:
                 first_done = now
-            if done and ({path.name for path in told.iterdir() if not path.suffix} <= done):
+            if done and ({path.name for path in progress.iterdir() if not path.suffix} <= done):
                 return "steps"
             if first_done is not None and now - first_done > GRACE_S:
                 return "steps"

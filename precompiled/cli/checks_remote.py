@@ -22,7 +22,7 @@ def run(settings: Settings) -> Iterator[Check]:
             "remote trust", "warn", f"everyone who can write to {settings.remote} runs code as you (remote_unsigned)",
             "Create a key with `precompiled remote keys new`, and unset `remote_unsigned`",
         )  # fmt: skip
-    state = remote.told(settings)
+    state = remote.last_state(settings)
     wrong = {**((state or {}).get("refused") or {}), **((state or {}).get("failed") or {})}
     if state is not None and (state.get("reason") or wrong):
         code = state.get("code") or next(iter(wrong))

@@ -58,7 +58,7 @@ def asked(settings: Settings) -> dict[str, Any]:
     return {**found, "running": True}
 
 
-def told(settings: Settings) -> dict[str, Any] | None:
+def last_state(settings: Settings) -> dict[str, Any] | None:
     """The last state of the farm that the helper recorded; None if no farm is set."""
     if not settings.farm:
         return None

@@ -90,12 +90,12 @@ WORKER_STATES = ("starting", "idle", "busy", "stopping")
 
 def names() -> set[str]:
     """The names of all metrics, as they are scraped."""
-    return {f"{PREFIX}{told.name}{'_total' * told.counts}" for told in (*STATS, *STATUS, *REMOTE, *MORE)}
+    return {f"{PREFIX}{row.name}{'_total' * row.counts}" for row in (*STATS, *STATUS, *REMOTE, *MORE)}
 
 
 def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
     """All metric families that have values. Without a daemon: `up` as 0, and the clients that the store records."""
-    more = {told.name: told for told in MORE}
+    more = {row.name: row for row in MORE}
     yield _family(more["up"], [((), look.status is not None)])
     yield _family(more["clients"], [((), len(look.clients))])
     states = Counter(graph.state for graph in look.graphs)
@@ -119,19 +119,19 @@ def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
 
 
 def _fields(table: Iterable[Row], document: dict[str, Any]) -> Iterator[Metric]:
-    for told in table:
-        if told.field not in document:  # a helper without a recorded state, or a daemon of an earlier version
+    for row in table:
+        if row.field not in document:  # a helper without a recorded state, or a daemon of an earlier version
             continue
-        value = document[told.field]
-        rows = [((key,), amount) for key, amount in sorted(value.items())] if told.label else [((), value)]
-        yield _family(told, rows)
+        value = document[row.field]
+        rows = [((key,), amount) for key, amount in sorted(value.items())] if row.label else [((), value)]
+        yield _family(row, rows)
 
 
-def _family(told: Row, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+def _family(row: Row, rows: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    kind = CounterMetricFamily if told.counts else GaugeMetricFamily
-    found = kind(PREFIX + told.name, told.help, labels=[told.label] if told.label else [])
+    kind = CounterMetricFamily if row.counts else GaugeMetricFamily
+    found = kind(PREFIX + row.name, row.help, labels=[row.label] if row.label else [])
     for labels, value in rows:
         found.add_metric(labels, float(value))
     return found

@@ -39,7 +39,7 @@ class _Host:
         self._settings = settings
 
     def collect(self) -> Iterator[Any]:
-        return families(look(self._settings, Rates()), remote.told(self._settings))
+        return families(look(self._settings, Rates()), remote.last_state(self._settings))
 
     def describe(self) -> list[Any]:
         return []  # otherwise registering would call collect()

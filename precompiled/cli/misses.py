@@ -89,8 +89,8 @@ class Summary:
         for miss in self.misses:
             numbers[miss.short] += len(miss.ranks)
         by_short = {miss.short: miss for miss in self.misses}
-        told = [miss.counted(numbers[short]) for short, miss in by_short.items()]
-        return f"of {counted(self.graphs, 'graph')}: {', '.join([hits, *told])}"
+        parts = [miss.counted(numbers[short]) for short, miss in by_short.items()]
+        return f"of {counted(self.graphs, 'graph')}: {', '.join([hits, *parts])}"
 
     def seconds(self) -> str:
         """What the misses and traces cost; "" if each part is below 0.1 s."""

@@ -210,7 +210,7 @@ def opened(settings: Settings) -> transfer.Transfer:
 # ---------------------------------------------------------------- for status, stats and doctor
 
 
-def told(settings: Settings) -> dict[str, Any] | None:
+def last_state(settings: Settings) -> dict[str, Any] | None:
     """The last state that the remote's helper recorded; None if no remote is set."""
     from precompiled.remote import link
 
@@ -230,8 +230,8 @@ def line(state: dict[str, Any]) -> str:
     if "fetched" in state:
         text += f"; {state['fetched']} fetched, {state['put']} put, {state['absent']} not there"
         for what in ("refused", "failed"):
-            if told := state.get(what):
-                text += f", {what}: {', '.join(f'{code} {count}' for code, count in sorted(told.items()))}"
+            if counts := state.get(what):
+                text += f", {what}: {', '.join(f'{code} {count}' for code, count in sorted(counts.items()))}"
         if state.get("given_up"):
             text += f", {state['given_up']} given up"
         if state.get("last"):

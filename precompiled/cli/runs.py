@@ -40,12 +40,12 @@ def show_live(found: Sequence[dict[str, Any]]) -> None:
 def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """Explain a run, ``name`` or "last": the document, and a function that prints it. Raises PrecompiledError."""
     run = named(settings, name)
-    told = misses.summary(settings, run)
+    summary = misses.summary(settings, run)
     document = {
-        **_document(run, graphs=True), "summary": told.sentence(), "hits": told.hits, "edited": told.edited,
-        "misses": [miss.document() for miss in told.misses], "trace_s": told.trace_s,
+        **_document(run, graphs=True), "summary": summary.sentence(), "hits": summary.hits, "edited": summary.edited,
+        "misses": [miss.document() for miss in summary.misses], "trace_s": summary.trace_s,
     }  # fmt: skip
-    return document, lambda: _show(run, told)
+    return document, lambda: _show(run, summary)
 
 
 def graph_of(settings: Settings, prefix: str) -> str | None:
@@ -211,24 +211,24 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(numbers) == 1 else 'ranks'} {shown}"
 
 
-def _show(run: Run, told: misses.Summary) -> None:
+def _show(run: Run, summary: misses.Summary) -> None:
     graphs = [graph for process in run.processes for graph in process.graphs.values()]
     end = "runs still" if run.is_alive else f"{human_seconds(_lasted(run))} long"
     click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.since)} ago, {end}")
-    for line in (told.sentence(), told.seconds(), *(said(run) if told.graphs else ())):
+    for line in (summary.sentence(), summary.seconds(), *(said(run) if summary.graphs else ())):
         if line:
             click.echo(f"  {line}")
-    if told.edited:
-        click.echo(f"  edited since the previous run: {', '.join(told.edited[:MAX_SHOWN])}")
+    if summary.edited:
+        click.echo(f"  edited since the previous run: {', '.join(summary.edited[:MAX_SHOWN])}")
     click.echo()
     pairs([
         ("lookups and loads", human_seconds(sum(g.get("lookup_s", 0) + g.get("load_s", 0) for g in graphs))),
         ("compiles saved", human_seconds(sum(g.get("saved_s", 0) for g in graphs))),
     ])  # fmt: skip
-    for miss in told.misses[:MAX_SHOWN]:
+    for miss in summary.misses[:MAX_SHOWN]:
         _show_miss(miss, run)
-    if len(told.misses) > MAX_SHOWN:
-        click.echo(f"\nand {len(told.misses) - MAX_SHOWN} more: --json has them all")
+    if len(summary.misses) > MAX_SHOWN:
+        click.echo(f"\nand {len(summary.misses) - MAX_SHOWN} more: --json has them all")
     seconds = {name: spent for process in run.processes for name, spent in traces(process)}
     _show_table("functions that were traced", [
         (item["name"], human_seconds(seconds.get(item["name"], 0.0)), item["state"], item["reason"],
@@ -240,9 +240,9 @@ def _show(run: Run, told: misses.Summary) -> None:
 def _why_traced(before: Sequence[dict[str, Any]], item: dict[str, Any]) -> str:
     """Why a function was traced. ``before``: what the process had traced earlier."""
     reasons = item["reasons"] if item["state"] != "audited" else ()  # an audit's reasons are about other entries
-    told = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
+    why = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}
-    return in_words(told) if told or not is_first else "no package for its present source: it is new, or was edited"
+    return in_words(why) if why or not is_first else "no package for its present source: it is new, or was edited"
 
 
 def _show_miss(miss: misses.Miss, run: Run) -> None:

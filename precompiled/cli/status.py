@@ -52,15 +52,16 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
         document: dict[str, Any] = {
             "running": False, "pid": None, "version": None, "socket": socket_of(settings),
             "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
-            "watches": [], "runs": [], "jobs": [], "remote": remote.told(settings),
-            "farm": farm.told(settings),
+            "watches": [], "runs": [], "jobs": [], "remote": remote.last_state(settings),
+            "farm": farm.last_state(settings),
         }  # fmt: skip
         further = f"None can start: {why}. {paths.NO_PLACE_ACTION}." if (why := settings.why_no_store) else (
             "The first graph that the store lacks starts one; so does `precompiled daemon start`."
         )
         out.result(document, f"No daemon runs at {document['socket']}. {further}")
         return 1
-    reply["runs"], reply["remote"], reply["farm"] = runs.live(settings), remote.told(settings), farm.told(settings)
+    reply["remote"], reply["farm"] = remote.last_state(settings), farm.last_state(settings)
+    reply["runs"] = runs.live(settings)
     reply["jobs"] = [dataclasses.asdict(job) for job in under_way(settings.cache_dir)]
     out.result(reply, lambda: _show_status(reply))
     return 0
@@ -80,7 +81,7 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
     from precompiled import wire
 
     reply = fields(ask_daemon(settings, wire.Stats(), timeout))
-    reply["remote"], reply["farm"] = remote.told(settings), farm.told(settings)
+    reply["remote"], reply["farm"] = remote.last_state(settings), farm.last_state(settings)
 
     def show() -> None:
         rows = []

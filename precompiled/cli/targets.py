@@ -56,17 +56,18 @@ def parse(text: str) -> WantedDevices:
     """
     parts = _FORM.fullmatch(text.strip().lower())
     if parts is None:
-        raise _unknown(text, "is no kind of GPU")
+        raise _unknown(text, "is not a kind of GPU")
     count = int(parts["count"] or 1)
     if parts["capability"] is None:
         if (kind := KINDS.get(parts["code"])) is None:
-            raise _unknown(text, "is no kind of GPU that can be made up")
+            raise _unknown(text, "is not a kind of GPU that can be made up")
         return WantedDevices(kind, count)
     fitting = [kind for kind in KINDS.values() if f"{kind.major}{kind.minor}" == parts["capability"]]
     if len(fitting) != 1:
         # A key contains the GPU's name and number of multiprocessors, so kinds cannot share artifacts.
         names = " and ".join(kind.code for kind in fitting)
-        raise _unknown(text, f"is {names}, which have keys of their own" if fitting else "is no kind's architecture")
+        why = f"is {names}, which have keys of their own" if fitting else "is not the architecture of a known kind"
+        raise _unknown(text, why)
     return WantedDevices(fitting[0], count)
 
 

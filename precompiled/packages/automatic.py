@@ -499,7 +499,7 @@ def _shown(frame: Frame) -> str:
 def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
     """Whether an entry of a main program's function comes from another file.
 
-    That is another program, so the entry gives no reason for a cache miss of this one.
+    The entry then belongs to a different program, and gives no reason for a cache miss of this one.
     """
     file = frame.code.co_filename
     if frame.module != "__main__" or file.startswith("<"):

@@ -49,7 +49,7 @@ def load(
         custom_ops.compare(graph.modules)
         classes = program_classes.find(graph.modules)
     except (Exception, SystemExit) as error:  # an import of the user's module may raise anything
-        raise Mismatch(f"its operators are others here: {error}") from error
+        raise Mismatch(f"its operators differ: {error}") from error
     if safe_point.is_held():  # the checkpoint repeats an eager run, but this graph would run compiled
         raise Mismatch("a checkpoint is to run again what another graph of the function ran eager")
     started = time.perf_counter()

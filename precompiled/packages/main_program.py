@@ -34,8 +34,8 @@ def texts() -> list[Text]:
     running = [] if typed else _running()
     if not running:
         raise NotPortable(
-            "the program is no file that Python knows of, and no notebook (an interactive session, a thread that has "
-            "outlived it): nobody can tell whether it is the same",
+            "the program has no file and is not a notebook (an interactive session, or a thread that outlived it), so "
+            "a later process cannot recognize it",
             code="package-program",
         )
     return running

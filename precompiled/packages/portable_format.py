@@ -78,10 +78,10 @@ def read(path: Path) -> tuple[Index, dict[str, bytes]]:
             f"{path} is not there", "Give the file that save_package wrote", code="package-missing"
         ) from error
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise PackageError(f"{path} is no package file: {error}", "Save it again", code="package-corrupt") from error
+        raise PackageError(f"{path} is not a package file: {error}", "Save it again", code="package-corrupt") from error
     raw = members.pop(INDEX, None)
     if raw is None:
-        raise PackageError(f"{path} is no package file: it has no {INDEX}", "Save it again", code="package-corrupt")
+        raise PackageError(f"{path} is not a package file: it has no {INDEX}", "Save it again", code="package-corrupt")
     index = _open_index(raw, path)
     if set(index.files) != set(members):
         raise PackageError(f"{path} has other members than its index says", "Save it again", code="package-corrupt")
@@ -109,7 +109,7 @@ def _members(data: io.BytesIO, path: Path) -> dict[str, bytes]:
         for item in tar:
             if not item.isfile() or item.name in members:
                 raise PackageError(
-                    f"{path} holds {item.name}, which is no file or there twice", "Save it again",
+                    f"{path} contains {item.name}, which is not a file or occurs twice", "Save it again",
                     code="package-corrupt",
                 )  # fmt: skip
             file = tar.extractfile(item)
@@ -131,5 +131,5 @@ def _open_index(raw: bytes, path: Path) -> Index:
         if digest_of(canonical(bare)) != index.digest:
             raise ValueError("its index does not match its own digest")
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise PackageError(f"{path} is no package file: {error}", "Save it again", code="package-corrupt") from error
+        raise PackageError(f"{path} is not a package file: {error}", "Save it again", code="package-corrupt") from error
     return index

@@ -62,8 +62,8 @@ class PublicKey:
                 raise ValueError(f"{len(data)} bytes")
         except ValueError as error:
             raise BadKey(
-                f"{text[:80]!r} is no public key: {error}", "Give the line that `precompiled remote keys new` printed",
-                code="bad-public-key",
+                f"{text[:80]!r} is not a public key: {error}",
+                "Give the line that `precompiled remote keys new` printed", code="bad-public-key",
             ) from error  # fmt: skip
         return PublicKey(data, " ".join(name.split())[:100])
 
@@ -83,9 +83,9 @@ def own() -> Any | None:
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError) as error:
-        raise _unusable(f"{folder() / OWN} is no private key: {error}", _NEW_KEY) from error
+        raise _unusable(f"{folder() / OWN} is not a private key: {error}", _NEW_KEY) from error
     if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise _unusable(f"{folder() / OWN} is another kind of key than ed25519", _NEW_KEY)
+        raise _unusable(f"{folder() / OWN} is not an ed25519 key", _NEW_KEY)
     return key
 
 
@@ -123,7 +123,7 @@ def new() -> PublicKey:
         durable.write(folder() / OWN, data, 0o600)
     except FileExistsError as error:
         raise BadKey(
-            f"{folder() / OWN} is there already", "Move it away for a new one; others must then be told to trust that",
+            f"{folder() / OWN} exists already", "Move it away to make a new one, which the other hosts must then trust",
             code="key-exists",
         ) from error  # fmt: skip
     return public_of(private)
@@ -141,7 +141,7 @@ def believe(key: PublicKey) -> Path:
 def disbelieve(id: str) -> bool:
     """Stop trusting a key. Returns whether it was trusted."""
     if not _ID.fullmatch(id):
-        raise BadKey(f"{id[:80]!r} is no id of a key", "See `precompiled remote keys list`", code="bad-public-key")
+        raise BadKey(f"{id[:80]!r} is not the id of a key", "See `precompiled remote keys list`", code="bad-public-key")
     try:
         (folder() / f"{id}{SUFFIX}").unlink()
         return True

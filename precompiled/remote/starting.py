@@ -57,7 +57,7 @@ def detach() -> int:
 
 
 def is_ours(lock: int, store: Path, arguments: list[str]) -> bool:
-    """Whether this process becomes the store's helper. Waits for a helper of other settings that was told to stop."""
+    """Whether this process becomes the store's helper. Waits while a helper with other settings stops."""
     deadline = time.monotonic() + LEAVING_S
     while True:
         try:

@@ -155,7 +155,7 @@ class Transfer:
         """
         if not self.trust.believes(item.by):
             code = "remote-unsigned" if item.by == form.UNSIGNED else "remote-untrusted"
-            raise ObjectRejected(f"{item.path} is by nobody whom this host believes", code=code)
+            raise ObjectRejected(f"{item.path} is not signed by a key that this host trusts", code=code)
         if not 0 < item.size <= form.MAX_OBJECT_BYTES:
             raise ObjectRejected(f"{item.path} has {item.size} bytes", code="remote-corrupt")
         head = self.bucket.read(item.path, 0, min(item.size, form.HEAD_BYTES))

@@ -24,7 +24,7 @@ class Trust(Protocol):
 
 
 class Anybody:
-    """For ``remote_unsigned = true``: every object is trusted, whoever can write to the remote."""
+    """For ``remote_unsigned = true``: every object is trusted, so every writer of the remote is."""
 
     by = UNSIGNED
 

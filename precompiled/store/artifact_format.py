@@ -149,7 +149,7 @@ def open_manifest(data: bytes, key: str) -> Manifest:
             files[name] = FileRecord(**record)
         for kernel, file in manifest.kernels.items():
             if files[native(file)].digest != file:
-                raise CorruptArtifact(f"the kernel {kernel[:12]} is in {native(file)}, which is another file")
+                raise CorruptArtifact(f"the kernel {kernel[:12]} is in {native(file)}, which belongs to another file")
     except (TypeError, AttributeError, LookupError) as error:
         raise CorruptArtifact(f"the manifest's tables cannot be read: {error!r}") from error
     manifest = dataclasses.replace(manifest, files=files)

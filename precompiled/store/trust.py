@@ -1,7 +1,7 @@
 """Checks that no other user can have written code into the store, before anything in it is loaded.
 
 Loading an artifact runs its code. So, as with ssh's keys, every directory from the store's root down and every file
-must be owned by this process's user or by root, and nobody else may be able to write to it. Symbolic links are never
+must be owned by this process's user or by root, and no other user may be able to write to it. Symbolic links are never
 followed. The checks use file descriptors (openat), so that the file that is checked is the file that is read.
 """
 

@@ -184,8 +184,8 @@ class Capture:
                 return End()
             return End("the command ended without a graph: it calls no torch.compile, or its Python lacks precompiled"
                        + self._last_words())  # fmt: skip
-        told = f"signal {signal.Signals(status - 128).name}" if 128 < status < 160 else f"exit status {status}"
-        return End(f"the capture ended with {told}{self._last_words()}")
+        how = f"signal {signal.Signals(status - 128).name}" if 128 < status < 160 else f"exit status {status}"
+        return End(f"the capture ended with {how}{self._last_words()}")
 
     def _last_words(self) -> str:
         text = bytes(self._tail).decode(errors="replace").strip()

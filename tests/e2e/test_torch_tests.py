@@ -84,5 +84,5 @@ def test_difference_is_ours_unless_the_test_reads_inductors_internals() -> None:
     assert kind(told("failed", "self.assertEqual(actual, correct) > assertEqual")) == OURS
     assert kind(told("died", "self.assertEqual(metrics.generated_kernel_count, 1)")) == OURS
     found = Found({"a": told("failed", "a")}, Counter(hit=2))
-    again = Found.of(found.told())
+    again = Found.of(found.as_record())
     assert (again.tests, again.graphs) == (found.tests, found.graphs)

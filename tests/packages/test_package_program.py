@@ -127,7 +127,7 @@ def test_edit_of_a_function_that_runs_later_keeps_the_package(shared_host: Host,
     assert run(shared_host, folder)[0] == "used"
     # Guards alone (`function`) compare the code of the whole class, which the edit changed.
     found = run(shared_host, folder, PRECOMPILED_PACKAGES="function")
-    assert found[0] == "recorded" and "the code of library.Model is another" in found[3]
+    assert found[0] == "recorded" and "the code of library.Model differs" in found[3]
     (folder / "main.py").write_text(main.replace("x = torch", "library.later(1)\nx = torch"))
     assert run(shared_host, folder)[0] == "recorded"
     (folder / "library.py").write_text(library)
@@ -250,7 +250,7 @@ def test_program_without_a_file_is_identified_by_its_code(shared_host: Host, fol
 @pytest.mark.reason("package-program")
 def test_interactive_program_has_no_packages(shared_host: Host, folder: Path) -> None:
     found = run(shared_host, folder, "-i", "-c", MAIN, text="")
-    assert found[:2] == ["traced", "package-program"] and "the program is no file" in found[2]
+    assert found[:2] == ["traced", "package-program"] and "the program has no file" in found[2]
 
 
 CELLS = [

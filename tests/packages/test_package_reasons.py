@@ -394,7 +394,7 @@ def test_altered_package_file_is_refused(file: Path, where: int) -> None:
 @pytest.mark.reason("package-corrupt")
 def test_truncated_package_file_is_refused(file: Path) -> None:
     os.truncate(file, 700)
-    assert "is no package file" in refused("package-corrupt", load, file)
+    assert "is not a package file" in refused("package-corrupt", load, file)
 
 
 @pytest.mark.reason("package-format")

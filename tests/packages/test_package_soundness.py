@@ -88,9 +88,9 @@ SAID = {
     "hook_that_is_a_partial_of_a_method": ("package-not-portable", "the method 'Scaled.hook' is bound to an object"),
     "a_device_context": ("package-mode", "traced under a torch function mode"),
     "method_that_gives_members_of_a_set": ("package-not-portable", "'frozenset.union' is bound to an object"),
-    "order_of_a_set": ("package-set-order", "whose order is another one in each process"),
-    "a_set_that_is_gone_through": ("package-set-order", "G['NAMES'] is a set, whose order is another one"),
-    **{f"order_of_texts_in_a_set_{number}": ("package-set-order", "whose order is another one in each process")
+    "order_of_a_set": ("package-set-order", "whose order differs between processes"),
+    "a_set_that_is_gone_through": ("package-set-order", "G['NAMES'] is a set, whose order differs"),
+    **{f"order_of_texts_in_a_set_{number}": ("package-set-order", "whose order differs between processes")
        for number in range(22)},
     "asks_for_hash": ("package-id", "f asks for hash(), a number of this process"),
     "asks_for_a_seed": ("package-id", "seed() gave a number when it was traced"),

@@ -201,7 +201,7 @@ class Descriptions:
         if kind is object:
             return ["object"]
         if (data := told(value)) is not None:
-            return ["told", f"{kind.__module__}.{kind.__qualname__}", data]
+            return ["self-described", f"{kind.__module__}.{kind.__qualname__}", data]
         state = state_of(value)
         if state is None:
             raise NotPortable(f"an object of {kind.__module__}.{kind.__qualname__} is known by its identity only")

@@ -66,7 +66,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
     ]
     # A name has several codes if several functions of that name are defined inside functions.
     codes, other_codes = _by_name(here.inlined), _by_name(there.inlined)
-    found += [f"the source of {name} is another" for name in codes if codes[name] != other_codes.get(name, codes[name])]
+    found += [f"the source of {name} differs" for name in codes if codes[name] != other_codes.get(name, codes[name])]
     facts = {(guard.source, guard.kind, guard.parameters): guard.fact for guard in there.guards}
     for guard in here.guards:
         place = (guard.source, guard.kind, guard.parameters)
@@ -91,8 +91,8 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
 
 # Requirements that are digests (packages/requirements.py), in words.
 _DIGESTS = {
-    "inductor": "Inductor's settings (torch._inductor.config, mode=, options=) are others; its graph's miss says which",
-    "dynamo": "Dynamo's settings (torch._dynamo.config, stances, torch.compiler.allow_in_graph) are others",
+    "inductor": "Inductor's settings differ (torch._inductor.config, mode=, options=); its graph's miss says which",
+    "dynamo": "Dynamo's settings differ (torch._dynamo.config, stances, torch.compiler.allow_in_graph)",
     "replaced functions": "the program has replaced other functions of torch, or by other code",
 }
 
@@ -107,7 +107,7 @@ def state(here: str, before: str, when: str) -> str:
     try:
         one, other = (dict(json.loads(kept)) for kept in (here, before))
     except (ValueError, TypeError):
-        return "the global state (grad mode, autocast, precision, threads) is another"
+        return "the global state differs (grad mode, autocast, precision, threads)"
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     said = [_both(name.replace("_", " "), one.get(name), other.get(name)).said(when) for name in differing]
     return f"global state: {', '.join(said)}"
@@ -145,12 +145,12 @@ def _of(here: Any, before: Any) -> Difference:
             return _both("", here, before)
         part, name = _PARTS[index], f"{here[1]}.{here[2]}"
         if part == "code":
-            return Difference(f"the code of {name} is another")
+            return Difference(f"the code of {name} differs")
         inner = _of(here[index], before[index])
         return Difference(f"the {part} of {name}: {inner.what}".rstrip(), inner.here, inner.before)
     left, right = here[index], before[index]
     if index > 0 and type(left) is int and type(right) is int:  # numbers from Descriptions.number
-        return Difference("it is another of the objects that the call has")
+        return Difference("it is a different object of the call")
     if isinstance(left, list) and isinstance(right, list):
         return _of(left, right)
     return _both("", here if len(here) <= 3 else left, before if len(before) <= 3 else right)

@@ -149,7 +149,7 @@ def _contained(step: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _note_failure(error: BaseException) -> None:
-    log.warning("packages: the frame is traced as usual, since a look at it failed", exc_info=error)
+    log.warning("packages: the frame is traced as usual, since its lookup failed", exc_info=error)
     if _packages is not None:
         with contextlib.suppress(Exception):
             _packages.failed(error)

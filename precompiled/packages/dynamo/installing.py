@@ -99,7 +99,7 @@ def _prepare(body: Body, frame: Frame, undo: contextlib.ExitStack) -> None:
         guard_facts.compare_values(body.guards.guards, guard_facts.SourceReader(frame.local, frame.scope))
         optimizers.prepare(body.optimizers, value_of, undo)
     except (AttributeError, KeyError, TypeError) as error:  # the value is not an optimizer, or its groups differ
-        raise Mismatch(f"an optimizer is another thing here: {error}") from error
+        raise Mismatch(f"an optimizer differs: {error}") from error
 
 
 def _value_of(frame: Frame) -> Callable[[Any], Any]:

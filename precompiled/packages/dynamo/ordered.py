@@ -111,7 +111,7 @@ def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> No
         return
     which = f"{variable.source.name} is a set" if variable.source is not None else "a set that a trace makes"
     noted.problem = NotPortable(
-        f"{which}, whose order is another one in each process", "Use a tuple where the order matters",
+        f"{which}, whose order differs between processes", "Use a tuple where the order matters",
         code="package-set-order",
     )  # fmt: skip
 

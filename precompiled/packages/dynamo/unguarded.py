@@ -160,7 +160,7 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
             raise Mismatch(f"{source.name} has {'a' if here else 'no'} key {key!r} here")
     for source, how, fact in kept.wholes:
         if _whole(value_at(source, reader), how, described) != fact:
-            raise Mismatch(f"{how}({source.name}) is another here")
+            raise Mismatch(f"{how}({source.name}) differs from when it was traced")
     if any(_shared_cells(sources, reader) != groups for sources, groups in kept.cells):
         raise Mismatch("other functions share a variable of their closures here")
     for source, fact in kept.values:
@@ -171,7 +171,7 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
         place = scope if module is None else vars(sys.modules[module]) if module in sys.modules else {}
         found = _global(place, name, described)
         if found != fact and (check_source or without_code(found) != without_code(fact)):
-            raise Mismatch(f"the global {name} is another thing here")
+            raise Mismatch(f"the global {name} differs from when it was traced")
     native_reads.compare(kept.native, described)
 
 
@@ -351,7 +351,7 @@ def check_code(code: types.CodeType) -> None:
         raise NotPortable(f"{code.co_name} asks for {asked}(), a number of this process", code="package-id")
     if ordered:
         raise NotPortable(
-            f"{code.co_name} has a set of texts, whose order is another one in each process",
+            f"{code.co_name} has a set of texts, whose order differs between processes",
             "Use a tuple where the order matters", code="package-set-order",
         )  # fmt: skip
     if "untyped_storage" in code.co_names:

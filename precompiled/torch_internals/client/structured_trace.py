@@ -66,4 +66,4 @@ def _artifact(name: str, document: dict[str, Any], compile_id: Any) -> None:
                 expect_trace_id=False,
             )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - a failed trace record must not fail the graph
-        log.info("torch's trace is not told of %s: %s", name, error)
+        log.info("torch's trace lacks %s: %s", name, error)

@@ -263,7 +263,7 @@ def _decode(name: tuple[str, ...]) -> Any:
         return found
     if kind == "hop":
         if rest[0] not in _HIGHER_ORDER:
-            raise ValueError(f"{rest[0]} is no higher-order operator that can be sent")
+            raise ValueError(f"{rest[0]} is not a higher-order operator that can be sent")
         return getattr(torch.ops.higher_order, rest[0])
     if kind == numpy_calls.KIND:
         return numpy_calls.decode(list(name))

@@ -139,7 +139,7 @@ class Frozen(OutputCode):
         """In the worker, compute ``order``. ``inputs`` is the number of the graph's inputs before the weights."""
         self.order = [*(None if number is None else inputs + number for number in self.weights), *range(inputs)]
         if any(self.order[position] is None for position in self.kept):
-            raise CompileFailed("an argument of the frozen code is no input", code="not-serializable")
+            raise CompileFailed("an argument of the frozen code is not an input", code="not-serializable")
 
 
 def code_of(part: Any) -> Any:

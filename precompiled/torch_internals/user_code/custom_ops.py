@@ -108,13 +108,13 @@ def _by_registrations(op: torch._ops.OpOverload) -> set[str]:
     for file in {place.file for place in places if place not in in_python}:
         owners = shared_libraries.registering(file) if file else []
         if not owners:
-            _refuse(op, f"nobody can tell which library has registered it at {file or 'an unknown place'}")
+            _refuse(op, f"the library that registered it at {file or 'an unknown place'} cannot be determined")
         found |= {name_of_library(path) for path in owners}
     for place in in_python if found else ():
         if place.key not in _ONLY_RUN and not _is_known(op, place):
             module = _module_of(place.file)
             if module is None:
-                _refuse(op, f"nobody can tell what registers {place.key} for it at {place.file}")
+                _refuse(op, f"the code that registers {place.key} for it at {place.file} cannot be determined")
             found.add(module)
     return found
 

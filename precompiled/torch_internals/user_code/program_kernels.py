@@ -48,25 +48,25 @@ def describe(function: Any) -> str:
 
 
 @cache
-def made(told: str) -> Any:
+def made(unit_text: str) -> Any:
     """Create the kernel of a unit in a worker. Raises ValueError if it differs, or whatever an import raises."""
-    unit = json.loads(told)
+    unit = json.loads(unit_text)
     import triton
 
     # Triton reads a kernel's text as inspect does, by the name of its file.
-    file, text = f"<the program's kernel {_digest(told)}>", unit["source"]
+    file, text = f"<the program's kernel {_digest(unit_text)}>", unit["source"]
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     space = program_units.run(unit, unit["kernel"], file, triton=triton)
     for imported, key in unit["given"].items():
         if space[imported].cache_key != key:
-            raise ValueError(f"the kernel {imported} is another one here than where the graph was captured")
+            raise ValueError(f"the kernel {imported} differs from that of the process that captured the graph")
     return space[unit["kernel"]]
 
 
-def modules_of(told: str) -> dict[str, str]:
+def modules_of(unit_text: str) -> dict[str, str]:
     """Name -> digest of everything that a worker needs for the kernel: modules to import, and the kernel itself."""
-    unit = json.loads(told)
-    return {**program_units.needed(unit), f"{PREFIX}{unit['kernel']}": _digest(told)}
+    unit = json.loads(unit_text)
+    return {**program_units.needed(unit), f"{PREFIX}{unit['kernel']}": _digest(unit_text)}
 
 
 def innermost(kernel: Any) -> Any:
@@ -84,7 +84,7 @@ def compare(name: str, digest: str) -> None:
     except Bypass as refused:
         raise ValueError(str(refused)) from refused
     if here != digest:
-        raise ValueError(f"the program's {name} is another one here than where the graph was captured")
+        raise ValueError(f"the program's {name} differs from that of the process that captured the graph")
 
 
 class _Source(Source):
@@ -175,7 +175,7 @@ class _Source(Source):
             written = [ast.literal_eval(default) for default in node.args.defaults]
             named = [default if default is None else ast.literal_eval(default) for default in node.args.kw_defaults]
         except ValueError:
-            self._refuse(f"{function.__qualname__} has a default that is no constant")
+            self._refuse(f"{function.__qualname__} has a default that is not a constant")
         here = [(function.__kwdefaults__ or {}).get(item.arg) for item in node.args.kwonlyargs]
         if repr([written, named]) != repr([list(function.__defaults__ or ()), here]):
             self._refuse(f"{function.__qualname__} has other defaults than are written")
@@ -217,5 +217,5 @@ def _subject(kernel: Any) -> str:
     return f"the Triton kernel {kernel.__name__}"
 
 
-def _digest(told: str) -> str:
-    return hashlib.sha256(told.encode()).hexdigest()
+def _digest(unit_text: str) -> str:
+    return hashlib.sha256(unit_text.encode()).hexdigest()

@@ -73,13 +73,13 @@ def define(unit: dict[str, Any]) -> None:
         _define(unit)
         _DEFINED[name] = source_units.digest(unit)
     elif source_units.digest(unit) != (_DEFINED.get(name) or source_units.digest(_described(own))):
-        raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
+        raise ValueError(f"the custom op {name} differs from that of the process that captured the graph")
 
 
 def compare(name: str, digest: str) -> None:
     """In the program, check its operator of this name. Raises ValueError if its digest differs."""
     if source_units.digest(_described(custom_ops.OPDEFS[name])) != digest:
-        raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
+        raise ValueError(f"the custom op {name} differs from that of the process that captured the graph")
 
 
 def _described(own: custom_ops.CustomOpDef) -> dict[str, Any]:

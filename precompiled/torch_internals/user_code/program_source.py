@@ -276,7 +276,7 @@ class Source:
         elif getattr(found, "__module__", None) in PROGRAMS or (
             module.__name__ not in self.modules and type(found) is FunctionType and not _is_own(found)
         ):
-            self._refuse(f"{'.'.join([module.__name__, *attributes])} is no code of that module")
+            self._refuse(f"{'.'.join([module.__name__, *attributes])} is not code of that module")
 
     def _operator_at(self, path: Sequence[str]) -> None:
         name = "::".join(path[:2])

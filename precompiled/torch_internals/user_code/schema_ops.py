@@ -91,7 +91,7 @@ def compare(name: str, expected: str) -> None:
     found = getattr(getattr(torch.ops, namespace), operator, None)
     described = describe(found.default) if found is not None and "default" in found.overloads() else None
     if described is None or source_units.digest(json.loads(described)[0]) != expected:
-        raise ValueError(f"the custom op {name} is another one here than where the graph was captured")
+        raise ValueError(f"the custom op {name} differs from that of the process that captured the graph")
 
 
 @cache

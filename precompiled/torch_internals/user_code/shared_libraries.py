@@ -206,7 +206,7 @@ def _read(path: str) -> _Library:
         try:
             return _dynamic(content)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is no shared library") from error
+            raise ValueError(f"{path} is not a shared library") from error
 
 
 def _dynamic(content: mmap.mmap) -> _Library:

@@ -90,7 +90,7 @@ def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:
     if tuning and tuning[0] is not None:
         kernel = _tuned(kernel, tuning[0])
     if here != fingerprint:
-        raise ValueError(f"{found[0]}.{found[1]} is another kernel here than where the graph was captured")
+        raise ValueError(f"{found[0]}.{found[1]} differs from the kernel of the process that captured the graph")
     constants = {argument: _decode_constant(value) for argument, value in values}
     numbers = (kernel_side_table.add_kernel(kernel), kernel_side_table.add_constant_args(constants))
     return getattr(torch.ops.higher_order, operator), dict(zip(_NUMBERS, numbers, strict=True))
@@ -126,7 +126,7 @@ def _tuning(tuner: Any) -> dict[str, Any]:
     for name in _TUNED_BY:
         found[name] = list(getattr(tuner, name, None) or ())
         if not all(type(item) is str for item in found[name]):
-            raise Bypass(f"a Triton kernel is tuned with a {name} that is no list of names", code="user-kernel")
+            raise Bypass(f"a Triton kernel is tuned with a {name} that is not a list of names", code="user-kernel")
     return found
 
 
