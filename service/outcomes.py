@@ -39,7 +39,7 @@ class Outcomes:
             out.append(Count(job.uid, "failed"))
             why = finished.message or finished.reason
             action = WITHOUT_A_RECORD.get(finished.reason, "")
-            # For all other reasons the client reads the failure record in the store.
+            # For reasons outside WITHOUT_A_RECORD, the client reads the failure record in the store.
             code = finished.reason if finished.reason in WITHOUT_A_RECORD else "compile-failed"
             self._flights.end(job, out, wire.Rejected(code, why, action, key=job.submit.key))
             return True

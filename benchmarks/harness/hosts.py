@@ -19,10 +19,10 @@ from precompiled.core import config, python_path
 from precompiled.core.config import Settings
 
 ROOT = Path(__file__).parent.parent.parent
-# Far above the time of any sample. It only prevents an endless run.
+# The timeout of a sample, in seconds. No sample comes near it; it only prevents an endless run.
 LIMIT_S = 1200.0
 
-# The default of programs. Most measures switch packages off, because they need graphs that are traced.
+# The default setting. Most measures switch packages off instead, because they measure what follows a trace.
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
 
 Command = dict[str, Any]  # a JSON object: argv, env, cwd

@@ -1,4 +1,4 @@
-"""The command line of a table: options, progress, report, files, pages, exit status."""
+"""Runs a command that measures a table: parses options, shows progress, prints the report, and writes files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def report_rows(
     headers: list[str], rows: Sequence[Any], totals: str = "", *, passed: bool, parts: Sequence[str] = (),
     record: Any = None,
 ) -> Report:  # fmt: skip
-    """Make a report of one table from dataclass rows with the methods used here. Rows that are not right are red."""
+    """Make a report with one table. ``rows`` are dataclasses with the methods of MeasuredRow. Wrong rows are red."""
     return Report(
         passed, totals, [(headers, [row.cells() for row in rows])], [None if row.right else "red" for row in rows],
         [(f"{row.name}: {text}", "red") for row in rows for text in row.remarks()],

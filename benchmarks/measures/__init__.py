@@ -1,1 +1,1 @@
-"""The measures of `make bench`, one file each, with their programs. (a), (b) and (h) are in ``starts``."""
+"""Measures the figures of `make bench`, one file per measure. ``benchmarks/starts`` has the measures of start times."""

@@ -1,4 +1,4 @@
-"""Programs of libraries for images and volumes."""
+"""Defines the programs that use libraries for images and volumes (diffusers, MONAI and others)."""
 
 from __future__ import annotations
 

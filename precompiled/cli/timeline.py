@@ -1,4 +1,4 @@
-"""timeline and tools trace: show where the time went, as an HTML page or as a trace for Perfetto."""
+"""Implements `precompiled timeline` (writes an HTML page) and `precompiled tools trace` (writes a Perfetto trace)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sends a process's counts to the daemon a moment after the last change.
 
-A process that a signal ends runs no exit hooks, so its counts must be sent earlier. A server whose graphs all hit
-changes its counts only at its start.
+Counts are not sent at exit alone, because a process that a signal ends runs no exit hooks. A server whose graphs are
+all cache hits, for example, changes its counts only at its start.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-QUIET_S = 1.0  # without a change before the counts are sent: a program's first calls change them many times
+# The counts are sent after this many seconds without a change: a program's first calls change them many times.
+QUIET_S = 1.0
 
 
 class CountSender:
@@ -21,7 +22,7 @@ class CountSender:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """In a fork's child, which has none of the parent's threads."""
+        """Reset the state in a fork's child, in which the parent's thread does not run."""
         self._lock = threading.Lock()
         self._changes = 0
         self._runs = False

@@ -233,7 +233,8 @@ class Farm:
         with self._changed:
             if self._cases.get(case.key) is case:
                 del self._cases[case.key]
-            # Also for further sizes of the graph: the farm knows only what it was sent.
+            # The farm does not get this key again for KEPT_S, not even for other sizes of the graph: the nodes have
+# only the sizes that they were sent.
             self._kept[case.key] = time.monotonic() + KEPT_S
             if slots:
                 self.counts.compiled += 1
@@ -241,7 +242,7 @@ class Farm:
                 self._usual.append(time.monotonic() - case.out_since)
             else:
                 which = self.counts.refused if result.outcome == "refused" else self.counts.failed
-                # Without a code: the artifact was evicted on the node before it was read.
+                # A result has no code if the node evicted the artifact before its files were read.
                 which[result.code or "farm-lost"] += 1
                 self.counts.last = f"{case.name or case.key[:12]}: {result.message}"
             self._send_out()

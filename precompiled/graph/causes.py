@@ -74,9 +74,9 @@ def new(program: dict[str, Any], nearest: dict[str, Any] | None = None) -> Cause
 
 
 def are_of_other_files(program: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two graphs come from files of different programs, so that neither is an earlier text of the other.
+    """Whether two graphs come from different source files, so that neither is an earlier version of the other.
 
-    A notebook's cells have no file: they are named by their text.
+    False if a graph comes from a notebook: IPython names a cell's file by the cell's text, so an edit changes the name.
     """
     files, others = _files(program), _files(other)
     is_told = files and others and not any("/ipykernel_" in file for file in files | others)

@@ -52,7 +52,7 @@ def in_a_worker() -> None:
         return
     _library.made_up_cuda_compiling(1)
     os.environ["CUDA_MADE_UP_COMPILING"] = "1"
-    # Paths of files: a folder in LD_LIBRARY_PATH would be part of a key.
+    # LD_PRELOAD gets the paths of files. A folder in LD_LIBRARY_PATH would change the keys of graphs.
     ready = os.environ["TRITON_LIBCUDA_PATH"]
     if set(ready) & {" ", ":"}:  # they separate paths in LD_PRELOAD (ld.so(8))
         _say(f"{ready} has a blank or a colon: torch 2.11 cannot compile kernels in processes of their own")

@@ -1,4 +1,4 @@
-"""Requirements: what must be equal to use an entry, beside its guards: environment, settings and global state."""
+"""Compares an entry's requirements: the environment, settings and global state that must equal those of its trace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
 def _replaced() -> str:
     """The functions of torch that the program has replaced, with the code that replaces them.
 
-    If Dynamo traces a replacement, its reads have guards. If torch calls a replacement, the graph has no artifact.
+    A replacement that Dynamo traces is guarded like any traced code. A graph with a replacement that only torch calls
+has no artifact.
     """
     found = replaced_functions.replaced_functions()
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"

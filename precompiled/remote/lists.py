@@ -1,13 +1,13 @@
-"""Lists in the remote what each program used last, so that a new host can fetch it all at once.
+"""Lists in the remote which objects a program used last, so that a new host can fetch all of them at once.
 
 ::
 
-    programs/<program>/<label>-<by>-<digest>     an object like all others (envelope.py), one or more per writer
+    programs/<program>/<label>-<by>-<digest>     one or more lists per writer, each an object as in envelope.py
     body = {"objects": [[path, size]*]}          JSON; the last used object first
 
-A list is a hint: each object in it is verified like any other, and objects that are not in it are found by their key.
-If the present lists lack something that a writer used, the writer puts a new list, which includes their content, and
-removes its own older lists.
+A list is a hint: a host verifies each listed object like any other object, and finds unlisted objects by their keys. If
+a writer used an object that no list names, the writer uploads a new list with that object and the content of the
+present lists, and removes its own older lists.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Store(StoreReader):
         Raises CorruptArtifact (and quarantines the artifact) if a file is missing, short or altered; UntrustedStore
         if another user could have written it; FileNotFoundError if the artifact was evicted.
         """
-        # Without the program, which is for people: reading and hashing it would slow down a hit.
+        # Leave out the captured graph (program.json.gz), which only people read: reading it would slow down a hit.
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
     def read_for_others(self, artifact: Artifact) -> dict[str, bytes]:
@@ -129,8 +129,8 @@ class Store(StoreReader):
         return self.read_some(artifact, fmt.names_for_others(artifact.manifest))
 
     def read_program(self, artifact: Artifact) -> bytes | None:
-        """The program from which an artifact was compiled, checked like its other files. None if the artifact has
-        none.
+        """The captured graph from which an artifact was compiled (program.json.gz), checked like the artifact's other
+        files. None if the artifact lacks this file.
         """
         if fmt.PROGRAM not in artifact.manifest.files:
             return None

@@ -4,9 +4,9 @@
 
                edited                    due                        ended
     (at rest) ────────► waiting ──────────────────► capturing ──────────────► (at rest)
-                          ▲  │ edited: later              │ edited: kill, and wait again
-                          │  └─ unneeded ─► (at rest)     │
-                          └───────────────────────────────┘
+                        ▲ │ ▲ │                           │
+      edited: due later │ │ │ └─ unneeded ─► (at rest)    │ edited: kill, and wait again
+                        └─┘ └─────────────────────────────┘
 
 An edit kills the running capture, since its results are obsolete. After ``MAX_KILLS`` kills in a row, the next capture
 runs to its end: otherwise a user whose editor saves every second would never see a result.

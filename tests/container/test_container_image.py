@@ -109,8 +109,8 @@ def test_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, f
     podman(*build, "--tag", NAME, "--file", folder / "base", context)
     podman(*build, "--tag", "train", "--file", RECIPE, context)
 
-    # The container runs as its own user, read-only and without a network. The audit is off: otherwise one process in
-    # fifty would trace to compare (packages/audit.py).
+    # The container runs as the image's user, read-only and without a network. The audit of packages is off: otherwise
+    # one process in fifty would trace although it has a package (packages/audit.py).
     told = podman("run", "--rm", *LIMITS, "--network", "none", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/home/app",
                   "--env", "PRECOMPILED_PACKAGE_AUDIT=0", "train")  # fmt: skip
     found = json.loads(told.splitlines()[-1])

@@ -1,5 +1,6 @@
-"""Tests of every row of the corpus: swapped, a hit in the next process, equal to eager, and never compiled by a
-client.
+"""Tests that each program of the corpus is served: swapped in the first process, a cache hit in the next one.
+
+The values must equal those of eager code, and no client may compile a graph.
 """
 
 from __future__ import annotations

@@ -323,10 +323,10 @@ class Run:
         return story
 
     def _note_homogeneity(self, story: Story, parameters: list[torch.nn.Parameter]) -> None:
-        """Notes whether gradient and loss used the same dropout masks.
+        """Notes whether the backward used the dropout masks of the forward.
 
-        By Euler's theorem, the gradient of a homogeneous loss times the weights equals the loss times the degree. This
-        holds only if the backward uses the dropout masks of the forward.
+        By Euler's theorem, the gradient of a homogeneous loss times the weights equals the loss times its degree. A
+        backward with other masks than the forward would break this equation.
         """
         degree = sum(name in ("linear", "scale") for inside, _ in self.plan.blocks for name in inside)
         products = [p.grad * p.detach() for p in parameters if p.grad is not None]

@@ -141,7 +141,7 @@ def test_objects_of_an_untrusted_signer_are_not_used(filled: Filled, with_daemon
 def test_replayed_older_object_computes_the_same(
     filled: Filled, with_daemon: Host, tmp_path: Path
 ) -> None:
-    """Anyone who can write to the bucket can do this: the object is signed, for this very key."""
+    """A writer to the bucket can put back an older object, which a trusted host signed for the same key."""
     with other_host(filled, with_daemon, tmp_path) as b:
         env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}
         replay = tmp_path / "replay.py"

@@ -657,8 +657,8 @@ def test_stand_in_behaves_as_plain_torch_compile(name: str, here: ThisProcess) -
 
 
 def test_outputs_with_symbolic_sizes_have_the_marks_of_compiled_code(here: ThisProcess) -> None:
-    """Dynamo reads these marks to make sizes of the next graph dynamic, so the next graph must be the same before the
-    swap.
+    """Dynamo reads an output's marks to decide which sizes of the next graph are dynamic. So the stand-in's outputs
+    must have the marks of compiled code's outputs: otherwise the swap would change the next graph.
     """
 
     def marked(backend: Any) -> list[dict[str, Any]]:

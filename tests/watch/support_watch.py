@@ -112,7 +112,7 @@ class Project:
             (self.directory / name).write_text(text)
 
     def save(self, name: str, old: str, new: str) -> Path:
-        """Edit a file as an editor that saves by rename."""
+        """Edit a file as an editor does that saves by rename."""
         path = self.directory / name
         text = path.read_text()
         assert old in text, (name, old)

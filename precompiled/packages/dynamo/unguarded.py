@@ -256,7 +256,7 @@ def _check_same(same: list[list[Any]], reader: Any, refuse: type[Exception]) -> 
 
 
 def _cells(value: Any) -> tuple[types.CellType, ...]:
-    """The cells of a function of the program's; empty for other values."""
+    """The closure's cells of a function or method that is not torch's; empty for other values."""
     function = value.__func__ if type(value) is types.MethodType else value
     if type(function) is not types.FunctionType or files.is_torchs(function.__code__.co_filename):
         return ()
@@ -264,7 +264,7 @@ def _cells(value: Any) -> tuple[types.CellType, ...]:
 
 
 def _shared_cells(sources: list[Any], reader: Any) -> list[list[str]]:
-    """Return the cells that several closures share, because one function reads what another one writes there."""
+    """Return the cells that several closures share: one function may read from a cell what another writes to it."""
     names: dict[int, list[str]] = {}
     for source in sources:
         for number, cell in enumerate(_cells(value_at(source, reader))):
@@ -273,9 +273,9 @@ def _shared_cells(sources: list[Any], reader: Any) -> list[list[str]]:
 
 
 def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
-    """Refuse a value without a source that the description of its class or function leaves out.
+    """Raise NotPortable for a value that a trace took from a class or function, but whose description is incomplete.
 
-    Descriptions.attribute describes a module only by its name, and an object without a description only by its type.
+    Descriptions.attribute describes a module only by its name, and a lock or logger, for example, only by its type.
     """
     if type(value) in (tuple, list, dict, set, frozenset, collections.OrderedDict) and depth <= MAX_DEPTH:
         for item in [*value, *(value.values() if is_a(value, dict) else ())]:

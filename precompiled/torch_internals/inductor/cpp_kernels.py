@@ -1,4 +1,4 @@
-"""Inductor's C++ kernels: intercepts the call that builds them, and maps an artifact's kernels in a client.
+"""Intercepts Inductor's builds of C++ kernels: a worker collects the sources, a client maps an artifact's kernels.
 
 Each kernel is a plain extension module. Inductor's generated wrapper builds it when it runs, from the source that it
 passes to ``AsyncCompile.cpp_pybinding(argtypes, source)``. This file replaces that method by a handler. In a worker the
@@ -6,7 +6,7 @@ handler collects the sources (kernel_units.py). In a client it maps the artifact
 that no compiler, no probe of vector units and no precompiled header runs (docs/decisions/0003).
 
 With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes all of it to
-``CppWrapperCodeCache.load_pybinding(...)``. The result is one more such module, which is handled in the same way.
+``CppWrapperCodeCache.load_pybinding(...)``. Its result is an extension module too, handled as those of kernels.
 
 Triton kernels are part of the pickled result (torch/_inductor/triton_bundler.py). While an artifact is loaded, this
 file also prevents two actions of torch that start processes:
@@ -50,7 +50,7 @@ from precompiled.torch_internals.patches import Patches
 _SLOT = "_torchinductor_pyobject_tensor_data_ptr"
 _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
-# Per thread. ``handler``: gets the kernels; if None, torch builds them. ``alone``: start no processes.
+# Per thread. ``handler`` gets the kernels; if it is None, torch builds them. ``alone``: torch may start no processes.
 _current = threading.local()
 _original: Callable[..., Any] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait
@@ -121,7 +121,10 @@ def _has_triton(**options: Any) -> bool:
 
 @contextmanager
 def handled(handler: KernelHandler, *, alone: bool = False) -> Iterator[None]:
-    """Within this context, ``handler`` gets the kernels of this thread. ``alone``: no process is started."""
+    """Pass the kernels that this thread builds within the block to ``handler``.
+
+``alone``: prevent torch from starting processes within the block.
+"""
     with _install_lock:
         if not _patches:
             _patches.replace(AsyncCompile, "cpp_pybinding", lambda _: _cpp_pybinding)

@@ -1,14 +1,15 @@
-"""Makes CUDA graphs work if forward and backward are built before their first call, in a thread of their own.
+"""Makes CUDA graphs work if a background thread builds forward and backward before their first call.
 
-Plain torch.compile builds the backward at its first call, in the calling thread. Two things depend on that:
+Plain torch.compile builds the backward at the backward's first call, in the calling thread. Torch relies on that in two
+ways:
 
-- A backward without CUDA graphs, whose forward has them, notifies their manager when it runs
+- If only the forward uses CUDA graphs, the backward notifies the CUDA graph manager when the backward runs
   (torch/_inductor/output_code.py, maybe_handle_backward_generation). Torch gets the manager when it builds the
-  backward, and asserts that it exists. But the forward's first call creates it. So this file gets the manager when the
-  backward is called.
-- The managers are thread-local. The thread that imports torch._inductor.cudagraph_trees gets a container for them, and
-  autograd's threads take over the container of the thread that calls them. On 2.11, a call in any other thread raises
-  an AssertionError. So the thread that traces a graph, and will call it, imports the module.
+  backward, and asserts that the manager exists. But the manager is created by the forward's first call. So this file
+  gets the manager when the backward is called.
+- The managers are thread-local. The thread that imports torch._inductor.cudagraph_trees gets a container for managers,
+  and autograd's threads take over the container of the thread that calls them. On 2.11, a call in any other thread
+  raises an AssertionError. So the thread that traces a graph, and will call it, imports the module.
 
 Private names: torch._inductor.output_code.{maybe_handle_backward_generation, CompiledFxGraph.current_callable,
 CompiledFxGraph.fx_kwargs}, torch._inductor.cudagraph_trees.get_manager, torch._inductor.config.triton.cudagraph_trees.

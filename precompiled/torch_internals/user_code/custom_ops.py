@@ -1,4 +1,4 @@
-"""Custom operators of modules and libraries: what a worker must load for an operator, and a digest of it.
+"""Finds what defines a custom operator (modules, libraries), for a worker to load, and computes a digest of it.
 
 A worker imports the modules and loads the libraries that define an operator. Compiled code depends on the operator's
 fake kernel and backward, which can change under an unchanged graph (pytorch#144344, #160472). Therefore the digest of
@@ -44,7 +44,8 @@ _DISPATCH_KEYS = (
 )  # fmt: skip
 
 
-# Dispatch keys of kernels that only compiled code calls, in the client.
+# A kernel under one of these keys runs only in the client, when compiled code calls the operator. A worker needs no
+# module for it.
 _ONLY_RUN = ("CPU", "CUDA")
 
 
@@ -59,10 +60,14 @@ def _qualified(op: torch._ops.OpOverload) -> str:
 
 
 def defining_modules(op: torch._ops.OpOverload) -> list[str]:
-    """What defines an operator: ``[modules and libraries (a,b), their digest]``, and JSON for ``define`` if needed.
+    """Return what a worker needs to define an operator, as a list of texts.
 
-    If the program itself defines the operator, the result is ``[imported modules, their digest, JSON]``. If the schema
-    describes the operator completely, the result is ``["", "", JSON]``. Raises Bypass if the definition is unknown.
+    - ``["a,b", digest]``: modules and libraries define the operator. The digest is that of their sources.
+    - ``["a,b", digest, JSON]``: the program itself defines the operator. ``define`` takes the JSON; the definition
+      imports the modules.
+    - ``["", "", JSON]``: the schema describes the operator completely.
+
+    Raises Bypass if the definition is unknown.
     """
     name = op._schema.name
     if op in getattr(sys.modules.get("torch._inductor.lowering"), "user_lowerings", {}):

@@ -39,10 +39,10 @@ from precompiled.torch_internals.inductor.cpp_kernels import (
 
 # Smaller units cost more in compilers than they save. Larger units take too much memory.
 MIN_KERNELS, MAX_KERNELS = 8, 64
-# GCC limits inlining in a unit above a size that no single kernel reaches, which makes kernels three times slower.
+# GCC inlines less in a large translation unit, which makes kernels three times slower. No single kernel is that large.
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
-# GCC inlines a large function that is called once, but not one that several kernels of a unit call. With the shorter
-# vectors of AVX2, the code of a WelfordHelper (of a batch norm) is large in this sense, too.
+# A kernel that calls one of these functions gets its own unit: GCC inlines a large function that one kernel calls, but
+# not one that several kernels of a unit call. With AVX2 instead of AVX512, WelfordHelper (batch norm) is large as well.
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 _LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|WelfordHelper)\b")
 
