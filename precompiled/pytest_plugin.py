@@ -93,7 +93,7 @@ class Totals:
             self.not_served.append([test, graph.name, _WAYS.get(way, way), graph.reason, said])
 
 
-_SERVED = {"hit": "found in the store", "swap": "compiled for this run", "package": "not even traced"}
+_SERVED = {"hit": "found in the store", "swap": "compiled for this run", "package": "from a package, without a trace"}
 _WAYS = {"bypassed": "compiled in process", "pending": "still pending", "failed": "not compiled"}
 
 
