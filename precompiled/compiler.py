@@ -189,11 +189,11 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 
 
 def _compile(
-    job: wire.Job, data: bytes, started: float, told: Callable[[], None], record: JobRecord
+    job: wire.Job, data: bytes, started: float, on_rank_read: Callable[[], None], record: JobRecord
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
     """Compile a job. Returns the artifact, and the further keys and programs that it serves.
 
-    ``data``: the frozen weights. ``told``: passed on to ``compile_graph``.
+    ``data``: the frozen weights. ``on_rank_read``: passed on to ``compile_graph``.
     """
     record.phase("decode")
     from precompiled.torch_internals.worker import cpp_builds, vector_units
@@ -202,11 +202,11 @@ def _compile(
     cpp_builds.use(scratch.directory(Path(job.store)))
     vector_units.settled_unless(_is_of_the_host)
     with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
-        return _compile_program(job, data, started, told, record)
+        return _compile_program(job, data, started, on_rank_read, record)
 
 
 def _compile_program(
-    job: wire.Job, data: bytes, started: float, told: Callable[[], None], record: JobRecord
+    job: wire.Job, data: bytes, started: float, on_rank_read: Callable[[], None], record: JobRecord
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
     """Compile a job, with torch set up for the job's store."""
     import torch
@@ -240,7 +240,9 @@ def _compile_program(
         compiler_config.applied(settings, job.compile_threads),
         process_groups.stand_ins(program["modes"]["groups"], program["modes"].get("ranks")),
     ):
-        result: CompileResult = compile_graph(module, inputs, program["hints"], program["floats"], frozen, told, record)
+        result: CompileResult = compile_graph(
+            module, inputs, program["hints"], program["floats"], frozen, on_rank_read, record
+        )
     if result.native.files and not uses_cpu:
         # The code is for this CPU and this compiler, but the key contains neither: a host with others would find it.
         raise CompileFailed("the graph has kernels for the CPU, which nothing of it shows", code="hidden-cpu-kernels")

@@ -149,9 +149,9 @@ class Reporter:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        told = getattr(node, "workeroutput", {}).get("precompiled")
+        counts = getattr(node, "workeroutput", {}).get("precompiled")
         self._of_workers = self._of_workers or Totals()
-        self._of_workers.add(Totals(lost=1) if told is None else Totals(**told))
+        self._of_workers.add(Totals(lost=1) if counts is None else Totals(**counts))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self._state != self._wanted or self._wanted == "off":

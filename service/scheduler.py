@@ -303,7 +303,7 @@ class Scheduler:
             self._give_up(job, CANCELLED, now, out)
         self._assign_jobs(now, out)
 
-    def _give_up(self, job: Job, told: wire.Rejected, now: float, out: list[Instruction]) -> None:
+    def _give_up(self, job: Job, reply: wire.Rejected, now: float, out: list[Instruction]) -> None:
         if job.state == "queued":
             self._queue.remove(job)
         else:
@@ -312,7 +312,7 @@ class Scheduler:
             if runner.state == "busy":  # otherwise it is being ended already (timeout, memory)
                 out.append(runner.kill("cancelled", now))
         out.append(job.move("cancel", now))
-        self._flights.end(job, out, told)
+        self._flights.end(job, out, reply)
 
     def _asked(self, event: Asked, now: float, out: list[Instruction]) -> None:
         """Cancel jobs (GiveUp) or end quarantines (Retry) by key prefix, of ``event.uid`` or (None) of all users."""

@@ -45,7 +45,7 @@ class WatcherLink:
         self._channel: Channel | None = None
         self._asked: dict[int, bytes] = {}  # number of a request -> peer
         self._waiting_peers: list[bytes] = []  # peers that requested the watches before the watcher's first report
-        self._told_once = False
+        self._has_report = False
         self._number = 0
         self._started = 0.0
         self._start_at: float | None = 0.0 if registry.any_registered(cache_dir) else None
@@ -59,7 +59,7 @@ class WatcherLink:
     @property
     def active(self) -> bool:
         """Whether there are watches, or may be. Then an idle daemon does not exit."""
-        return bool(self.watches) or self._start_at is not None or (self._channel is not None and not self._told_once)
+        return bool(self.watches) or self._start_at is not None or (self._channel is not None and not self._has_report)
 
     @property
     def degraded(self) -> list[str]:
@@ -79,7 +79,7 @@ class WatcherLink:
     def ask_for_watches(self, peer: bytes) -> None:
         """Append the reply to ``replies``; if the watcher is starting, after its first report."""
         self._waiting_peers.append(peer)
-        if self._told_once or not self.active:
+        if self._has_report or not self.active:
             self._satisfy()
 
     def _satisfy(self) -> None:
@@ -107,7 +107,7 @@ class WatcherLink:
             self._channel.flush()
             try:
                 for message in self._channel.receive():
-                    self._told(message)
+                    self._on_message(message)
             except WireError as error:
                 log.error("the watcher's stream broke: %s", error)
                 self._lost()
@@ -129,7 +129,7 @@ class WatcherLink:
             log.error("the watcher did not leave within %s s", STOP_S)
         self._kill()
 
-    def _told(self, message: wire.Answer | wire.Cancel | wire.Watched) -> None:
+    def _on_message(self, message: wire.Answer | wire.Cancel | wire.Watched) -> None:
         match message:
             case wire.Answer(number, reply):
                 peer = self._asked.pop(number, None)
@@ -138,7 +138,7 @@ class WatcherLink:
             case wire.Cancel(ids):
                 self.cancelled += ids
             case wire.Watched(watches, degraded):
-                self.watches, self._degraded, self._told_once = watches, degraded, True
+                self.watches, self._degraded, self._has_report = watches, degraded, True
                 self._satisfy()
 
     def _start(self) -> None:

@@ -36,7 +36,7 @@ _GPT = frozenset({"model.GPT.forward"})
 _CRITIC = frozenset({"benchmarks.programs.loops.Critic.forward"})
 _LANGUAGE, _LOOPS, _SCIENCE = (f"benchmarks/programs/{name}.py" for name in ("language", "loops", "science"))
 _HEAD = "import math\nimport os\n"
-_TOLD = "time {dt * 1000:.2f}ms, mfu"
+_LOG_LINE = "time {dt * 1000:.2f}ms, mfu"
 _END = "    iter_num += 1\n"
 _EVERY = "    if iter_num % 1{n} == 0 and device_type == 'cpu':\n        print('iterations', iter_num, len(config))\n"
 _DROPOUT = "        self.dropout = nn.Dropout(config.dropout)\n\n    def forward(self, x):\n        x = F.gelu("
@@ -44,7 +44,7 @@ _NORM = "        self.norm = LayerNorm(config.n_embd, bias=False)\n"
 
 EDITS = [
     Edit(NANOGPT, "a comment", "train.py", "running_mfu = -1.0\n", "running_mfu = -1.0  # none yet ({n})\n"),
-    Edit(NANOGPT, "a log line in the training loop", "train.py", _TOLD, _TOLD.replace("mfu", "lr {lr:.{n}e}, mfu")),
+    Edit(NANOGPT, "a log line in the training loop", "train.py", _LOG_LINE, _LOG_LINE.replace("mfu", "lr {lr:.{n}e}, mfu")),
     Edit(NANOGPT, "another log line, in an `if` on the step number", "train.py", _END, _EVERY + _END),
     Edit(NANOGPT, "a function that samples", "model.py", "[:, -1, :] / temperature", "[:, -1, :] / (temperature + {n})"),
     Edit(NANOGPT, "a function that saves", "train.py", '"iter_num": iter_num,', '"iter_num": iter_num + {n},'),

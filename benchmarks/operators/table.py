@@ -63,10 +63,10 @@ class Found:
     def as_json(self) -> dict[str, list[Answer]]:
         return {"rows": list(self.answers.values()), "plain": list(self.plain.values())}
 
-    def read(self, told: Mapping[str, Sequence[Answer]]) -> None:
+    def read(self, results: Mapping[str, Sequence[Answer]]) -> None:
         """Add a result of ``as_json``."""
         for kind, answers in (("rows", self.answers), ("plain", self.plain)):
-            answers.update({(answer["row"][0], answer["row"][1]): answer for answer in told[kind]})
+            answers.update({(answer["row"][0], answer["row"][1]): answer for answer in results[kind]})
 
     def wrong(self) -> list[Row]:
         return [row for row in self.answers if self.state(row) in WRONG]
@@ -223,10 +223,10 @@ def _table(found: Found) -> list[list[str]]:
 
 
 def _reasons(found: Found) -> list[list[str]]:
-    told = []
+    cells = []
     for reason, rows in sorted(found.in_process().items(), key=lambda item: -len(item[1])):
         dtypes: dict[str, list[str]] = {}
         for name, dtype in rows:
             dtypes.setdefault(name, []).append(dtype)
-        told.append([f"`{reason}`", ", ".join(f"{name} ({', '.join(types)})" for name, types in dtypes.items())])
-    return told
+        cells.append([f"`{reason}`", ", ".join(f"{name} ({', '.join(types)})" for name, types in dtypes.items())])
+    return cells

@@ -62,11 +62,11 @@ def look(settings: Settings, rates: view.Rates) -> view.Look:
 
 
 def _lines(settings: Settings, rates: view.Rates, interval: float) -> None:
-    told = ""
+    shown = ""
     while True:
         text = view.line(look(settings, rates), rates)
-        if text != told:
-            told = text
+        if text != shown:
+            shown = text
             click.echo(f"{time.strftime('%H:%M:%S')}  {text}")
             sys.stdout.flush()
         time.sleep(interval)

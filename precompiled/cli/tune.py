@@ -164,7 +164,7 @@ def _submitted(connection: DaemonConnection, message: wire.Submit, graph: bytes,
 
 def wait_until_idle(uuid: str, out: Output) -> None:
     """Wait until a GPU is idle. Raises PrecompiledError if nvidia-smi cannot report its use."""
-    told = False
+    is_reported = False
     while True:
         for _look in range(LOOKS):
             if (used := _used_percent(uuid)) > IDLE_PERCENT:
@@ -172,9 +172,9 @@ def wait_until_idle(uuid: str, out: Output) -> None:
             time.sleep(LOOK_S)
         else:
             return
-        if not told:
+        if not is_reported:
             out.note(f"    waiting for the GPU, which is in use ({used} %)")
-            told = True
+            is_reported = True
         time.sleep(BUSY_S)
 
 

@@ -154,14 +154,14 @@ def _registrations(
             files += more
         common = {"executable": sys.executable, "directory": directory, "variables": dict(os.environ)}
         kind, commands = "entry", [[target] for target in targets]
-    told = [os.path.abspath(os.path.join(str(common["directory"]), path)) for path in files]
-    for path in told:
+    paths = [os.path.abspath(os.path.join(str(common["directory"]), path)) for path in files]
+    for path in paths:
         if not os.path.isfile(path):
             raise click.UsageError(f"--file: there is no file {path!r}")
     memory = int((how["memory_limit"] or 0) * (1 << 30))
     for words in commands:
         yield wire.Registration(
-            kind=kind, command=list(words), store=str(settings.cache_dir), files=told,  # type: ignore[arg-type]
+            kind=kind, command=list(words), store=str(settings.cache_dir), files=paths,  # type: ignore[arg-type]
             time_limit_s=how["time_limit"], memory_limit_bytes=memory, steps=how["steps"], **common,  # type: ignore[arg-type]
         )  # fmt: skip
 
@@ -292,20 +292,20 @@ def _json_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
     """A view that prints a line of JSON for each change: {"event": "watch", ...} or {"event": "daemon", "problem"}."""
     import json
 
-    told: dict[str, Any] = {}
+    printed: dict[str, Any] = {}
 
     def say(name: str, document: dict[str, Any]) -> None:
-        if told.get(name) != document:
-            told[name] = document
+        if printed.get(name) != document:
+            printed[name] = document
             click.echo(json.dumps(document))
             sys.stdout.flush()
 
     def view(reply: wire.WatchesReply, problem: str) -> None:
         for watch in reply.watches:
             say(watch.id, {"event": "watch", **_fields(watch)})
-        if problem or "" in told:
+        if problem or "" in printed:
             say("", {"event": "daemon", "problem": problem})
-        if reply.degraded or "degraded" in told:
+        if reply.degraded or "degraded" in printed:
             say("degraded", {"event": "degraded", "degraded": reply.degraded})
 
     return view, lambda: None
@@ -313,7 +313,7 @@ def _json_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
 
 def _plain_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
     """A view without a terminal: one line for each change."""
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
 
     def view(reply: wire.WatchesReply, problem: str) -> None:
         for watch in reply.watches:
@@ -321,12 +321,12 @@ def _plain_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
             text = "  ".join(cell for cell in cells if cell)
             if watch.error:
                 text += "\n" + _indented(watch.error)
-            if told.get(watch.id) != text:
-                told[watch.id] = text
+            if printed.get(watch.id) != text:
+                printed[watch.id] = text
                 click.echo(text)
         for text in ([problem] if problem else []) + reply.degraded:
-            if told.get(text) is None:
-                told[text] = text
+            if printed.get(text) is None:
+                printed[text] = text
                 click.echo(text)
         sys.stdout.flush()
 

@@ -42,7 +42,7 @@ class Ahead:
         self._answered, self._ended = threading.Event(), threading.Event()
         self._listed = self._fetched = 0
         self._left_s = settings.remote_ahead_s if settings.remote else 0.0
-        self._told: set[object] = set()
+        self._last_report: set[object] = set()
         self._lock = threading.Lock()
         self._problem: Exception | None = None
         self._on_problem: Callable[[Exception], None] | None = None
@@ -71,16 +71,16 @@ class Ahead:
         self._answered.set()
         self._ended.set()
         with self._lock:
-            self._problem, told = error, self._on_problem
-        if told is not None:
-            told(error)
+            self._problem, on_problem = error, self._on_problem
+        if on_problem is not None:
+            on_problem(error)
 
-    def on_problem(self, told: Callable[[Exception], None]) -> None:
-        """Call ``told`` with the error, once, if no helper can be started, now or later."""
+    def on_problem(self, callback: Callable[[Exception], None]) -> None:
+        """Call ``callback`` with the error, once, if no helper can be started, now or later."""
         with self._lock:
-            self._on_problem, problem = told, self._problem
+            self._on_problem, problem = callback, self._problem
         if problem is not None:
-            told(problem)
+            callback(problem)
 
     def after_fork(self) -> None:
         """In the child: the thread belongs to the parent. What it fetches arrives in the shared store."""
@@ -112,10 +112,10 @@ class Ahead:
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
         """Report to the helper what this process has used by now, if that is more than the last report."""
         now: set[object] = {*keys, *entries}
-        if not self._program or not now - self._told:
+        if not self._program or not now - self._last_report:
             return
         if link.used(self._settings.cache_dir, self._program, sorted(keys), sorted(fresh), sorted(entries)):
-            self._told = now
+            self._last_report = now
 
 
 def begin(settings: Settings) -> Ahead | None:

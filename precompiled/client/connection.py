@@ -170,7 +170,7 @@ class DaemonConnection:
         self._starting: Starting | None = None
         self._next_start = 0.0
         self._start_pause = STARTS_MIN_S
-        self._told_to_stop = False
+        self._daemon_was_stopped = False
         self._alone_since: float | None = None
         self._next_revival = 0.0
         self._revival_pause = REVIVAL_MIN_S
@@ -180,9 +180,9 @@ class DaemonConnection:
         since = self._alone_since
         return 0.0 if since is None else time.monotonic() - since
 
-    def was_told_to_stop(self) -> bool:
+    def was_stopped_on_request(self) -> bool:
         """Whether the daemon was stopped on request and no other runs. This process then starts none."""
-        return self._told_to_stop and not daemon_reachable(self._settings)
+        return self._daemon_was_stopped and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
         """Restart the I/O thread if it broke down or could not be started, and there are submits.
@@ -298,7 +298,7 @@ class DaemonConnection:
                 was_up = self._link.up
                 replies = self._link.receive()
                 if self._link.up and not was_up:
-                    self._told_to_stop = False  # reset only now: a daemon that is stopping still accepts connections
+                    self._daemon_was_stopped = False  # not earlier: a stopping daemon still accepts connections
                 for reply in replies:
                     self._replied(reply)
                 if self._link.is_lost(time.monotonic()):
@@ -340,7 +340,7 @@ class DaemonConnection:
     def _start_daemon(self) -> None:
         """Start a daemon if none runs, with growing pauses, and not after one was stopped on request."""
         settings = self._settings
-        if not settings.starts_daemon or self._told_to_stop:
+        if not settings.starts_daemon or self._daemon_was_stopped:
             return
         if self._starting is not None:
             outcome = self._starting.poll()
@@ -398,7 +398,7 @@ class DaemonConnection:
         from precompiled import wire
 
         now = time.monotonic()
-        told: list[_Submit] = []
+        answered: list[_Submit] = []
         with self._changed:
             if isinstance(reply, wire.Accepted | wire.Busy | wire.Rejected):
                 if isinstance(reply, wire.Rejected) and not reply.id:
@@ -415,15 +415,15 @@ class DaemonConnection:
                         submit.state = "unsent"
                         submit.due = now + max(0.1, min(reply.retry_after_s, 300.0))
                     elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # the daemon is stopping
-                        self._told_to_stop = True  # on request, so this process starts no other
+                        self._daemon_was_stopped = True  # on request, so this process starts no other
                         submit.state = "unsent"
                         submit.due = now + RETRY_MAX_S
                         continue
                     else:
                         self._submits.pop(submit.message.id, None)
-                    told.append(submit)
+                    answered.append(submit)
             self._changed.notify_all()
-        for submit in told:
+        for submit in answered:
             try:
                 submit.on_reply(msgspec.structs.replace(reply, id=submit.message.id))
             except Exception:  # an error in the caller's code must not end this thread

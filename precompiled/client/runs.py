@@ -118,9 +118,9 @@ class RunRecord:
 
     def note(self, report: GraphReport) -> None:
         """Write the present state of a graph."""
-        told = {name: value for name, value in vars(report).items() if value}
-        told["message"] = report.message[:MAX_MESSAGE]
-        self._write({**told, "at": time.time()})
+        document = {name: value for name, value in vars(report).items() if value}
+        document["message"] = report.message[:MAX_MESSAGE]
+        self._write({**document, "at": time.time()})
 
     def frame(self, name: str, span: Span) -> None:
         """Write the time that Dynamo ("trace") or a package ("package") took for a frame."""
@@ -159,8 +159,8 @@ class RunRecord:
         if self._file is not None:
             # Room for the end, even if earlier lines were left out.
             self._file.left = max(self._file.left, lines.MAX_BYTES // 2)
-        told = dict(list(files.items())[:MAX_FILES])
-        self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS], "files": told})
+        digests = dict(list(files.items())[:MAX_FILES])
+        self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS], "files": digests})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._broken:

@@ -127,7 +127,7 @@ class Session:
         """Start a daemon if none runs, without waiting for it. The graph is captured and looked up meanwhile."""
         if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
             return
-        if self.connection.was_told_to_stop():
+        if self.connection.was_stopped_on_request():
             return
         with self._lock:
             if self._starting is None:
@@ -193,7 +193,7 @@ class Session:
             return None
         if self._without_daemon is not None:
             return self._without_daemon
-        if self.connection.was_told_to_stop():
+        if self.connection.was_stopped_on_request():
             # Not stored: another daemon may run by the next graph.
             return DaemonError("the daemon was stopped", "Run `precompiled doctor`")
         if self._starting is not None:

@@ -108,7 +108,7 @@ def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> St
 
 def arguments(settings: Settings) -> list[str]:
     """The daemon's flags: it reads the same settings files, but not this process's flags and directories."""
-    told = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
+    flags = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
         if name in config.CLIENT_ONLY:
@@ -119,8 +119,8 @@ def arguments(settings: Settings) -> list[str]:
         else:  # a default that was asked for explicitly also counts: it overrides a file
             counts = origin.startswith(("flag", "env")) or (origin == "default" and value != defaults[name])
         if counts:
-            told += ["--" + name.replace("_", "-"), settings.text(name)]
-    return told
+            flags += ["--" + name.replace("_", "-"), settings.text(name)]
+    return flags
 
 
 def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.GuardedSocket, sockets.GuardedSocket]:
@@ -182,8 +182,8 @@ def _read(ready: sockets.GuardedSocket, errors: sockets.GuardedSocket) -> tuple[
 def _outcome(line: bytes, said: bytes) -> StartOutcome:
     words = said.decode(errors="replace").strip()
     try:
-        told = json.loads(line)
-        kind, reason, pid = told["outcome"], str(told["reason"]), int(told["pid"])
+        report = json.loads(line)
+        kind, reason, pid = report["outcome"], str(report["reason"]), int(report["pid"])
     except (ValueError, KeyError, TypeError):
         return StartOutcome("failed", words or "the daemon ended without a word")
     if kind == "ready":

@@ -54,7 +54,7 @@ class Driver:
 
     def _watch(self) -> None:
         """Report the nodes that compile, after each change. Exits if the cluster does not answer."""
-        told: list[Node] | None = None
+        reported: list[Node] | None = None
         try:
             while True:
                 found = [
@@ -62,9 +62,9 @@ class Driver:
                     for item in self._ray.nodes()
                     if item["Alive"] and (places := int(item["Resources"].get(RESOURCE, 0)))
                 ]
-                if found != told:
+                if found != reported:
                     self.tell(Nodes(found))
-                    told = found
+                    reported = found
                 time.sleep(LOOK_S)
         except Exception as error:  # noqa: BLE001 - Ray raises anything
             with suppress(OSError):

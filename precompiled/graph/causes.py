@@ -79,8 +79,8 @@ def are_of_other_files(program: dict[str, Any], other: dict[str, Any]) -> bool:
     False if a graph comes from a notebook: IPython names a cell's file by the cell's text, so an edit changes the name.
     """
     files, others = _files(program), _files(other)
-    is_told = files and others and not any("/ipykernel_" in file for file in files | others)
-    return bool(is_told) and not files & others
+    have_files = files and others and not any("/ipykernel_" in file for file in files | others)
+    return bool(have_files) and not files & others
 
 
 def is_version_of(name: str, program: dict[str, Any], other_name: str, other: dict[str, Any]) -> bool:

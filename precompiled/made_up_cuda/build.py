@@ -100,11 +100,11 @@ def check(torch: Torch) -> None:
 
 def folder(torch: Torch) -> Path:
     """The folder for the libraries of this torch, which may not exist yet."""
-    told = hashlib.sha256(f"{metadata.version('torch')} {torch.root}".encode())
+    digest = hashlib.sha256(f"{metadata.version('torch')} {torch.root}".encode())
     for source in sorted(SOURCES.glob("*")):
         if source.suffix in (".cpp", ".h") or source.name in ("build.py", "kinds.py"):
-            told.update(source.read_bytes())
-    return paths.user_cache_dir() / "made-up-cuda" / told.hexdigest()[:16]
+            digest.update(source.read_bytes())
+    return paths.user_cache_dir() / "made-up-cuda" / digest.hexdigest()[:16]
 
 
 def build(say: Callable[[str], None] = lambda text: None) -> Path:

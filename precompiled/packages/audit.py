@@ -29,7 +29,7 @@ def is_drawn(fraction: float) -> bool:
 
 def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str | None:
     """How a fresh trace differs from a stored entry, as a phrase for a message. None if the programs are equal."""
-    (before, about), (here, told) = kept, fresh
+    (before, about), (here, fresh_about) = kept, fresh
     if before.kind != here.kind:
         return f"it is {here.kind}, and a package says {before.kind}"
     if before.artifacts != here.artifacts:
@@ -37,7 +37,7 @@ def difference(kept: tuple[Header, bytes], fresh: tuple[Header, About]) -> str |
     if before.program != here.program:
         return "it has other bytecode"
     guarded = {(guard.source, guard.kind, guard.parameters) for guard in About.parse(about).guards}
-    for guard in About.parse(told.to_bytes()).guards:
+    for guard in About.parse(fresh_about.to_bytes()).guards:
         if (guard.source, guard.kind, guard.parameters) not in guarded:
             return f"it has a guard more, {guard.kind} on {guard.source}"
     return None

@@ -96,10 +96,10 @@ class _Source:
     def digest(self, unrun: Set[Place]) -> str:
         state = hashlib.sha256(self._rest)
         if self._code is not None:
-            state.update(_without(self._code, self._told(self._code, unrun)).encode())
+            state.update(_without(self._code, self._unambiguous_places(self._code, unrun)).encode())
         return state.hexdigest()
 
-    def _told(self, code: CodeType, unrun: Set[Place]) -> set[Place]:
+    def _unambiguous_places(self, code: CodeType, unrun: Set[Place]) -> set[Place]:
         """The members of ``unrun`` that name exactly one function.
 
         Two lambdas on one line, for example, have one place. Functions below a decorator that may replace them or read

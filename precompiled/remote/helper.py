@@ -102,7 +102,7 @@ class Helper:
         store = Store(options.store, options.base)
         self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._failed)
         self._farm = farm.opened(options.farm, options.store, options.base, self._came) if options.farm else None
-        self._told: dict[str, dict[str, Any]] = {}  # file name -> the state that it holds
+        self._states_written: dict[str, dict[str, Any]] = {}  # file name -> the state that it holds
         self._began = self._asked = time.monotonic()
         self._stopping = False
         self._connections = 0
@@ -356,22 +356,22 @@ class Helper:
         if self._farm is not None:
             self._write(link.FARM_STATE, self._farm.document())
         if self._problem is not None:
-            told: dict[str, Any] = {
+            state: dict[str, Any] = {
                 "remote": self._options.remote, "state": "unusable", "code": self._problem.code,
                 "reason": str(self._problem), **dataclasses.asdict(transfer.TransferCounts()),
             }  # fmt: skip
         elif self._transfer is not None:
-            told = self._transfer.document()
+            state = self._transfer.document()
         else:
             return
-        self._write(link.STATE, {**told, "waiting": self._puts.waiting})
+        self._write(link.STATE, {**state, "waiting": self._puts.waiting})
 
-    def _write(self, name: str, told: dict[str, Any]) -> None:
+    def _write(self, name: str, state: dict[str, Any]) -> None:
         with self._lock, suppress(OSError):
-            if told != self._told.get(name):
+            if state != self._states_written.get(name):
                 with durable.replacing(self._folder / name, 0o600, sync=False) as file:
-                    file.write(json.dumps({**told, "pid": os.getpid(), "at": time.time()}).encode())
-                self._told[name] = told
+                    file.write(json.dumps({**state, "pid": os.getpid(), "at": time.time()}).encode())
+                self._states_written[name] = state
 
 
 def _say(file: IO[bytes], answer: dict[str, Any]) -> None:
@@ -381,7 +381,7 @@ def _say(file: IO[bytes], answer: dict[str, Any]) -> None:
 
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
-    told = starting.detach() if options.detach else -1
+    parent_fd = starting.detach() if options.detach else -1
     os.chdir("/")  # the user's umask stays, for directories that others share; all other files get explicit modes
     folder = link.folder(options.store)
     for directory in (options.store, folder):
@@ -395,7 +395,7 @@ def main(argv: Sequence[str]) -> int:
     with suppress(FileNotFoundError):
         (folder / link.STARTING).unlink()
     if options.detach:
-        os.close(told)
+        os.close(parent_fd)
     helper = Helper(options, arguments)
     try:
         helper.serve(listening)

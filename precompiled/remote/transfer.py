@@ -302,13 +302,13 @@ class Transfer:
     def document(self) -> dict[str, object]:
         """The state that ``status``, ``stats`` and ``doctor`` show. Field names are public."""
         with self._lock:
-            told = dataclasses.asdict(self.counts)
-            told["refused"], told["failed"] = dict(self.counts.refused), dict(self.counts.failed)
+            counts = dataclasses.asdict(self.counts)
+            counts["refused"], counts["failed"] = dict(self.counts.refused), dict(self.counts.failed)
         reasons = [breaker.reason for breaker in (self.bucket.reading, self.bucket.writing) if breaker.reason]
         state = "rests" if self.bucket.reading.rests else "failing" if reasons else "ok"
         return {
             "remote": self.bucket.url, "state": state, "code": reasons[0].code if reasons else "",
-            "reason": reasons[0].message if reasons else "", **told,
+            "reason": reasons[0].message if reasons else "", **counts,
         }  # fmt: skip
 
 

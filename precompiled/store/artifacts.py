@@ -52,17 +52,19 @@ def full(key: str) -> StoreError:
 class Store(StoreReader):
     """A user's store: the cache directory at ``root``. No directory is created before something is published.
 
-    ``base``: base stores (bases.py), searched after it in this order. ``told`` is called with a sentence for each
+    ``base``: base stores (bases.py), searched after it in this order. ``on_problem`` is called with a sentence for each
     thing in them that is left out. Writes, removals and counts concern the user's own store alone.
     """
 
-    def __init__(self, root: Path, base: Sequence[Path] = (), told: bases.Told = lambda reason: None) -> None:
+    def __init__(
+        self, root: Path, base: Sequence[Path] = (), on_problem: bases.OnProblem = lambda reason: None
+    ) -> None:
         super().__init__(root)
         self.tmp = self.root / "tmp"
         self.quarantined = self.root / "quarantine"
         self.bases = [bases.Base(path) for path in base if Path(path) != self.root]
-        self.packages = PackageStore(self.root, [item.root for item in self.bases], told)
-        self._told = told
+        self.packages = PackageStore(self.root, [item.root for item in self.bases], on_problem)
+        self._on_problem = on_problem
 
     # ------------------------------------------------------------------ reading
 
@@ -91,7 +93,7 @@ class Store(StoreReader):
             known = {artifact.variant for artifact in found}
             found += [
                 artifact
-                for artifact in base.lookup(key, self._told)
+                for artifact in base.lookup(key, self._on_problem)
                 if artifact.variant not in known and not bases.is_left_out(artifact, self.quarantined)
             ]
         return sorted(found, key=lambda artifact: artifact.manifest.tier == fmt.UNTIMED)

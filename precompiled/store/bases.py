@@ -17,19 +17,19 @@ from precompiled.store.reading import Artifact, StoreReader, reading
 
 NOTE_SUFFIX = ".base"
 # Called with a sentence about something in a base that is left out.
-Told = Callable[[str], None]
+OnProblem = Callable[[str], None]
 
 
 class Base(StoreReader):
     """The artifacts of one base store. Its path need not exist."""
 
-    def lookup(self, key: str, told: Told) -> list[Artifact]:
+    def lookup(self, key: str, on_problem: OnProblem) -> list[Artifact]:
         """The variants of ``key``, which are numbered from 0 without a gap. Errors of the base are reported, never
         raised.
         """
         found: list[Artifact] = []
         # The only stat of a miss, before any directory is opened and checked.
-        if not is_there(self.artifacts / f"{key}.0", told):
+        if not is_there(self.artifacts / f"{key}.0", on_problem):
             return found
         try:
             with reading(self.root), self.artifacts_fd() as artifacts_fd:
@@ -41,9 +41,9 @@ class Base(StoreReader):
                     except CorruptArtifact as error:
                         # Another format is not corrupt: it is for the version of precompiled that wrote it.
                         if error.code != "artifact-format":
-                            told(str(error))
+                            on_problem(str(error))
         except StoreError as error:
-            told(error.message)
+            on_problem(error.message)
         except FileNotFoundError:
             pass  # the base was removed meanwhile; if the files of a found artifact are gone too, the load reports it
         return found
@@ -56,14 +56,14 @@ class Base(StoreReader):
                 yield key
 
 
-def is_there(path: Path, told: Told) -> bool:
+def is_there(path: Path, on_problem: OnProblem) -> bool:
     """Whether a name exists in a base: one stat."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:  # no permission, or a stale handle of a network file system
-        told(f"the base store {path.parent.parent} cannot be read: {error.strerror}")
+        on_problem(f"the base store {path.parent.parent} cannot be read: {error.strerror}")
         return False
     return True
 

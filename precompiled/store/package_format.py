@@ -138,8 +138,8 @@ def files_of(header: Header, about: About) -> set[str]:
     """
     own = f", in {header.qualname.rpartition('.')[2]}"
     found = {guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own)}
-    is_told = header.module == "__main__" and not any(file[:1] == "<" or "/ipykernel_" in file for file in found)
-    return found if is_told else set()
+    has_files = header.module == "__main__" and not any(file[:1] == "<" or "/ipykernel_" in file for file in found)
+    return found if has_files else set()
 
 
 def are_of_other_files(one: set[str], other: set[str]) -> bool:

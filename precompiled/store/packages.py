@@ -16,7 +16,7 @@ from precompiled.core import durable
 from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import package_format as fmt
 from precompiled.store import trust
-from precompiled.store.bases import Told, is_there
+from precompiled.store.bases import OnProblem, is_there
 from precompiled.store.reading import reading
 
 PACKAGES = "packages"
@@ -95,14 +95,14 @@ class _Reader:
 class PackageStore(_Reader):
     """The packages below a store's root. No directory is created before something is published.
 
-    ``base``, ``told``: as in Store. Writes and removals concern the store's own packages alone.
+    ``base``, ``on_problem``: as in Store. Writes and removals concern the store's own packages alone.
     """
 
-    def __init__(self, root: Path, base: Sequence[Path] = (), told: Told = lambda reason: None) -> None:
+    def __init__(self, root: Path, base: Sequence[Path] = (), on_problem: OnProblem = lambda reason: None) -> None:
         super().__init__(root)
         self.tmp = self.root / "tmp"
         self._bases = [_Reader(path) for path in base]
-        self._told = told
+        self._on_problem = on_problem
 
     def names(self, function: str) -> list[str]:
         """The names of a function's entries, newest first, then those of bases. Empty if there is none.
@@ -114,13 +114,13 @@ class PackageStore(_Reader):
             # is_there makes the only stat of a miss. REFUSED: an audit took the function's packages out of use in the
             # store from which the base was made.
             folder = base.packages / function
-            if is_there(folder, self._told) and not os.path.lexists(folder / REFUSED):
+            if is_there(folder, self._on_problem) and not os.path.lexists(folder / REFUSED):
                 try:
                     found += [name for name in base.listed(function) if name not in found]
                 except FileNotFoundError:
                     continue  # the base's entries were removed meanwhile
                 except (StoreError, OSError) as error:
-                    self._told(f"the base store {base.root} cannot be used: {error}")
+                    self._on_problem(f"the base store {base.root} cannot be used: {error}")
         return found
 
     def _own_names(self, function: str) -> list[str]:
@@ -144,7 +144,7 @@ class PackageStore(_Reader):
                 except FileNotFoundError:
                     continue
                 except StoreError as error:
-                    self._told(error.message)
+                    self._on_problem(error.message)
                     raise
             raise
 

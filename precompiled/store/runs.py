@@ -175,7 +175,7 @@ def _all(root: Path, name: str) -> Iterator[RunProcess]:
 
 def _process(found: list[dict[str, Any]]) -> RunProcess:
     # A later version may write further fields, which are ignored.
-    process = RunProcess(**{name: value for name, value in found[0].items() if name in _TOLD})
+    process = RunProcess(**{name: value for name, value in found[0].items() if name in _PROCESS_FIELDS})
     for line in found[1:]:
         if "ended" in line:
             process.ended = line["ended"]
@@ -190,7 +190,7 @@ def _process(found: list[dict[str, Any]]) -> RunProcess:
     return process
 
 
-_TOLD = {item.name for item in fields(RunProcess)}
+_PROCESS_FIELDS = {item.name for item in fields(RunProcess)}
 
 
 def spans_of(graph: Mapping[str, Any]) -> list[Span]:

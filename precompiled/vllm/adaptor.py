@@ -92,5 +92,5 @@ class Adaptor(InductorStandaloneAdaptor):
         compiler_interface.set_functorch_config()
         for name, value in options.items():
             if isinstance(value, (InductorPass, backends.PostGradPassManager)):
-                options[name] = passes.told(value, config, (compile_range.start, compile_range.end))
+                options[name] = passes.wrap_pass(value, config, (compile_range.start, compile_range.end))
         return {**options, **standalone_compile.SETTINGS}

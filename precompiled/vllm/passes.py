@@ -44,7 +44,7 @@ _made: weakref.WeakKeyDictionary[Pass, Any] = weakref.WeakKeyDictionary()
 _donated: list[set[int]] = []
 
 
-def told(real: Any, config: Any, compile_range: tuple[int, int]) -> Pass:
+def wrap_pass(real: Any, config: Any, compile_range: tuple[int, int]) -> Pass:
     """A pass that does what ``real`` does. Raises Bypass if the configuration does not describe ``real`` completely."""
     from vllm.ir.op import IrOp
 

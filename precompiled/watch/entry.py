@@ -70,9 +70,9 @@ def _capture(target: str, real: str | None, recorder: recording.Recorder) -> Non
     for factory in _factories(module, attribute, target):
         marks = {"files": [], "fake": True, "compile": True, **getattr(factory, MARK, {})}
         base = Path(inspect.getfile(inspect.unwrap(factory))).parent
-        told = {os.path.abspath(base / path): "" for path in marks["files"]}
-        if told:
-            recorder.tell("files", files=told)
+        sources = {os.path.abspath(base / path): "" for path in marks["files"]}
+        if sources:
+            recorder.tell("files", files=sources)
         if real is not None or not marks["fake"]:
             _run(factory, marks["compile"])
             continue

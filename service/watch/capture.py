@@ -102,7 +102,7 @@ class Capture:
 
     # ------------------------------------------------ reports
 
-    def told(self, message: Mapping[str, Any]) -> None:
+    def on_report(self, message: Mapping[str, Any]) -> None:
         """Handle a datagram of this capture."""
         match message:
             case {"event": "files", "files": dict(files)}:

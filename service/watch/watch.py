@@ -188,10 +188,10 @@ class RunningWatch:
         self._awaited.update({g.id: g.key for g in capture.graphs.values() if g.state == "compiling"})
         return capture
 
-    def told(self, message: Mapping[str, Any]) -> None:
+    def on_report(self, message: Mapping[str, Any]) -> None:
         """Handle a report of the running capture."""
         assert self.capture is not None
-        self.capture.told(message)
+        self.capture.on_report(message)
         for path in self.capture.written - self._written:
             self._written.add(path)
             self._expected.pop(path, None)
@@ -236,14 +236,14 @@ class RunningWatch:
         graphs = [graph for graph in self._open_graphs() if graph.id in ids]
         for graph in graphs:
             if state in ENDED_BADLY:
-                graph.state, graph.reason = "failed", self._told(graph.key, why or state)
+                graph.state, graph.reason = "failed", self._describe_failure(graph.key, why or state)
             else:
                 graph.state = "ready"
         if graphs:
             self._settle()
         return bool(graphs)
 
-    def _told(self, key: str, code: str) -> str:
+    def _describe_failure(self, key: str, code: str) -> str:
         """A failed job's code with the worker's error from the store, so that the user need not search the log."""
         try:
             failure = Store(Path(self.registration.store)).failure(key)

@@ -219,7 +219,7 @@ class Watcher:
                 continue
             for watch in self._watches.values():
                 if watch.capture is not None and watch.capture.token == token:  # an ended capture may have left reports
-                    watch.told(message)
+                    watch.on_report(message)
                     self._changed = True
 
     def _cancel(self, ids: list[str]) -> None:

@@ -73,13 +73,14 @@ def test_dtensor_description_includes_its_placement(one_rank: None) -> None:
     specs = [
         distribute_tensor(torch.ones(4, 2), mesh, [placement])._spec for placement in (Shard(0), Shard(1), Replicate())
     ]
-    told = [ranks.told(spec) for spec in specs]
-    assert len({repr(one) for one in told}) == 3
-    assert told[0][0] == ranks.told(mesh) == ["cpu", [0], ["tensor"], [mesh.get_group().group_name], [0]]
+    described = [ranks.describe_distributed(spec) for spec in specs]
+    assert len({repr(one) for one in described}) == 3
+    described_mesh = ["cpu", [0], ["tensor"], [mesh.get_group().group_name], [0]]
+    assert described[0][0] == ranks.describe_distributed(mesh) == described_mesh
     again = Descriptions()
     assert [Descriptions().value(spec) for spec in specs] == [again.value(spec) for spec in specs]
     _kind, (placement,) = Descriptions().value((Shard(1),))
-    assert placement == ["told", "torch.distributed.tensor.placement_types.Shard", ["Shard", 1]]
+    assert placement == ["described", "torch.distributed.tensor.placement_types.Shard", ["Shard", 1]]
 
 
 def test_parts_of_a_split_graph_are_called_as_torch_calls_them() -> None:

@@ -11,7 +11,7 @@ from torch._inductor.async_compile import AsyncCompile
 from precompiled.torch_internals.worker import compile_phases
 
 
-class Told(compile_phases.Untold):
+class RecordedProgress(compile_phases.IgnoredProgress):
     def __init__(self) -> None:
         super().__init__()
         self.built: list[tuple[int, int]] = []
@@ -26,13 +26,13 @@ def test_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pytest.C
     scope: dict[str, object] = {name: Future() for name in ("a", "b")}
     for future in scope.values():
         future.set_result("a kernel")  # type: ignore[attr-defined]
-    told = Told()
+    progress = RecordedProgress()
     settings = torch._inductor.config.patch(compile_threads=2, verbose_progress=verbose, disable_progress=not verbose)
-    with settings, compile_phases.noted(told):
+    with settings, compile_phases.noted(progress):
         AsyncCompile().wait({**scope, "number": 1})
         AsyncCompile().wait({"number": 1})  # no report if there are no kernels
-    assert told.built == [(0, 2), (1, 2), (2, 2)]
+    assert progress.built == [(0, 2), (1, 2), (2, 2)]
     assert capfd.readouterr().err == ""
     with settings:
         AsyncCompile().wait({**scope})
-    assert len(told.built) == 3 and bool(capfd.readouterr().err) is verbose
+    assert len(progress.built) == 3 and bool(capfd.readouterr().err) is verbose

@@ -26,7 +26,7 @@ def test_last_report_of_a_capture_counts_before_its_exit_status(tmp_path: Path) 
         os.waitid(os.P_PIDFD, capture.pidfd, os.WEXITED | os.WNOWAIT)
         assert capture.check(time.monotonic()) is None, "its reports were read before it exited"
         capture.look()
-        capture.told({"event": "done", "ok": False, "error": "SyntaxError"})
+        capture.on_report({"event": "done", "ok": False, "error": "SyntaxError"})
         end = capture.check(time.monotonic())
         assert end is not None and end.error == "SyntaxError"
     finally:

@@ -75,7 +75,7 @@ def _nothing(_value: Any) -> Any:
 # Describes how torch's registries treat a class. Set by value_facts.py, because this package imports no torch.
 registered: Callable[[type], Any] = _nothing
 # Describes process groups, meshes and placements as plain data; None for other values. Set by packages/dynamo/ranks.py.
-told: Callable[[Any], Any] = _nothing
+describe_distributed: Callable[[Any], Any] = _nothing
 
 
 class Descriptions:
@@ -200,7 +200,7 @@ class Descriptions:
             return ["typing", repr(value), [self.value(item, depth + 1) for item in arguments]]
         if kind is object:
             return ["object"]
-        if (data := told(value)) is not None:
+        if (data := describe_distributed(value)) is not None:
             return ["self-described", f"{kind.__module__}.{kind.__qualname__}", data]
         state = state_of(value)
         if state is None:
@@ -306,7 +306,7 @@ class Descriptions:
         defaults: dict[str, Any] = dict(zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False))
         defaults |= function.__kwdefaults__ or {}
         shown: list[Any] = [
-            [name, self._told(describe, value, depth, f"the default argument {name} of {function.__qualname__}")]
+            [name, self._describe(describe, value, depth, f"the default argument {name} of {function.__qualname__}")]
             for name, value in defaults.items()
         ]
         cells: list[Any] = []
@@ -319,11 +319,11 @@ class Descriptions:
             if held is owner and owner is not None:
                 cells.append("its class")
             else:
-                cells.append(self._told(describe, held, depth, f"{name} in the closure of {function.__qualname__}"))
+                cells.append(self._describe(describe, held, depth, f"{name} in the closure of {function.__qualname__}"))
         return [shown, cells]
 
     @staticmethod
-    def _told(describe: Callable[[Any, int], Any], value: Any, depth: int, what: str) -> Any:
+    def _describe(describe: Callable[[Any, int], Any], value: Any, depth: int, what: str) -> Any:
         try:
             return describe(value, depth + 1)
         except NotPortable as reason:

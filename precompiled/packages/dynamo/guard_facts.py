@@ -184,7 +184,7 @@ def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]
     """Describe the guards for reports such as ``precompiled explain``, without names of this process."""
     return About(
         guards=[
-            GuardText(_name(source), kind, _told(source, parameters), fact, _place(guard))
+            GuardText(_name(source), kind, _parameters_text(source, parameters), fact, _place(guard))
             for guard, (source, kind, parameters, fact) in zip(guards, kept.guards, strict=True)
         ],
         inlined=[[f"{module}.{'.'.join(names)}", digest] for (module, names), digest in inlined],
@@ -194,7 +194,7 @@ def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]
     )  # fmt: skip
 
 
-def _told(source: Any, parameters: dict[str, Any]) -> str:
+def _parameters_text(source: Any, parameters: dict[str, Any]) -> str:
     if source.name.endswith(NO_KEYS):
         return ""
     return ", ".join(f"{name}={_name(value)}" for name, value in sorted(parameters.items()))

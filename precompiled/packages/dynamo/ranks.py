@@ -71,7 +71,7 @@ def is_a_group(value: Any) -> bool:
     return torch.distributed.is_available() and isinstance(value, torch.distributed.ProcessGroup)
 
 
-def told(value: Any) -> Any:
+def describe_distributed(value: Any) -> Any:
     """Describe a group, a mesh, a placement, or the layout of a DTensor as plain data. None for other values.
 
     Groups are described by name; an entry requires their ranks (``process_groups``). Raises NotPortable.
@@ -92,12 +92,12 @@ def told(value: Any) -> Any:
     if specs is not None and isinstance(value, specs.DTensorSpec):
         meta = value.tensor_meta
         whole = [list(map(int, meta.shape)), list(map(int, meta.stride)), str(meta.dtype)] if meta is not None else None
-        placements = [told(placement) for placement in value.placements]
-        return [told(value.mesh), placements, whole, repr(getattr(value, "shard_order", None))]
+        placements = [describe_distributed(placement) for placement in value.placements]
+        return [describe_distributed(value.mesh), placements, whole, repr(getattr(value, "shard_order", None))]
     return None
 
 
-descriptions.told = told
+descriptions.describe_distributed = describe_distributed
 
 
 def is_of_fully_shard(hook: Any) -> bool:

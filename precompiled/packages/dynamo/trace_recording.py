@@ -221,7 +221,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     seen = unguarded.seen(
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described
     )
-    traced.about = guard_facts.about(guards, kept, inlined, seen.told())
+    traced.about = guard_facts.about(guards, kept, inlined, seen.facts())
     traced.described = described.covered
     traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
                        [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)],
@@ -236,10 +236,10 @@ def _scopes(
 
     ``needed``: names that the entry itself uses. Raises NotPortable if one of these cannot be described.
     """
-    told: dict[int, str] = {}
+    placeholders: dict[int, str] = {}
     for name, value in traced.scopes.items():
-        if id(value) in told:  # each attempt has its own name for it
-            traced.names[name] = told[id(value)]
+        if id(value) in placeholders:  # each attempt has its own name for it
+            traced.names[name] = placeholders[id(value)]
             continue
         if value is scope:
             kind, what = "scope", None
@@ -251,8 +251,8 @@ def _scopes(
             raise NotPortable(f"Dynamo put a dict into the globals ({name})", code="package-global")
         else:
             continue
-        told[id(value)] = traced.named(name, kind)
-        yield told[id(value)], kind, what
+        placeholders[id(value)] = traced.named(name, kind)
+        yield placeholders[id(value)], kind, what
 
 
 def _in_order(name: str) -> list[Any]:

@@ -68,7 +68,7 @@ class Seen:
     # Sources of the functions with closures, and the cells that they share. Empty for a single function.
     cells: list[tuple[list[Any], list[list[str]]]] = field(default_factory=list)
 
-    def told(self) -> list[list[Any]]:
+    def facts(self) -> list[list[Any]]:
         """The facts for reports and comparisons: a phrase, and the description."""
         return [
             *([f"hasattr({source.name}, {name!r})", there] for source, name, there in self.attributes),

@@ -37,8 +37,8 @@ def graph(way: str, report: Mapping[str, Any]) -> None:
         here = CompileContext.current_compile_id()
         if here is not None:
             _compiles[report["id"]] = here
-        told = {name: value for name, value in report.items() if name != "spans"}
-        _artifact(f"precompiled_{way}", told, _compiles.get(report["id"]))
+        document = {name: value for name, value in report.items() if name != "spans"}
+        _artifact(f"precompiled_{way}", document, _compiles.get(report["id"]))
 
 
 def belong(graphs: list[str], result: Any) -> None:

@@ -25,16 +25,16 @@ from precompiled.torch_internals.patches import Patches
 
 
 class RankReads:
-    """Whether this compile has read a rank's place. ``told`` is called at the first read."""
+    """Whether this compile has read a rank's place. ``on_first_read`` is called at the first read."""
 
-    def __init__(self, told: Callable[[], None]) -> None:
-        self._told = told
+    def __init__(self, on_first_read: Callable[[], None]) -> None:
+        self._on_first_read = on_first_read
         self.yes = False
 
     def note(self) -> None:
         if not self.yes:
             self.yes = True
-            self._told()
+            self._on_first_read()
 
 
 class MeshPlace:

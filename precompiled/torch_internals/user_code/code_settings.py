@@ -71,7 +71,7 @@ def _name(thing: Any) -> list[Any]:
         return user_modules.name_of(thing, code=_CODE)
     subject = f"the setting {thing.__qualname__}"
     source = program_source.Source(subject, _CODE, thing.__module__, anew=True)
-    unit = program_units.told(subject, _CODE, source, lambda source: source.refer(thing.__name__, thing))
+    unit = program_units.collect_unit(subject, _CODE, source, lambda source: source.refer(thing.__name__, thing))
     return ["", thing.__name__, unit]
 
 

@@ -115,7 +115,7 @@ def _unit(kind: type) -> Unit:
         source.refer(kind.__name__, kind)
 
     subject = _subject(kind)
-    unit = program_units.told(subject, CODE, Source(subject, CODE, kind.__module__, anew=True), read)
+    unit = program_units.collect_unit(subject, CODE, Source(subject, CODE, kind.__module__, anew=True), read)
     return {"class": kind.__qualname__, **unit}
 
 

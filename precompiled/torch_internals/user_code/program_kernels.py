@@ -43,7 +43,7 @@ _NEEDLESS = ("version", "debug", "launch_metadata")
 def describe(function: Any) -> str:
     """JSON of the unit of a kernel (a JITFunction). Raises Bypass if a worker could not rebuild the same kernel."""
     name, source = function.__name__, _Source(function)
-    unit = program_units.told(_subject(function), CODE, source, lambda source: source.refer(name, function))
+    unit = program_units.collect_unit(_subject(function), CODE, source, lambda source: source.refer(name, function))
     return json.dumps({"kernel": name, **unit, "given": source.given}, sort_keys=True)
 
 

@@ -20,7 +20,7 @@ from precompiled.torch_internals.user_code.program_source import Source, refuse
 from precompiled.torch_internals.user_code.source_units import Unit
 
 
-def told(subject: str, code: str, source: Source, read: Callable[[Source], None]) -> Unit:
+def collect_unit(subject: str, code: str, source: Source, read: Callable[[Source], None]) -> Unit:
     """The unit of everything that ``read`` adds to ``source``. Raises Bypass if a worker could not rebuild it."""
     try:
         read(source)
@@ -63,4 +63,4 @@ def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
 
 def _operators(unit: Unit) -> list[dict[str, Any]]:
     """The units of the program's operators that this unit calls."""
-    return [operator for told in unit["ops"] for operator in json.loads(told)]
+    return [operator for encoded in unit["ops"] for operator in json.loads(encoded)]

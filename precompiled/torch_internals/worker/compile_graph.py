@@ -85,7 +85,7 @@ class _ExampleValues(torch.fx.Interpreter):
 @gpu_memory.given_back()
 def compile_graph(
     module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
-    weights: Sequence[torch.Tensor] = (), told: Callable[[], None] = lambda: None,
+    weights: Sequence[torch.Tensor] = (), on_rank_read: Callable[[], None] = lambda: None,
     progress: compile_phases.ProgressReceiver | None = None,
 ) -> CompileResult:  # fmt: skip
     """Compile the forward, and the backward if an input requires a gradient. Raises torch's errors, or CompileFailed.
@@ -93,13 +93,13 @@ def compile_graph(
     The caller has applied the program's modes and configuration.
 
     - ``weights``: the values of the last inputs, for freezing.
-    - ``told``: called as soon as the result turns out to be valid for this rank's place in its meshes only.
+    - ``on_rank_read``: called as soon as the result turns out to be valid for this rank's place in its meshes only.
     - ``progress``: gets the number of built kernels, and a phase once only the compilers are still running.
     """
-    progress = progress or compile_phases.Untold()
+    progress = progress or compile_phases.IgnoredProgress()
     context = TracingContext(input_metadata.new_fake_mode())
     classes = program_classes.made(inputs.get("classes", ()))
-    asked = rank_dependence.RankReads(told)
+    asked = rank_dependence.RankReads(on_rank_read)
     found_meshes = device_meshes.made(inputs, asked)
     with (
         rank_dependence.answering(asked) if found_meshes else nullcontext(),

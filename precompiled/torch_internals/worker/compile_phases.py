@@ -43,7 +43,7 @@ class ProgressReceiver(Protocol):
         """The compile waits for ``of`` kernels; ``built`` of them are ready."""
 
 
-class Untold:
+class IgnoredProgress:
     """Ignores the progress."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Untold:
         pass
 
 
-def _counting(told: Callable[[int, int], None]) -> type:
+def _counting(on_progress: Callable[[int, int], None]) -> type:
     class Counting:
         """The part of tqdm's interface that torch uses."""
 
@@ -67,7 +67,7 @@ def _counting(told: Callable[[int, int], None]) -> type:
         def update(self, count: int) -> None:
             self._built += count
             if self._total:
-                told(self._built, self._total)
+                on_progress(self._built, self._total)
 
         def set_postfix_str(self, text: str) -> None:
             pass

@@ -183,9 +183,9 @@ class KernelCollector:
     built while the backward is lowered. ``native`` raises the compiler's errors.
     """
 
-    def __init__(self, told: Callable[[int, int], None] = lambda built, of: None) -> None:
-        """``told`` gets the numbers of built kernels and of all kernels, after each unit."""
-        self._told = told
+    def __init__(self, on_progress: Callable[[int, int], None] = lambda built, of: None) -> None:
+        """``on_progress`` gets the numbers of built kernels and of all kernels, after each unit."""
+        self._on_progress = on_progress
         for cache in (_Build.cache, _WrapperBuild.cache):
             cache.clear()  # a killed compiler's kernels must be built again; finished kernels are found on disk
         self._kernels: dict[str, _Native] = {}
@@ -236,7 +236,7 @@ class KernelCollector:
         self.all_named()
         units, self._units = self._units, []
         if units:
-            self._told(len(self._files), len(self._kernels))
+            self._on_progress(len(self._files), len(self._kernels))
         while units:
             unit = units.pop(0)
             try:
@@ -251,7 +251,7 @@ class KernelCollector:
                 continue
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             self._files |= {kernel.name: (path, digest) for kernel in unit.kernels}
-            self._told(len(self._files), len(self._kernels))
+            self._on_progress(len(self._files), len(self._kernels))
 
 
 def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
@@ -264,7 +264,7 @@ def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
 
 
 @contextmanager
-def collected(told: Callable[[int, int], None]) -> Iterator[KernelCollector]:
-    collector = KernelCollector(told)
+def collected(on_progress: Callable[[int, int], None]) -> Iterator[KernelCollector]:
+    collector = KernelCollector(on_progress)
     with handled(collector):
         yield collector
