@@ -156,7 +156,7 @@ class DaemonUnderTest:
     flags: dict[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     process: subprocess.Popen[bytes] | None = None
-    told: dict[str, Any] = field(default_factory=dict)
+    start_report: dict[str, Any] = field(default_factory=dict)
     prefix: list[str] = field(default_factory=list)  # a command that executes the rest
 
     def __post_init__(self) -> None:
@@ -187,9 +187,9 @@ class DaemonUnderTest:
         os.close(writing)
         with os.fdopen(reading) as lines:
             line = lines.readline()
-        self.told = json.loads(line) if line else {}
-        assert self.told.get("outcome") == expect, (self.told, self.log())
-        return self.told
+        self.start_report = json.loads(line) if line else {}
+        assert self.start_report.get("outcome") == expect, (self.start_report, self.log())
+        return self.start_report
 
     def log(self) -> str:
         return (self.directory / "daemon.stderr").read_text()

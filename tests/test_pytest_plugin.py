@@ -58,8 +58,8 @@ def test_wait_reports_served_and_unserved_graphs(served: Host) -> None:
     assert lines[0] == "2 graphs, 1 by the daemon (1 compiled for this run)"
     assert re.fullmatch(r"compiles saved: .* s; waited for lookups, loads and compiles: .* s", lines[1])
     assert lines[2] == "1 graph was not served: caches-disabled 1"
-    told = r"  test_of_a_user\.py::test_in_process: <lambda> \[0/0\], compiled in process \(caches-disabled\): "
-    assert re.match(told, lines[3])
+    expected = r"  test_of_a_user\.py::test_in_process: <lambda> \[0/0\], compiled in process \(caches-disabled\): "
+    assert re.match(expected, lines[3])
     assert lines[4] == "`precompiled explain caches-disabled` says what can be done"
 
 

@@ -328,7 +328,7 @@ extern "C" int made_up_cuda_compiling(int whether) {
     std::lock_guard<std::mutex> guard(made_up::lock);
     const bool before = made_up::compiles.exchange(whether != 0);
     if (whether) made_up::refused_first.clear();
-    made_up::last = cudaSuccess;  // it was told: the next operator of this thread, of another graph, is not to fail for it
+    made_up::last = cudaSuccess;  // it was reported: the next operator of this thread, of another graph, is not to fail for it
     return before;
 }
 // What was refused first since a compile began; "" for nothing.

@@ -119,14 +119,14 @@ def test_gc_removes_by_age_or_total_size(hosts: dict[str, list[str]], tmp_path: 
         os.utime(path, (1e9, 1e9))
     assert answer("remote", "gc", *hosts["a"], status=2)["error"]["code"] == "usage"
     before = sorted((tmp_path / "bucket").rglob("*"))
-    told = answer("remote", "gc", "--days", "30", "--dry-run", *hosts["a"])
+    gone = answer("remote", "gc", "--days", "30", "--dry-run", *hosts["a"])
     nowhere = answer("remote", "gc", "--days", "30", "--set", f"remote=file://{tmp_path / 'mistyped'}", *hosts["a"])
     assert nowhere["removed"] == [] and not (tmp_path / "mistyped").exists()
     assert sorted((tmp_path / "bucket").rglob("*")) == before
-    assert len(told["removed"]) == 2 and old.exists()
-    told = answer("remote", "gc", "--days", "30", *hosts["a"])
-    assert {path.rpartition("/")[2] for path in told["removed"]} == {old.name, lease.name}
-    assert (old.exists(), lease.exists(), mine.exists(), told["bytes_left"]) == (False, False, True, new.stat().st_size)
+    assert len(gone["removed"]) == 2 and old.exists()
+    gone = answer("remote", "gc", "--days", "30", *hosts["a"])
+    assert {path.rpartition("/")[2] for path in gone["removed"]} == {old.name, lease.name}
+    assert (old.exists(), lease.exists(), mine.exists(), gone["bytes_left"]) == (False, False, True, new.stat().st_size)
     assert answer("remote", "gc", "--max-bytes", "100000", *hosts["a"])["removed"] == []
     assert len(answer("remote", "gc", "--max-bytes", "1", *hosts["a"])["removed"]) == 1 and not new.exists()
 

@@ -98,10 +98,10 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 def test_metrics_equal_stats_and_status(daemon: DaemonUnderTest) -> None:
     samples, stats = parsed(said(daemon)), daemon.stats()
-    for told in metrics.STATS:
-        value = getattr(stats, told.field)
-        for label, amount in value.items() if told.label else [("", value)]:
-            assert samples[f"precompiled_{told.name}_total", label] == amount, told
+    for metric in metrics.STATS:
+        value = getattr(stats, metric.field)
+        for label, amount in value.items() if metric.label else [("", value)]:
+            assert samples[f"precompiled_{metric.name}_total", label] == amount, metric
     assert samples["precompiled_bypassed_total", "freezing"] == 2
     assert samples["precompiled_saved_seconds_total", ""] == 12.5
     assert samples["precompiled_up", ""] == 1 and samples["precompiled_queue_depth", ""] == 1
@@ -111,9 +111,9 @@ def test_metrics_equal_stats_and_status(daemon: DaemonUnderTest) -> None:
 
 
 def test_every_counter_has_a_metric() -> None:
-    assert {told.field for told in metrics.STATS} == {item.name for item in msgspec.structs.fields(wire.StatsReply)}
+    assert {metric.field for metric in metrics.STATS} == {item.name for item in msgspec.structs.fields(wire.StatsReply)}
     with_label = {item.name for item in msgspec.structs.fields(wire.StatsReply) if item.default_factory is dict}
-    assert {told.field for told in metrics.STATS if told.label} == with_label
+    assert {metric.field for metric in metrics.STATS if metric.label} == with_label
 
 
 def test_a_port_and_a_socket_serve_the_same_metrics(daemon: DaemonUnderTest, tmp_path: Path) -> None:

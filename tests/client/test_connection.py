@@ -116,7 +116,7 @@ def test_stopped_daemon_is_not_restarted_and_its_successor_gets_submits(
         daemon.start()
         (tmp_path / "go").touch()
         wait_until(replies.published)
-        assert replies.codes() == [], "stopping is not told"
+        assert replies.codes() == [], "a stop is not reported to the graph"
     finally:
         connection.close()
 
@@ -299,7 +299,7 @@ def test_hanging_daemon_counts_as_absent(
     """The connections of a stopped daemon stay open, so the client requests an answer from it."""
     monkeypatch.setattr(link, "ASK_S", 0.2)
     monkeypatch.setattr(link, "ANSWER_S", 0.2)
-    go, replies, held, told = tmp_path / "go", Replies(), Replies(), Replies()
+    go, replies, held, later = tmp_path / "go", Replies(), Replies(), Replies()
     connection.submit(daemon.submit(), graph("wait-for", path=str(go)), held)
     assert connection.flush(TIMEOUT_S)
     os.kill(daemon.pid, signal.SIGSTOP)
@@ -315,8 +315,8 @@ def test_hanging_daemon_counts_as_absent(
     go.touch()
     for waiting in (held, replies):
         wait_until(waiting.published)
-    connection.submit(daemon.submit(), graph(), told)
-    wait_until(told.published)
+    connection.submit(daemon.submit(), graph(), later)
+    wait_until(later.published)
     assert connection.alone_s() == 0.0
 
 

@@ -31,11 +31,11 @@ def a_worker():
         time.sleep(0.05)  # between two looks: nothing tells a client of a worker
     return 0
 
-told = []
+messages = []
 expect = connection.DaemonConnection.expect
-connection.DaemonConnection.expect = lambda self, message: (told.append(message), expect(self, message))
+connection.DaemonConnection.expect = lambda self, message: (messages.append(message), expect(self, message))
 compiled = torch.compile(lambda x: x * a_worker())
-print(compiled(torch.ones(2)).tolist(), len(told), flush=True)
+print(compiled(torch.ones(2)).tolist(), len(messages), flush=True)
 precompiled.wait()
 """
 

@@ -76,10 +76,10 @@ def test_racing_starters_get_one_daemon(place: DaemonUnderTest) -> None:
 
 def test_settings_are_passed_to_the_daemon(place: DaemonUnderTest) -> None:
     settings = replace(place.settings, workers=3, job_timeout_s=7.5)
-    told = start.arguments(settings)
-    assert told[told.index("--workers") + 1] == "3"
-    assert told[told.index("--job-timeout-s") + 1] == "7.5"
-    assert "--max-queue" not in told
+    flags = start.arguments(settings)
+    assert flags[flags.index("--workers") + 1] == "3"
+    assert flags[flags.index("--job-timeout-s") + 1] == "7.5"
+    assert "--max-queue" not in flags
     assert start.start_daemon(settings, TIMEOUT_S).kind == "ready"
 
 
@@ -93,10 +93,10 @@ def test_command_line_settings_override_configuration_files(
     paths.user_config_file().parent.mkdir(parents=True, exist_ok=True)
     paths.user_config_file().write_text('workers = 4\nmax_queue = 7\nlog = "info"\n')
     monkeypatch.setenv("PRECOMPILED_MAX_QUEUE", "1000")
-    told = start.arguments(config.load({"workers": 0, "log": "warning"}))
-    assert told[told.index("--workers") + 1] == "0"
-    assert told[told.index("--max-queue") + 1] == "1000"
-    assert told[told.index("--log") + 1] == "warning"
+    flags = start.arguments(config.load({"workers": 0, "log": "warning"}))
+    assert flags[flags.index("--workers") + 1] == "0"
+    assert flags[flags.index("--max-queue") + 1] == "1000"
+    assert flags[flags.index("--log") + 1] == "warning"
     monkeypatch.setenv("PRECOMPILED_LOG", "debug")
     assert "--log" not in start.arguments(config.load({})), "a client's own"
 

@@ -68,7 +68,7 @@ def test_failed_load_of_an_eager_graph_is_an_error_each_time() -> None:
 
 @given(st.lists(st.sampled_from(list(Event)), max_size=12))
 def test_invariants_hold_after_any_history(events: list[Event]) -> None:
-    swap, told = Swap(), []
+    swap, instructions = Swap(), []
     for event in events:
         before = swap.state
         if (before, event) == (State.EAGER, Event.LOAD_FAILED):
@@ -78,14 +78,14 @@ def test_invariants_hold_after_any_history(events: list[Event]) -> None:
         except PrecompiledError:
             assert swap.state is before
             continue
-        told.append(instruction)
+        instructions.append(instruction)
         if before in _FINAL:
             assert swap.state is before
             assert instruction is None
         if instruction is not None:
             assert before is State.PENDING
-    assert told.count(Instruction.SUBMIT) < MAX_LOADS
-    assert told.count(Instruction.COMPILE_INLINE_LATER) <= 1
+    assert instructions.count(Instruction.SUBMIT) < MAX_LOADS
+    assert instructions.count(Instruction.COMPILE_INLINE_LATER) <= 1
 
 
 @given(st.lists(st.sampled_from(list(Event)), max_size=12), st.sampled_from(list(Event)))

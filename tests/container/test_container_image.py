@@ -111,9 +111,9 @@ def test_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, f
 
     # The container runs as the image's user, read-only and without a network. The audit of packages is off: otherwise
     # one process in fifty would trace although it has a package (packages/audit.py).
-    told = podman("run", "--rm", *LIMITS, "--network", "none", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/home/app",
+    out = podman("run", "--rm", *LIMITS, "--network", "none", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/home/app",
                   "--env", "PRECOMPILED_PACKAGE_AUDIT=0", "train")  # fmt: skip
-    found = json.loads(told.splitlines()[-1])
+    found = json.loads(out.splitlines()[-1])
     assert found["uid"] != 0
     assert {(state, source) for state, source, _ in found["graphs"]} == {("compiled", "package")}, found
     assert (found["traced"], found["compiles"]) == ({}, 0)

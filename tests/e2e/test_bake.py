@@ -65,9 +65,9 @@ def listing(root: Path) -> dict[str, tuple[int, int, int]]:
 def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) -> None:
     base, home = place / "opt", place / "home"
     home.mkdir()
-    told = bake(home, "--steps", "3", "-o", str(base), "--", sys.executable, str(PROGRAM), "0")
-    assert told["ended"] == "steps" and told["artifacts"] >= 2 and told["packages"] >= 2, told
-    assert told["bytes"] < 2 << 20 and sorted(os.listdir(place)) == ["home", "opt"]
+    report = bake(home, "--steps", "3", "-o", str(base), "--", sys.executable, str(PROGRAM), "0")
+    assert report["ended"] == "steps" and report["artifacts"] >= 2 and report["packages"] >= 2, report
+    assert report["bytes"] < 2 << 20 and sorted(os.listdir(place)) == ["home", "opt"]
     assert not list(home.rglob("*precompiled*")), "it has written into its user's own store"
     subprocess.run(["chmod", "-R", "a-w", str(base)], check=True)
     before = listing(base)

@@ -1,4 +1,4 @@
-"""The benchmarks' harness works: a figure of each kind from real starts, and a contender that crashes is told."""
+"""The benchmarks' harness works: a figure of each kind from real starts, and a contender that crashes is reported."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_sections_of_a_picture_are_the_whole_start(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_contender_that_crashes_or_is_wrong_is_told_with_its_error(
+def test_contender_that_crashes_or_is_wrong_is_reported_with_its_error(
     samples: dict[str, Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashing = dataclasses.replace(CONTENDERS["cache-artifacts"], needs="", spec={"path": "absent.bin"})
@@ -131,7 +131,7 @@ def test_after_an_edit_is_traced_what_has_to_be(program: str, what: str) -> None
     assert row.traced == row.expected and (row.frames > [0]) == bool(row.expected)
 
 
-def test_an_edit_that_traces_more_than_it_has_to_is_told() -> None:
+def test_edit_that_traces_more_than_it_has_to_is_reported() -> None:
     row = Row(EDITS[0], expected=frozenset(), traced={"model.GPT.forward"}, frames=[2], ours_s=[2.0], plain_s=[3.0])
     assert not row.right and not row.met
     assert row.cells()[-2:] == ["0.667", "no"] and "traced model.GPT.forward (2 frames)" in row.remarks()[0]
@@ -235,9 +235,9 @@ def test_row_in_which_the_process_dies_has_no_answer_and_the_rest_is_run(tmp_pat
 
 def test_run_whose_graphs_stay_pending_is_not_counted() -> None:
     row = programs.Row(name="a", library="b", about="c")
-    told = {"traced": 1, "reports": [{"state": "pending", "source": None, "reason": None}], "functions": []}
+    run = {"traced": 1, "reports": [{"state": "pending", "source": None, "reason": None}], "functions": []}
     with pytest.raises(BenchmarkError, match="still pending"):
-        row.add_run([{**told, "seconds": [1.0], "waited": False}])
+        row.add_run([{**run, "seconds": [1.0], "waited": False}])
     assert (row.graphs, row.shares) == ([], "")  # what the row prints beside the error
-    row.add_run([{**told, "seconds": [1.0, 0.1], "waited": True}, {**told, "seconds": [2.0], "waited": True}])
+    row.add_run([{**run, "seconds": [1.0, 0.1], "waited": True}, {**run, "seconds": [2.0], "waited": True}])
     assert (row.shares, row.first_steps, row.traced, row.reasons) == ("0/2", "2.0", [2], {"pending": 2})

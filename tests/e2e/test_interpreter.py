@@ -108,13 +108,13 @@ def kernel(**changes: Any) -> dict[str, Any]:
 
 def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {
-        "graphs": [["compiled", "hit", "", ""]], "kernels": {str(n): told for n, told in enumerate(kernels)},
+        "graphs": [["compiled", "hit", "", ""]], "kernels": {str(n): kernel for n, kernel in enumerate(kernels)},
         "different": [], "error": "", "eager_error": "", "launches": 0, "strangers": [], **changes,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("told", "row", "kernels"),
+    ("result", "row", "kernels"),
     [
         (answer(kernel()), "equal", ["equal"]),
         (answer(), "equal", []),
@@ -133,7 +133,7 @@ def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_no_kernel_is_equal_that_did_not_run_or_whose_row_is_not(
-    told: dict[str, Any], row: str, kernels: list[str]
+    result: dict[str, Any], row: str, kernels: list[str]
 ) -> None:
-    found = judge("corpus a", told)
+    found = judge("corpus a", result)
     assert (found.state, [state for _name, state, _why in found.kernels.values()]) == (row, kernels)

@@ -76,7 +76,7 @@ def test_one_artifact_serves_every_object_of_a_class(served: Host, project: Path
 
 def test_object_with_members_that_the_compile_reads_is_refused(served: Host, project: Path) -> None:
     members = "from torch._library.opaque_object import MemberType\n"
-    told = 'hoist=True, members={"value": MemberType.USE_REAL})'
-    (project / "layers.py").write_text(members + LAYERS.replace("hoist=True)", told))
+    registration = 'hoist=True, members={"value": MemberType.USE_REAL})'
+    (project / "layers.py").write_text(members + LAYERS.replace("hoist=True)", registration))
     ((*refused, _key),) = run(served, project, "first")
     assert refused == ["bypassed", "inline", "unsupported-input"]

@@ -49,12 +49,12 @@ def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.Monk
     assert [name for name in names if found[name]["reasons"]] == ["in process"]
     assert [name for name in names if found[name].get("among")] == ["differs"]
     assert ["a", "b"] in compiled
-    told = Found({answer["row"]: answer for answer in settled})
-    assert told.wrong() == [("raises", "bool"), ("differs", "bool")]
-    assert told.in_process() == {"custom-op": [("in process", "bool")]}
+    results = Found({answer["row"]: answer for answer in settled})
+    assert results.wrong() == [("raises", "bool"), ("differs", "bool")]
+    assert results.in_process() == {"custom-op": [("in process", "bool")]}
     # Plain, too, has it differ among others; alone it would have been equal.
-    told.plain[("differs", "bool")] = {"row": ("differs", "bool"), "state": "equal", "among": "why"}
-    assert told.state(("differs", "bool")) == "as plain"
+    results.plain[("differs", "bool")] = {"row": ("differs", "bool"), "state": "equal", "among": "why"}
+    assert results.state(("differs", "bool")) == "as plain"
     again = Found()
-    again.read(told.as_json())
-    assert (again.states(), again.graphs()) == (told.states(), told.graphs())
+    again.read(results.as_json())
+    assert (again.states(), again.graphs()) == (results.states(), results.graphs())

@@ -34,7 +34,7 @@ def test_programs_are_served_in_each_run_and_equal(tmp_path: Path, monkeypatch: 
     assert "2 programs of 2 libraries were run, 2 are equal" in text
 
 
-def test_what_differs_is_told() -> None:
+def test_difference_is_a_remark_of_its_row() -> None:
     row = table.Row("lora", "peft", "", graphs=[1, 1, 1], served=[1, 1, 1], different=["first run, step 0: loss"])
     assert not row.right
     assert row.remarks() == ["first run, step 0: loss"]

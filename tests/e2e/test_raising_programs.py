@@ -21,9 +21,9 @@ def compare_with_plain(host: Host, *arguments: str) -> list[str]:
     """Run the program both ways, compare, and return the reasons of its graphs."""
     wanted = host.program(str(PROGRAM), *arguments, env={"PRECOMPILED": "0"}).result()
     found = host.program(str(PROGRAM), *arguments).result()
-    assert set(found["told"]) == set(wanted["told"])
-    for name, value in wanted["told"].items():
-        assert same(found["told"][name], value), (name, found["told"][name], value)
+    assert set(found["results"]) == set(wanted["results"])
+    for name, value in wanted["results"].items():
+        assert same(found["results"][name], value), (name, found["results"][name], value)
     reasons: list[str] = found["reasons"]
     return reasons
 

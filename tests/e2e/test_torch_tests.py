@@ -68,21 +68,21 @@ def test_test_file_is_run_in_all_ways_and_differences_are_reported(tmp_path: Pat
     assert names["plain"] == {*compiled, "test_ends_ours", "test_fails_with_ours"}
     assert names["cold"] == names["warm"] == names["swap"] == compiled
     for way in ("cold", "warm", "swap"):
-        outcomes = {name.split("::")[-1]: told["outcome"] for name, told in different(found)[way].items()}
+        outcomes = {name.split("::")[-1]: outcome["outcome"] for name, outcome in different(found)[way].items()}
         assert outcomes == {"test_ends_ours": "died", "test_fails_with_ours": "failed"}
-        assert {kind(told) for told in different(found)[way].values()} == {OURS}
+        assert {kind(outcome) for outcome in different(found)[way].values()} == {OURS}
     # The process that died reported no graphs, and the later processes compiled none.
     assert sum(found["cold"].graphs.values()) in (0, 1, 2, 3)
 
 
 def test_difference_is_ours_unless_the_test_reads_inductors_internals() -> None:
-    def told(outcome: str, at: str) -> dict[str, str]:
+    def difference(outcome: str, at: str) -> dict[str, str]:
         return {"test": at, "outcome": outcome, "at": at, "why": ""}
 
-    assert kind(told("failed", "self.assertEqual(metrics.generated_kernel_count, 1) > assertEqual")) != OURS
-    assert kind(told("failed", 'FileCheck().check("aten.mm").run(code)')) != OURS
-    assert kind(told("failed", "self.assertEqual(actual, correct) > assertEqual")) == OURS
-    assert kind(told("died", "self.assertEqual(metrics.generated_kernel_count, 1)")) == OURS
-    found = Found({"a": told("failed", "a")}, Counter(hit=2))
+    assert kind(difference("failed", "self.assertEqual(metrics.generated_kernel_count, 1) > assertEqual")) != OURS
+    assert kind(difference("failed", 'FileCheck().check("aten.mm").run(code)')) != OURS
+    assert kind(difference("failed", "self.assertEqual(actual, correct) > assertEqual")) == OURS
+    assert kind(difference("died", "self.assertEqual(metrics.generated_kernel_count, 1)")) == OURS
+    found = Found({"a": difference("failed", "a")}, Counter(hit=2))
     again = Found.of(found.as_record())
     assert (again.tests, again.graphs) == (found.tests, found.graphs)

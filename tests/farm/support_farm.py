@@ -61,7 +61,7 @@ class Cluster:
         return jobs.under_way(self.store(number))
 
     def kill(self, number: int) -> None:
-        """As by a loss of power: nobody is told."""
+        """As by a loss of power: the node sends no message."""
         self.killed.add(number)
         self._rays.remove_node(self.nodes[number], allow_graceful=False)
 

@@ -30,7 +30,7 @@ class Drives:
     def ready(self, places: int) -> None:
         assert self.farm.ask(KEY, courier=True) == {"keep_s": farm.STARTING_AGAIN_S}
         self.drivers.says_nodes(places)
-        wait_until(lambda: self.told()["state"] == "ok")
+        wait_until(lambda: self.document()["state"] == "ok")
 
     def bring(self, key: str) -> None:
         assert self.farm.ask(key, courier=True) is None, "it would take it"
@@ -44,7 +44,7 @@ class Drives:
         self.drivers.says_ended(number, outcome, *artifacts, **more)
         wait_until(lambda: len(self.ended) > before)
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return self.farm.document()
 
 
@@ -55,7 +55,7 @@ def drives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drives]:
     yield found
     found.farm.close()
     drivers.close()
-    wait_until(lambda: found.told()["state"] in ("unused", "unusable"))
+    wait_until(lambda: found.document()["state"] in ("unused", "unusable"))
 
 
 def test_what_comes_back_is_published_and_the_next_one_goes_out(drives: Drives) -> None:
@@ -64,12 +64,12 @@ def test_what_comes_back_is_published_and_the_next_one_goes_out(drives: Drives) 
     drives.bring(OTHER)
     task = drives.hears()
     assert isinstance(task, Task) and decode(task.request, Request).job.key == KEY and task.time_limit_s == 60.0
-    assert (drives.told()["out"], drives.told()["waiting"]) == (1, 1)
+    assert (drives.document()["out"], drives.document()["waiting"]) == (1, 1)
     drives.says(task.number, "compiled", body(KEY))
     assert drives.ended == [(KEY, [0])] and drives.store.read_files(drives.store.lookup(KEY)[0]) == payload().files
     assert decode(drives.hears().request, Request).job.key == OTHER
-    assert (drives.told()["sent"], drives.told()["compiled"], drives.told()["waiting"]) == (2, 1, 0)
-    # It has told what it knows: further sizes of that key are for the workers here.
+    assert (drives.document()["sent"], drives.document()["compiled"], drives.document()["waiting"]) == (2, 1, 0)
+    # Further sizes of that key are for the workers here.
     assert drives.farm.ask(KEY, courier=True)["keep_s"] > 0 and drives.farm.ask(KEY, courier=False) is None
 
 
@@ -81,7 +81,7 @@ def test_a_worker_that_is_free_gets_back_what_waits_and_not_what_is_out(drives: 
     assert drives.farm.ask(OTHER, courier=True) == {"again_s": farm.WAITING_AGAIN_S}
     assert drives.farm.ask(OTHER, courier=False) == {"compile": True}
     assert "again_s" in drives.farm.ask(KEY, courier=False)
-    assert (drives.told()["taken_back"], drives.told()["hedged"], drives.told()["out"]) == (1, 0, 1)
+    assert (drives.document()["taken_back"], drives.document()["hedged"], drives.document()["out"]) == (1, 0, 1)
 
 
 def test_what_is_late_is_compiled_here_too_and_the_first_one_counts(
@@ -95,7 +95,7 @@ def test_what_is_late_is_compiled_here_too_and_the_first_one_counts(
     monkeypatch.setattr(farm, "PATIENCE", 0.0)
     assert "again_s" in drives.farm.ask(KEY, courier=True), "a courier compiles nothing"
     assert [drives.farm.ask(KEY, courier=False) for _ in range(2)] == [{"compile": True}] * 2
-    assert drives.told()["hedged"] == 1, "it is the same worker's job, again"
+    assert drives.document()["hedged"] == 1, "it is the same worker's job, again"
     drives.farm.published_here(KEY)
     dropped = drives.hears()
     assert isinstance(dropped, Drop) and dropped.number == task.number
@@ -118,8 +118,8 @@ def test_what_a_node_gives_back_is_for_a_worker_here(drives: Drives, code: str) 
         drives.says(number, "compiled", bytes(spoilt), node="n")
     else:
         drives.says(number, "refused" if code == "farm-environment" else "failed", code=code, message="why")
-    told = drives.told()
-    assert {**told["refused"], **told["failed"]} == {code: 1} and told["last"], told
+    document = drives.document()
+    assert {**document["refused"], **document["failed"]} == {code: 1} and document["last"], document
     assert drives.ended == [(KEY, [])] and not drives.store.lookup(KEY)
     assert drives.farm.ask(KEY, courier=False) is None and drives.farm.ask(KEY, courier=True)["keep_s"] > 60.0
 
@@ -128,7 +128,7 @@ def test_another_keys_artifact_is_not_published(drives: Drives) -> None:
     drives.ready(places=1)
     drives.bring(KEY)
     drives.says(drives.hears().number, "compiled", body(OTHER), node="n")
-    assert drives.told()["failed"] == {"farm-corrupt": 1}
+    assert drives.document()["failed"] == {"farm-corrupt": 1}
     assert not drives.store.lookup(KEY) and not drives.store.lookup(OTHER)
 
 
@@ -140,23 +140,23 @@ def test_with_the_driver_all_is_lost_and_another_one_is_tried_later(drives: Driv
     drives.hears()
     drives.drivers.streams[-1].shutdown(socket.SHUT_RDWR)
     wait_until(lambda: len(drives.ended) == 2)
-    assert drives.ended == [(KEY, []), (OTHER, [])] and drives.told()["failed"] == {"farm-lost": 2}
-    assert drives.told()["state"] == "unusable" and "driver" in drives.told()["reason"]
+    assert drives.ended == [(KEY, []), (OTHER, [])] and drives.document()["failed"] == {"farm-lost": 2}
+    assert drives.document()["state"] == "unusable" and "driver" in drives.document()["reason"]
     assert drives.farm.ask(KEY, courier=False) is None
     assert drives.farm.ask(KEY, courier=True) == {"keep_s": farm.REST_S} and len(drives.drivers.streams) == 1
 
 
 @pytest.mark.reason("farm-unusable")
 def test_a_farm_that_cannot_be_used_says_why(drives: Drives) -> None:
-    assert drives.told()["state"] == "unused", "nothing is started before somebody asks"
+    assert drives.document()["state"] == "unused", "nothing is started before somebody asks"
     drives.farm.ask(KEY, courier=True)
     drives.drivers.says_nodes()
-    wait_until(lambda: drives.told()["state"] == "unusable")
-    assert "no node" in drives.told()["reason"] and drives.farm.ask(KEY, courier=True) == {"keep_s": farm.REST_S}
+    wait_until(lambda: drives.document()["state"] == "unusable")
+    assert "no node" in drives.document()["reason"] and drives.farm.ask(KEY, courier=True) == {"keep_s": farm.REST_S}
     send(drives.drivers.streams[-1], Unusable("it is gone"))
     drives.drivers.streams[-1].shutdown(socket.SHUT_RDWR)
-    wait_until(lambda: drives.told()["reason"] == "it is gone")
-    assert drives.told()["code"] == "farm-unusable"
+    wait_until(lambda: drives.document()["reason"] == "it is gone")
+    assert drives.document()["code"] == "farm-unusable"
 
 
 def test_no_more_wait_than_there_is_room_for(drives: Drives, monkeypatch: pytest.MonkeyPatch) -> None:

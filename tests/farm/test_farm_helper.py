@@ -53,9 +53,9 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
     root = settings.cache_dir
     remote_helper.ensure(settings)
     assert courier.run_job(job(KEY, str(root))).outcome == "kept"
-    told = link.ask(root, {"do": "farm"})
-    assert told is not None and (told["state"], told["code"]) == ("unusable", "farm-unusable")
-    assert "no Ray" in told["reason"] and "pip install" in told["reason"]
+    status = link.ask(root, {"do": "farm"})
+    assert status is not None and (status["state"], status["code"]) == ("unusable", "farm-unusable")
+    assert "no Ray" in status["reason"] and "pip install" in status["reason"]
     kept = courier.run_job(job(KEY, str(root)))
     assert (kept.outcome, kept.again_s) == ("kept", farm.REST_S)
     with link.turn(root, KEY) as turn:  # a worker that is free compiles
@@ -75,8 +75,8 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
     shown: dict[str, Any] = json.loads(command("farm", "status", "--json"))
     assert (shown["code"], shown["running"], shown["sent"]) == ("farm-unusable", True, 0)
     assert "no Ray" in command("farm", "status")
-    told = json.loads(command("status", "--json"))["farm"]  # without a daemon
-    assert (told["state"], told["farm"]) == ("unusable", "auto")
+    status = json.loads(command("status", "--json"))["farm"]  # without a daemon
+    assert (status["state"], status["farm"]) == ("unusable", "auto")
 
 
 def test_a_courier_finds_what_was_published_meanwhile(settings: Settings) -> None:

@@ -81,8 +81,8 @@ def test_a_node_that_is_not_as_the_host_is_says_in_what(root: Path, change: dict
     ((what, value),) = change.items()
     result = asked(graph=altered(**value), key="d" * 64) if what == "graph" else asked(change)
     assert (result.outcome, result.code) == ("refused", "farm-environment")
-    told = "cpu" if what == "graph" else what
-    assert told in result.message.lower() and ("another" if what == "graph" else value) in result.message
+    subject = "cpu" if what == "graph" else what
+    assert subject in result.message.lower() and ("another" if what == "graph" else value) in result.message
 
 
 def test_a_graph_that_no_worker_can_compile_comes_back_with_the_workers_word(root: Path) -> None:

@@ -49,12 +49,13 @@ def test_what_finds_no_slot_is_compiled_on_the_farm(host: Host, cluster: support
     """Of a host that is no node of the cluster."""
     env = {**settings(cluster), "PRECOMPILED_FARM": cluster.url}
     all_came(start(host, env, 5, seed=0))
-    told = host.answer(env, "farm", "status")
-    assert (told["state"], told["places"], [node["places"] for node in told["nodes"]]) == ("ok", 3, [1, 1, 1])
-    assert told["compiled"] > 0 and told["failed"] == told["refused"] == {}, told
+    status = host.answer(env, "farm", "status")
+    assert (status["state"], status["places"], [node["places"] for node in status["nodes"]]) == ("ok", 3, [1, 1, 1])
+    assert status["compiled"] > 0 and status["failed"] == status["refused"] == {}, status
     stats = host.answer(env, "cache", "stats")
     # None twice, but where this machine is so slow that one was late.
-    assert 5 <= stats["compiled"] + told["compiled"] <= 5 + told["hedged"] and stats["farm"]["sent"] == told["sent"]
+    assert 5 <= stats["compiled"] + status["compiled"] <= 5 + status["hedged"]
+    assert stats["farm"]["sent"] == status["sent"]
     # What came is what a worker here would have made: the next process runs it.
     again = start(host, env, 5, seed=0).result()
     assert [source for _, source, _ in again["graphs"]] == ["hit"] * 5
@@ -72,8 +73,8 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
     )
     cluster.kill(victim)
     all_came(client)
-    told = host.answer(env, "farm", "status")
-    assert told["places"] == 2 and told["failed"] == told["refused"] == {}, "Ray had its job done elsewhere"
+    status = host.answer(env, "farm", "status")
+    assert status["places"] == 2 and status["failed"] == status["refused"] == {}, "Ray had its job done elsewhere"
 
     # The farm is slower now than it was: who is free here compiles what it has not given back.
     client = start(host, env, 4, seed=2)
@@ -88,7 +89,7 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             hanging.resume()
-    assert host.answer(env, "farm", "status")["hedged"] > told["hedged"]
+    assert host.answer(env, "farm", "status")["hedged"] > status["hedged"]
 
 
 def test_a_node_that_cannot_compile_is_done_without(host: Host, cluster: support_farm.Cluster) -> None:
@@ -98,9 +99,9 @@ def test_a_node_that_cannot_compile_is_done_without(host: Host, cluster: support
     cluster.add(env={"PRECOMPILED_CACHE_DIR": "not/absolute"}, places=2)
     env = settings(cluster)
     all_came(start(host, env, 4, seed=3))
-    told = host.answer(env, "farm", "status")
-    assert told["compiled"] == 0 and told["refused"].keys() == {"farm-environment"}, told
-    assert "absolute" in told["last"] and told["failed"] == {}, told
+    status = host.answer(env, "farm", "status")
+    assert status["compiled"] == 0 and status["refused"].keys() == {"farm-environment"}, status
+    assert "absolute" in status["last"] and status["failed"] == {}, status
     assert host.answer(env, "cache", "stats")["compiled"] == 4
     checks = {check["check"]: check for check in host.answer(env, "doctor")}
     assert checks["farm"]["state"] == "warn" and "farm-environment" in checks["farm"]["message"]

@@ -126,8 +126,8 @@ def test_compute_sanitizer_finds_no_error_in_artifact_code(shared_host: Host, tm
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "ERROR SUMMARY: 0 errors" in done.stdout
-    (told,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
-    assert states(json.loads(told)) == {("compiled", "hit")}
+    (report,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    assert states(json.loads(report)) == {("compiled", "hit")}
 
 
 @pytest.mark.reason("gpu-unavailable")

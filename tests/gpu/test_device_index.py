@@ -85,8 +85,8 @@ def test_key_does_not_depend_on_the_device_index(make: Callable[..., Any]) -> No
     assert key.key(first.sections) == key.key(second.sections)
     with torch.cuda.device(1):
         assert key.key(program_of(make, "cuda:1").sections) == key.key(first.sections)
-    told = json.dumps(capture.parse(second.to_bytes()))
-    assert "cuda:1" not in told
+    text = json.dumps(capture.parse(second.to_bytes()))
+    assert "cuda:1" not in text
 
 
 @pytest.mark.parametrize("options", [{}, {"max_autotune_pointwise": True}], ids=["default", "max-autotune-pointwise"])

@@ -37,12 +37,14 @@ def made() -> Iterator[Host]:
     """A host that has the artifacts of ROW."""
     with fresh_host() as host:
         host.start_daemon()
-        answer = _told(host, interpret=False)
+        answer = _answer(host, interpret=False)
         assert [graph[:2] for graph in answer["graphs"]] == [["compiled", "swap"]], answer
         yield host
 
 
-def _told(host: Host, *, interpret: bool, before: str = "", variables: dict[str, str] | None = None) -> dict[str, Any]:
+def _answer(
+    host: Host, *, interpret: bool, before: str = "", variables: dict[str, str] | None = None
+) -> dict[str, Any]:
     """The program's report of ROW. ``before`` is code that its process executes first."""
     run = command(host, [ROW], interpret=interpret)
     if before:
@@ -52,12 +54,12 @@ def _told(host: Host, *, interpret: bool, before: str = "", variables: dict[str,
         run["argv"], env={**run["env"], **(variables or {})}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def _interpreted(host: Host, before: str) -> Row:
-    return judge(ROW, _told(host, interpret=True, before=before))
+    return judge(ROW, _answer(host, interpret=True, before=before))
 
 
 # Changes the kernels' source at load time, as if the artifact contained the change.
@@ -94,9 +96,9 @@ def test_wrong_kernel_is_found(made: Host, change: str, why: str) -> None:
 def test_kernel_launched_without_the_interpreter_is_found(made: Host) -> None:
     # Without the interpreter, the artifact's cubins are launched, and the device logs that.
     without = "from benchmarks.interpreter import executed; executed.install = lambda: None"
-    told = _told(made, interpret=True, before=without, variables={"TRITON_INTERPRET": "0"})
-    assert told["launches"] > 0
-    assert judge(ROW, {**told, "different": []}).state == "launched"
+    answer = _answer(made, interpret=True, before=without, variables={"TRITON_INTERPRET": "0"})
+    assert answer["launches"] > 0
+    assert judge(ROW, {**answer, "different": []}).state == "launched"
 
 
 def test_interpreter_must_be_enabled_before_triton_is_imported(made: Host) -> None:

@@ -48,9 +48,9 @@ def test_device_has_the_properties_of_its_kind(tmp_path: Path, code: str) -> Non
              "shared_memory_per_block_optin", "clock_rate")  # fmt: skip
     asked = f"import torch; p = torch.cuda.get_device_properties(0); print([getattr(p, name) for name in {names}])"
     kind = KINDS[code]
-    told = [kind.name, kind.major, kind.minor, kind.multiprocessors, kind.memory, kind.l2, kind.shared_block,
+    expected = [kind.name, kind.major, kind.minor, kind.multiprocessors, kind.memory, kind.l2, kind.shared_block,
             kind.sm_mhz * 1000]  # fmt: skip
-    assert run(asked, tmp_path, code).strip() == str(told)
+    assert run(asked, tmp_path, code).strip() == str(expected)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_each_sampled_operator_equals_the_cpu() -> None:
     script = Path(__file__).parent.parent / "programs" / "operator_samples.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["wrong"] == {}
-    assert len(told["equal"]) > 400
-    assert not [why for why in told["refused"].values() if "INTERNAL ASSERT" in why]
-    assert set(told["refused"]) <= REFUSED, told["refused"]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["wrong"] == {}
+    assert len(report["equal"]) > 400
+    assert not [why for why in report["refused"].values() if "INTERNAL ASSERT" in why]
+    assert set(report["refused"]) <= REFUSED, report["refused"]
 
 
 def test_large_memset_covers_exactly_its_range() -> None:
@@ -289,13 +289,13 @@ for device in range(torch.cuda.device_count()):
         f(torch.randn(4096, device=f"cuda:{device}"))
 """
     run(code, tmp_path / "state", "h100,a100", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
-    told = events(tmp_path / "state")
-    assert {(event["device"], event["architecture"]) for event in told if event["event"] == "load"} == {
+    logged = events(tmp_path / "state")
+    assert {(event["device"], event["architecture"]) for event in logged if event["event"] == "load"} == {
         (0, 90),
         (1, 80),
     }
-    assert {event["device"] for event in told if event["event"] == "launch"} == {0, 1}
-    assert not [event for event in told if event["event"] == "refused"]
+    assert {event["device"] for event in logged if event["event"] == "launch"} == {0, 1}
+    assert not [event for event in logged if event["event"] == "refused"]
 
 
 @pytest.mark.parametrize("code", ["t4", "a100", "h100", "b200"])  # one for each ELF format of CUDA
@@ -329,8 +329,8 @@ def test_kernel_facts_of_a_cubin_equal_those_of_cuobjdump(tmp_path: Path, code: 
     script = tmp_path / "program.py"
     script.write_text(text)
     caches = {name: str(tmp_path / name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-    told = run(f"import runpy; runpy.run_path({str(script)!r})", tmp_path / "state", code, **caches)
-    found = [json.loads(line) for line in told.splitlines()]
+    output = run(f"import runpy; runpy.run_path({str(script)!r})", tmp_path / "state", code, **caches)
+    found = [json.loads(line) for line in output.splitlines()]
     assert len(found) >= 2
     for cubin, registers, local in found:
         said = subprocess.run([tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True).stdout
@@ -416,8 +416,8 @@ subprocess.run([sys.executable, "-S", "-c", {measures!r}], check=True)
     done = subprocess.run(
         [sys.executable, "-S", "-c", worker], env=environment, capture_output=True, text=True, check=False
     )
-    told = [f"{KINDS['h100'].name} 2", "refused"]
-    assert done.stdout.splitlines() == ["{}", *told, *told], done.stdout + done.stderr
+    lines = [f"{KINDS['h100'].name} 2", "refused"]
+    assert done.stdout.splitlines() == ["{}", *lines, *lines], done.stdout + done.stderr
 
 
 def test_used_memory_includes_all_processes(tmp_path: Path) -> None:

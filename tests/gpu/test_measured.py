@@ -53,7 +53,7 @@ def test_choice_of_a_configuration_is_found_by_the_next_process() -> None:
     configs = [result.config for result in kernel.compile_results]
     assert len(configs) > 1, "nothing to choose from"
     kernel.save_cache_hook(configs[-1], 0)
-    found, _cache, _told = check_autotune_cache(configs, kernel.filename, kernel.inductor_meta)
+    found, _cache, _info = check_autotune_cache(configs, kernel.filename, kernel.inductor_meta)
     assert [(config.kwargs, config.num_warps) for config in found] == [(configs[-1].kwargs, configs[-1].num_warps)]
 
 

@@ -94,9 +94,9 @@ def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]
 
 
 def test_process_with_the_gpu_compiles_and_traces_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
-    base, told = baked
-    assert told["target"] == KINDS[kind_here()].name and told["ended"] == "steps"
-    assert told["artifacts"] >= 2 and told["packages"] >= 2, told
+    base, report = baked
+    assert report["target"] == KINDS[kind_here()].name and report["ended"] == "steps"
+    assert report["artifacts"] >= 2 and report["packages"] >= 2, report
     manifests = [artifact.manifest for artifact in Store(base).all_artifacts()]
     assert {manifest.compiled_by["device"] for manifest in manifests} == {"made up"}
     before = listing(base)
@@ -118,7 +118,7 @@ def test_host_with_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, 
     """The host that compiled may differ from the host with the GPU. The process traces, because a trace stores
     properties of the CPU as constants.
     """
-    base, _told = baked
+    base, _report = baked
     other = tmp_path / "bin" / "g++"
     other.parent.mkdir()
     other.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@"\n')
@@ -152,7 +152,7 @@ def test_users_environment_needs_no_pth_file(tmp_path: Path) -> None:
 
 @needs_other_kinds
 def test_process_with_another_gpu_finds_no_artifact(baked: tuple[Path, Any], tmp_path: Path) -> None:
-    base, _told = baked
+    base, _report = baked
     # The H200 has the same architecture and number of multiprocessors.
     for kind in ("h200", "a100"):
         found = client(tmp_path / kind, kind, base, PRECOMPILED_MODE="lookup")

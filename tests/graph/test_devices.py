@@ -29,9 +29,9 @@ def test_device_index_is_translated_for_the_worker_and_back() -> None:
     module = graph_of(torch.relu, devices=["cuda:3", "cuda:3"])
     inputs = [{"device": "cuda:3"}, {"device": "cpu"}]
     assert devices.device_of(module, [], inputs) == "cuda:3"
-    told = devices.for_a_worker([inputs, {"x": ["device", "cuda:3"]}, "cuda:30"], "cuda:3")
-    assert told == [[{"device": "cuda:0"}, {"device": "cpu"}], {"x": ["device", "cuda:0"]}, "cuda:30"]
-    assert devices.for_a_client(told, "cuda:3") == [inputs, {"x": ["device", "cuda:3"]}, "cuda:30"]
+    for_worker = devices.for_a_worker([inputs, {"x": ["device", "cuda:3"]}, "cuda:30"], "cuda:3")
+    assert for_worker == [[{"device": "cuda:0"}, {"device": "cpu"}], {"x": ["device", "cuda:0"]}, "cuda:30"]
+    assert devices.for_a_client(for_worker, "cuda:3") == [inputs, {"x": ["device", "cuda:3"]}, "cuda:30"]
 
 
 def test_second_device_named_by_a_number_is_detected() -> None:

@@ -97,7 +97,7 @@ def test_an_audit_beside_a_profiler_leaves_the_package_in_use(served: Host) -> N
     assert first(run(served, sys.executable, folder, ["profiled"])["profiled"]) == (["used"], [""])
 
 
-def told(*guards: tuple[str, str]) -> fmt.About:
+def about(*guards: tuple[str, str]) -> fmt.About:
     return fmt.About([fmt.GuardText(source, kind, "", None, "") for source, kind in guards])
 
 
@@ -118,8 +118,8 @@ HEADER = fmt.Header("f" * 64, "m", "f", "c" * 64, False, "compiled", artifacts=[
 def test_difference_compares_kind_graphs_bytecode_and_guards(
     fresh: fmt.Header, guards: list[tuple[str, str]], said: str | None
 ) -> None:
-    kept = told(("L['x']", "TENSOR_MATCH")).to_bytes()
-    assert audit.difference((HEADER, kept), (fresh, told(*guards))) == said
+    kept = about(("L['x']", "TENSOR_MATCH")).to_bytes()
+    assert audit.difference((HEADER, kept), (fresh, about(*guards))) == said
 
 
 def test_audit_draws_the_configured_fraction_of_frames() -> None:

@@ -80,7 +80,7 @@ def test_dtensor_description_includes_its_placement(one_rank: None) -> None:
     again = Descriptions()
     assert [Descriptions().value(spec) for spec in specs] == [again.value(spec) for spec in specs]
     _kind, (placement,) = Descriptions().value((Shard(1),))
-    assert placement == ["described", "torch.distributed.tensor.placement_types.Shard", ["Shard", 1]]
+    assert placement == ["self-described", "torch.distributed.tensor.placement_types.Shard", ["Shard", 1]]
 
 
 def test_parts_of_a_split_graph_are_called_as_torch_calls_them() -> None:

@@ -54,12 +54,12 @@ NONE = {
     "nothing is printed": ('            print(f"step {step}: loss {loss:.4f}")\n', ""),
     "what is logged": ('log.info("loss %f", loss)', 'log.warning("%s %.3f", step, loss * 2)'),
     "logged by the module": ('log.info("loss %f", loss)', 'logging.info("at %d", step)'),
-    "told at some steps more": (
+    "printed at some steps more": (
         "    return loss",
         "    if steps > 3 and loss:\n        print(loss)\n    elif not logs:\n        pass\n    return loss",
     ),
-    "told at other steps": ("step % 10 == 0", "step % 100 == 1 or step < 5"),
-    "told at no step": (PROGRAM[PROGRAM.index("        if step") : PROGRAM.index("    return loss")], ""),
+    "printed at other steps": ("step % 10 == 0", "step % 100 == 1 or step < 5"),
+    "printed at no step": (PROGRAM[PROGRAM.index("        if step") : PROGRAM.index("    return loss")], ""),
     "a hint of a local": ("loss = model(step)", "loss: float = model(step)"),
 }
 SOME = {
@@ -76,8 +76,8 @@ SOME = {
     "an assignment in what is printed": ("{loss:.4f}", "{(loss := 3):.4f}"),
     "printed to a file": ("loss:.4f}\")", "loss:.4f}\", file=logs)"),
     "another kind of string that is used": ("__name__)", "'train')"),
-    "a call that decides whether it is told": ("step % 10 == 0", "model(step)"),
-    "something is done where nothing is told": (
+    "a call that decides whether it is printed": ("step % 10 == 0", "model(step)"),
+    "something is done where nothing is printed": (
         "    return loss", "    if steps > 3:\n        print(1)\n    else:\n        loss = 3\n    return loss"
     ),
     "a loop that tells": ("    return loss", "    for item in logs:\n        print(item)\n    return loss"),

@@ -22,7 +22,7 @@ def waved(x: torch.Tensor) -> torch.Tensor:
     return (x * 2).sin() + x.cos()
 
 
-def told(**more: Any) -> dict[str, Any]:
+def report(**more: Any) -> dict[str, Any]:
     return {"reports": [vars(graph) for graph in precompiled.report()], **more}
 
 
@@ -55,7 +55,7 @@ def capture() -> dict[str, Any]:
     x.normal_()
     graph.replay()
     check(found[-1], waved(x))
-    return told(waited=waited, in_capture=in_capture)
+    return report(waited=waited, in_capture=in_capture)
 
 
 def compile_in_capture() -> dict[str, Any]:
@@ -71,7 +71,7 @@ def compile_in_capture() -> dict[str, Any]:
     captured(lambda: compiled(x)).replay()
     in_capture = torch._dynamo.utils.counters["aot_autograd"]["total"]
     compiled(x)
-    return told(in_capture=in_capture, compiles=torch._dynamo.utils.counters["aot_autograd"]["total"])
+    return report(in_capture=in_capture, compiles=torch._dynamo.utils.counters["aot_autograd"]["total"])
 
 
 def stream() -> dict[str, Any]:
@@ -82,7 +82,7 @@ def stream() -> dict[str, Any]:
         compiled(x)
         precompiled.wait(300)
         check(compiled(x), waved(x))
-    return told(stream=own.cuda_stream)
+    return report(stream=own.cuda_stream)
 
 
 def snapshot() -> dict[str, Any]:
@@ -94,7 +94,7 @@ def snapshot() -> dict[str, Any]:
     found = compiled(x)
     segments = torch.cuda.memory._snapshot()["segments"]
     allocated = {block["address"] for segment in segments for block in segment["blocks"]}
-    return told(known=found.data_ptr() in allocated)
+    return report(known=found.data_ptr() in allocated)
 
 
 def sanitized() -> dict[str, Any]:
@@ -105,7 +105,7 @@ def sanitized() -> dict[str, Any]:
         compiled(x).square().sum().backward()
         precompiled.wait(300)
     torch.cuda.synchronize()
-    return told()
+    return report()
 
 
 def full() -> dict[str, Any]:
@@ -127,11 +127,11 @@ def full() -> dict[str, Any]:
     hog = [torch.empty(torch.cuda.mem_get_info()[0] - left, dtype=torch.uint8, device="cuda")]
     compiled(x)
     precompiled.wait(300)
-    first = told()["reports"]
+    first = report()["reports"]
     hog.clear()
     torch.cuda.empty_cache()
     check(compiled(x), function(x))
-    return told(first=first)
+    return report(first=first)
 
 
 @triton.jit
@@ -183,7 +183,7 @@ def kernels(inner: Any = None) -> dict[str, Any]:
     compiled(x)
     precompiled.wait(300)
     check(compiled(x), x * 105 + 1)
-    return told()
+    return report()
 
 
 def closures() -> dict[str, Any]:
@@ -191,7 +191,7 @@ def closures() -> dict[str, Any]:
     try:
         return kernels(with_a_closure())
     except Exception as error:
-        return told(error=type(error).__name__)
+        return report(error=type(error).__name__)
 
 
 def plain() -> dict[str, Any]:
@@ -200,7 +200,7 @@ def plain() -> dict[str, Any]:
     compiled(x)
     precompiled.wait(300)
     check(compiled(x), waved(x))
-    return told(device=torch.cuda.get_device_name(0))
+    return report(device=torch.cuda.get_device_name(0))
 
 
 def attended(x: torch.Tensor) -> torch.Tensor:
@@ -219,7 +219,7 @@ def attention_order() -> dict[str, Any]:
         torch.compile(waved)(x)
         precompiled.wait(300)
         attended(x)
-    return told(order=torch._C._get_sdp_priority_order())
+    return report(order=torch._C._get_sdp_priority_order())
 
 
 def attention_package() -> dict[str, Any]:
@@ -227,7 +227,7 @@ def attention_package() -> dict[str, Any]:
     compiled(x)
     precompiled.wait(300)
     check(compiled(x), attended(x))
-    return with_packages(told())
+    return with_packages(report())
 
 
 def package() -> dict[str, Any]:

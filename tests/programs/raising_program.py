@@ -187,26 +187,26 @@ def a_checkpoint_computes_it_again() -> Any:
         return no_eager(y) + y.tanh()
 
     compiled = torch.compile(function)
-    told = []
+    gradients = []
     for reentrant in (False, True):
         for _ in range(2):
             x = torch.ones(2, 4, requires_grad=True)
             checkpoint(compiled, x, use_reentrant=reentrant).sum().backward()
-            told += [x.grad, net.weight.grad]
+            gradients += [x.grad, net.weight.grad]
             between()
-    return told
+    return gradients
 
 
 @case
 def data_that_eager_refuses_come_late() -> Any:
     compiled = torch.compile(lambda x, target: F.binary_cross_entropy(torch.sigmoid(x), target))
-    told = []
+    results = []
     for top in (1.0, 1.1, 1.0, 1.1):
         x = torch.linspace(-1, 1, 4, requires_grad=True)
         loss = compiled(x, torch.linspace(0, top, 4))
         loss.backward()
-        told += [loss, x.grad]
-    return told
+        results += [loss, x.grad]
+    return results
 
 
 @case
@@ -218,10 +218,10 @@ def an_index_out_of_bounds_raises_once() -> Any:
         return x[at] * 5
 
     compiled = torch.compile(function)
-    told = []
+    has_raised = []
     for at in (0, 9, 1, 9):
-        told.append(raised(lambda at=at: compiled(torch.ones(3), torch.tensor([at])))[0] != "nothing")
-    return told
+        has_raised.append(raised(lambda at=at: compiled(torch.ones(3), torch.tensor([at])))[0] != "nothing")
+    return has_raised
 
 
 @case
@@ -231,11 +231,11 @@ def an_assertion_of_the_program_is_its_own() -> Any:
         return x * 2
 
     compiled = torch.compile(function)
-    told = []
+    errors = []
     for sign in (1, -1, 1, -1):
-        told.append(raised(lambda sign=sign: compiled(sign * torch.ones(3))))
+        errors.append(raised(lambda sign=sign: compiled(sign * torch.ones(3))))
         between()
-    return told
+    return errors
 
 
 CALLS: list[int] = []
@@ -259,9 +259,9 @@ def _(x: torch.Tensor, log: torch.Tensor) -> torch.Tensor:
 def a_custom_op_that_raises_is_called_once() -> Any:
     compiled, log = torch.compile(lambda x, log: positive(x, log) * 2), torch.zeros(1)
     CALLS.clear()
-    told = [raised(lambda: compiled(torch.ones(2), log)), raised(lambda: compiled(-torch.ones(2), log))]
+    errors = [raised(lambda: compiled(torch.ones(2), log)), raised(lambda: compiled(-torch.ones(2), log))]
     between()
-    return told, len(CALLS), log
+    return errors, len(CALLS), log
 
 
 @case
@@ -333,22 +333,22 @@ def nan_is_looked_for() -> Any:
         return (norm * mask[:, 0]).sum()
 
     compiled = torch.compile(function)
-    told = []
+    gradients = []
     for _ in range(2):
         a = torch.linspace(-1, 1, 12).reshape(4, 3).requires_grad_()
         with torch.autograd.detect_anomaly(check_nan=True):
             compiled(a, torch.tensor([[True], [True], [False], [True]]).expand(4, 3)).backward()
-        told.append(a.grad)
+        gradients.append(a.grad)
         between()
-    return told
+    return gradients
 
 
 def main() -> None:
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in sys.argv[2:] or CASES:
         torch._dynamo.reset()
-        told[name] = plain(CASES[name]())
-    print(json.dumps({"told": told, "reasons": [graph.reason for graph in precompiled.report()]}))
+        results[name] = plain(CASES[name]())
+    print(json.dumps({"results": results, "reasons": [graph.reason for graph in precompiled.report()]}))
 
 
 main()

@@ -60,8 +60,8 @@ def test_helper_puts_published_artifacts_and_fetches_existing_ones(settings: Set
     link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
     assert link.ask(root, {"do": "flush"}) == {}
     assert (there.fetch(OTHER), there.bring(there.objects(ENTRY, FUNCTION))) == (1, 1)
-    told = state(root)
-    assert (told["fetched"], told["put"], told["state"], told["waiting"]) == (1, 2, "ok", 0)
+    report = state(root)
+    assert (report["fetched"], report["put"], report["state"], report["waiting"]) == (1, 2, "ok", 0)
     asked = [request for request in requests(root, 0.0) if not request.problem]
     assert asked[0].what == "list" and asked[0].path == f"artifacts/{KEY}"
     put = [request for request in asked if request.what == "write"]
@@ -119,8 +119,8 @@ def test_unusable_remote_is_reported(
     remote_helper.ensure(changed)
     assert not fetched(settings.cache_dir, KEY)
     wait_until(lambda: state(settings.cache_dir))
-    told = state(settings.cache_dir)
-    assert (told["state"], told["code"]) == ("unusable", "remote-unusable") and told["reason"]
+    report = state(settings.cache_dir)
+    assert (report["state"], report["code"]) == ("unusable", "remote-unusable") and report["reason"]
 
 
 def test_invalid_requests_get_an_empty_reply(settings: Settings) -> None:

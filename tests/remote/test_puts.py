@@ -23,7 +23,7 @@ from precompiled.remote.puts import Puts, QueuedPut
 from precompiled.store.artifacts import Store
 
 
-class Told:
+class PutLog:
     def __init__(self) -> None:
         self.tried: list[str] = []
         self.failed: list[Exception] = []
@@ -31,8 +31,10 @@ class Told:
 
 
 @contextmanager
-def running(put: Callable[[QueuedPut], None], told: Told, rests: Callable[[], bool] = lambda: False) -> Iterator[Puts]:
-    found = Puts(put, failed=told.failed.append, given_up=lambda *one: told.given_up.append(one), rests=rests)
+def running(
+    put: Callable[[QueuedPut], None], seen: PutLog, rests: Callable[[], bool] = lambda: False
+) -> Iterator[Puts]:
+    found = Puts(put, failed=seen.failed.append, given_up=lambda *one: seen.given_up.append(one), rests=rests)
     thread = threading.Thread(target=found.run)
     thread.start()
     try:
@@ -43,9 +45,9 @@ def running(put: Callable[[QueuedPut], None], told: Told, rests: Callable[[], bo
         assert not thread.is_alive()
 
 
-def refuses(told: Told) -> Callable[[QueuedPut], None]:
+def refuses(seen: PutLog) -> Callable[[QueuedPut], None]:
     def put(item: QueuedPut) -> None:
-        told.tried.append(item.what["key"])
+        seen.tried.append(item.what["key"])
         raise RemoteError("nobody listens", code="remote-unreachable")
 
     return put
@@ -55,7 +57,7 @@ def test_failed_puts_are_retried_when_the_remote_is_back(tmp_path: Path, monkeyp
     """More failures than it takes to pause the remote. Items that waited at that time must not be lost."""
     monkeypatch.setattr(puts, "AGAIN_S", 0.05)
     monkeypatch.setattr(bucket, "REST_S", 0.1)
-    place, told = tmp_path / "bucket", Told()
+    place, seen = tmp_path / "bucket", PutLog()
     place.write_text("no directory")
     there = host(tmp_path / "a", f"file://{place}")
     keys = [f"{number:x}" * 64 for number in range(bucket.MAX_FAILURES + 2)]
@@ -64,72 +66,72 @@ def test_failed_puts_are_retried_when_the_remote_is_back(tmp_path: Path, monkeyp
     def rests() -> bool:
         return there.bucket.reading.rests or there.bucket.writing.rests
 
-    with running(lambda item: there.put_artifact(artifacts[item.what["key"]]) and None, told, rests) as found:
+    with running(lambda item: there.put_artifact(artifacts[item.what["key"]]) and None, seen, rests) as found:
         for key in keys:
             assert found.add({"key": key})
-        assert found.flush() and found.waiting == len(keys) and len(told.failed) >= len(keys)
+        assert found.flush() and found.waiting == len(keys) and len(seen.failed) >= len(keys)
         place.unlink()
         wait_until(lambda: found.waiting == 0)
-    assert all(there.objects(envelope.ARTIFACT, key) for key in keys) and told.given_up == []
+    assert all(there.objects(envelope.ARTIFACT, key) for key in keys) and seen.given_up == []
 
 
 def test_flush_tries_each_put_once() -> None:
-    told = Told()
-    with running(refuses(told), told) as found:
+    seen = PutLog()
+    with running(refuses(seen), seen) as found:
         for key in "abc":
             found.add({"key": key})
-        assert found.flush() and told.tried == ["a", "b", "c"]
-        assert found.flush() and told.tried == ["a", "b", "c"] * 2 and found.waiting == 3
-    assert [number for number, _why in told.given_up] == [3] and "nobody listens" in told.given_up[0][1]
+        assert found.flush() and seen.tried == ["a", "b", "c"]
+        assert found.flush() and seen.tried == ["a", "b", "c"] * 2 and found.waiting == 3
+    assert [number for number, _why in seen.given_up] == [3] and "nobody listens" in seen.given_up[0][1]
 
 
 def test_put_that_fails_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puts, "AGAIN_S", 0.05)
     monkeypatch.setattr(puts, "KEPT_S", 0.5)
-    told = Told()
-    with running(refuses(told), told) as found:
+    seen = PutLog()
+    with running(refuses(seen), seen) as found:
         found.add({"key": "a"})
-        wait_until(lambda: told.given_up)
-        assert found.waiting == 0 and len(told.tried) > 1
-    [(number, why)] = told.given_up
+        wait_until(lambda: seen.given_up)
+        assert found.waiting == 0 and len(seen.tried) > 1
+    [(number, why)] = seen.given_up
     assert number == 1 and "nobody listens" in why
 
 
 def test_put_above_the_queue_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(puts, "MAX_WAITING", 1)
-    told = Told()
-    with running(refuses(told), told) as found:
+    seen = PutLog()
+    with running(refuses(seen), seen) as found:
         assert found.add({"key": "a"}) and found.flush()
-        assert not found.add({"key": "b"}) and told.given_up[0][0] == 1
+        assert not found.add({"key": "b"}) and seen.given_up[0][0] == 1
 
 
 def test_list_is_put_after_earlier_puts() -> None:
     """Otherwise the list would lack an object that the remote accepted at the second try, and so would an empty
     host.
     """
-    fails, told = threading.Event(), Told()
+    fails, seen = threading.Event(), PutLog()
     fails.set()
 
     def put(item: QueuedPut) -> None:
-        told.tried.append(item.what["do"])
+        seen.tried.append(item.what["do"])
         if item.what["do"] == "put" and fails.is_set():
             raise RemoteError("nobody listens", code="remote-unreachable")
 
-    with running(put, told) as found:
+    with running(put, seen) as found:
         found.add({"do": "put"})
         assert found.flush()
         found.add({"do": "used"})
-        assert found.flush() and found.waiting == 2 and "used" not in told.tried
+        assert found.flush() and found.waiting == 2 and "used" not in seen.tried
         fails.clear()
         assert found.flush() and found.flush() and found.waiting == 0
-    assert told.tried[-2:] == ["put", "used"] and told.given_up == []
+    assert seen.tried[-2:] == ["put", "used"] and seen.given_up == []
 
 
 def test_put_after_the_end_is_reported() -> None:
-    told = Told()
-    with running(refuses(told), told) as found:
+    seen = PutLog()
+    with running(refuses(seen), seen) as found:
         found.leave(0.0)
-        assert not found.add({"key": "a"}) and [number for number, _why in told.given_up] == [1]
+        assert not found.add({"key": "a"}) and [number for number, _why in seen.given_up] == [1]
 
 
 # ---------------------------------------------------------------- a helper's end
@@ -162,7 +164,7 @@ def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread
             assert not thread.is_alive()
 
 
-def told_of_a_put(tmp_path: Path, place: Path) -> dict[str, Any]:
+def last_state(tmp_path: Path, place: Path) -> dict[str, Any]:
     """The last state of a helper that got a put, had no further requests, and exited by itself."""
     root = tmp_path / "store"
     slot = Store(root).publish(payload()).slot
@@ -178,28 +180,28 @@ def test_helper_with_waiting_puts_outlives_its_idle_time(
 ) -> None:
     monkeypatch.setattr(puts, "AGAIN_S", 0.2)
     monkeypatch.setattr(puts, "KEPT_S", 3.0)
-    told = told_of_a_put(tmp_path, place)
-    assert (told["waiting"], told["put"], told["given_up"]) == (0, 0, 1)
-    assert "3 s" in told["last"] and told["failed"], told  # and not because it left
+    state = last_state(tmp_path, place)
+    assert (state["waiting"], state["put"], state["given_up"]) == (0, 0, 1)
+    assert "3 s" in state["last"] and state["failed"], state  # and not because it left
 
 
 def test_stopped_helper_finishes_its_puts(tmp_path: Path, place: Path) -> None:
     root, there = tmp_path / "store", host(tmp_path / "other", f"file://{place}")
     slot = Store(root).publish(payload()).slot
 
-    def told() -> dict[str, object]:
+    def state() -> dict[str, object]:
         return link.state(root) or {}
 
     with serving(root, place, idle_s=600.0) as thread:
         link.put_artifact(root, KEY, slot)
-        wait_until(lambda: told().get("failed"))
-        wait_until(lambda: told()["waiting"] == 1)
+        wait_until(lambda: state().get("failed"))
+        wait_until(lambda: state()["waiting"] == 1)
         place.unlink()
         assert link.ask(root, {"do": "stop"}) == {}
         assert link.greeting(root) is None  # the next helper may start
         thread.join(60.0)
     assert there.objects(envelope.ARTIFACT, KEY)
-    assert (told()["waiting"], told()["put"], told()["given_up"]) == (0, 1, 0)
+    assert (state()["waiting"], state()["put"], state()["given_up"]) == (0, 1, 0)
 
 
 class _Full:
@@ -218,7 +220,7 @@ def test_helper_with_a_full_disk_continues_and_exits(
     monkeypatch.setattr(puts, "AGAIN_S", 0.2)
     monkeypatch.setattr(puts, "KEPT_S", 3.0)
     monkeypatch.setattr(helper, "sys", types.SimpleNamespace(stderr=_Full()))
-    assert told_of_a_put(tmp_path, place)["given_up"] == 1
+    assert last_state(tmp_path, place)["given_up"] == 1
 
 
 @pytest.mark.integration
@@ -227,7 +229,7 @@ def test_remote_that_never_opens_does_not_keep_a_helper(
 ) -> None:
     over = threading.Event()
     monkeypatch.setattr(helper.transfer, "opened", lambda *_: over.wait(120.0) and None)
-    told_of_a_put(tmp_path, place)
+    last_state(tmp_path, place)
     over.set()
 
 

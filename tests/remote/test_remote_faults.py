@@ -75,12 +75,12 @@ def state(host: Host) -> dict[str, Any]:
 
 
 def codes(host: Host) -> set[str]:
-    told = state(host)
-    return {*told.get("failed", {}), *told.get("refused", {})}
+    report = state(host)
+    return {*report.get("failed", {}), *report.get("refused", {})}
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "reasons"),
     [
         pytest.param(support_line.slow(5.0), {"remote-timeout"}, id="5 s of latency"),
         pytest.param(
@@ -92,7 +92,7 @@ def codes(host: Host) -> set[str]:
     ],
 )
 def test_fault_of_a_remote_has_no_effect_except_its_reason(
-    fault: support_line.Fault, told: set[str], filled: Filled, with_daemon: Host, tmp_path: Path
+    fault: support_line.Fault, reasons: set[str], filled: Filled, with_daemon: Host, tmp_path: Path
 ) -> None:
     """Graphs in the bucket are compiled here, as on a single host, and the losses equal those without a fault."""
     with support_line.to(filled.port, fault) as port, other_host(filled, with_daemon, tmp_path) as b:
@@ -102,7 +102,7 @@ def test_fault_of_a_remote_has_no_effect_except_its_reason(
         assert found["losses"] == pytest.approx(filled.losses) and found["compiles"] == 0
         assert b.stats().fallbacks == {}
         assert b.stats().compiled == 2
-        wait_until(lambda: codes(b) & told, f"{told}: {state(b)}")
+        wait_until(lambda: codes(b) & reasons, f"{reasons}: {state(b)}")
         assert state(b)["last"]
 
 

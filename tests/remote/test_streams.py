@@ -138,18 +138,18 @@ def test_process_waits_only_once_and_briefly_for_a_hanging_helper(
     assert not found.wait() and not found.wait()
     assert waited == [pytest.approx(0.2 * ahead.QUIET), 0.0] and found.under_way
     answer.set()
-    monkeypatch.undo()  # the helper is told to stop
+    monkeypatch.undo()  # the helper gets a request to stop
 
 
 @pytest.mark.integration
 def test_failed_start_of_the_helper_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead.remote_helper.subprocess, "Popen", _refuses)
     found = ahead.begin(settings)
-    told: list[Exception] = []
+    problems: list[Exception] = []
     assert found is not None
-    found.on_problem(told.append)
-    wait_until(lambda: told)
-    assert isinstance(told[0], OSError) and not found.wait()
+    found.on_problem(problems.append)
+    wait_until(lambda: problems)
+    assert isinstance(problems[0], OSError) and not found.wait()
 
 
 def _refuses(*_: object, **__: object) -> None:

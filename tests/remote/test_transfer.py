@@ -234,8 +234,8 @@ def test_failing_remote_is_paused(faulty: Callable[..., Transfer]) -> None:
             there.fetch(KEY)
         assert raised.value.code == "remote-unreachable" and "nobody listens" in raised.value.message
     assert len(calls) == MAX_FAILURES
-    told = there.document()
-    assert (told["state"], told["code"]) == ("rests", "remote-unreachable")
+    document = there.document()
+    assert (document["state"], document["code"]) == ("rests", "remote-unreachable")
 
 
 @pytest.mark.reason("remote-timeout")

@@ -27,8 +27,8 @@ class Layered:
         self.artifact = self.base.publish(payload())
         self.entry = self.base.packages.publish(HEADER, b"{}", b"body")
         self.before = listing(self.base.root)
-        self.told: list[str] = []
-        self.store = Store(root / "own", [root / "nowhere", self.base.root], self.told.append)
+        self.problems: list[str] = []
+        self.store = Store(root / "own", [root / "nowhere", self.base.root], self.problems.append)
 
     def untouched(self) -> bool:
         return listing(self.base.root) == self.before
@@ -54,7 +54,7 @@ def test_artifact_and_entry_of_a_base_are_used_in_place(layered: Layered) -> Non
     assert store.packages.header(FUNCTION, layered.entry) == HEADER
     assert store.keys() == {KEY} and not store.is_empty()
     assert store.lookup(OTHER) == [] and store.packages.names("1" * 64) == []
-    assert layered.told == [] and not store.root.exists()
+    assert layered.problems == [] and not store.root.exists()
 
 
 def test_miss_costs_one_stat_per_base(layered: Layered, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,21 +115,21 @@ def test_base_that_others_could_have_written_is_a_miss_with_a_reason(layered: La
     }[spoil]  # fmt: skip
     path.chmod(0o777)
     assert layered.store.lookup(KEY) == []
-    [reason] = layered.told
+    [reason] = layered.problems
     assert str(path) in reason and "0777" in reason
 
 
 def test_a_base_behind_a_link_is_a_miss_with_a_reason(layered: Layered, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(layered.base.root)
-    store = Store(tmp_path / "own", [tmp_path / "link"], layered.told.append)
+    store = Store(tmp_path / "own", [tmp_path / "link"], layered.problems.append)
     assert store.lookup(KEY) == [] and store.packages.names(FUNCTION) == []
-    assert len(layered.told) == 2 and all("symbolic link" in reason for reason in layered.told)
+    assert len(layered.problems) == 2 and all("symbolic link" in reason for reason in layered.problems)
 
 
 def test_invalid_manifest_is_a_miss_with_a_reason(layered: Layered) -> None:
     (layered.artifact.path / fmt.MANIFEST).write_bytes(b"{}")
     before = listing(layered.base.root)
-    assert layered.store.lookup(KEY) == [] and len(layered.told) == 1
+    assert layered.store.lookup(KEY) == [] and len(layered.problems) == 1
     assert listing(layered.base.root) == before
 
 
@@ -158,13 +158,13 @@ def test_entry_of_a_base_that_fails_verification_is_left_in_place(layered: Layer
     before = listing(layered.base.root)
     with pytest.raises(CorruptArtifact):
         layered.store.packages.read(FUNCTION, layered.entry)
-    assert len(layered.told) == 1 and listing(layered.base.root) == before
+    assert len(layered.problems) == 1 and listing(layered.base.root) == before
 
 
 def test_entries_of_an_untrusted_base_are_ignored(layered: Layered) -> None:
     own = layered.store.packages.publish(replace(HEADER, meaning="1"), b"{}", b"own")
     (layered.base.packages.packages / FUNCTION).chmod(0o777)
-    assert layered.store.packages.names(FUNCTION) == [own] and len(layered.told) == 1
+    assert layered.store.packages.names(FUNCTION) == [own] and len(layered.problems) == 1
 
 
 def test_refusal_in_a_base_applies_to_the_entries_of_that_base(layered: Layered) -> None:

@@ -123,12 +123,12 @@ PAIRS = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1
 @contextmanager
 def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.RankReads]]:
     """In a worker: the mesh of rank 2 in two pairs of ranks, the messages, and the record of rank-dependent queries."""
-    told: list[str] = []
+    reads: list[str] = []
     with in_a_worker({"a": 2, "b": 2}):
-        asked = rank_dependence.RankReads(lambda: told.append("asked"))
+        asked = rank_dependence.RankReads(lambda: reads.append("asked"))
         (mesh,) = device_meshes.made({"meshes": [PAIRS]}, asked)
         with rank_dependence.answering(asked):
-            yield mesh, told, asked
+            yield mesh, reads, asked
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.RankReads]
     ],
 )
 def test_reading_a_ranks_coordinate_is_recorded(look: Callable[[Any], bool]) -> None:
-    with third_of_four() as (mesh, told, asked):
+    with third_of_four() as (mesh, reads, asked):
         assert len(mesh.get_coordinate()) == 2 and mesh._is_current_rank_part_of_mesh() and not asked.yes
         assert look(mesh) and look(mesh)
-        assert told == ["asked"] and asked.yes
+        assert reads == ["asked"] and asked.yes
 
 
 def test_stand_in_mesh_reveals_no_rank_without_a_record() -> None:

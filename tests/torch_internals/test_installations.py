@@ -27,7 +27,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         folder = tmp_path / f"{name}-1.dist-info"
         folder.mkdir(exist_ok=True)
         lines = {**RECORD, **changed}
-        (folder / "RECORD").write_text("".join(f"{path},{told}\n" for path, told in lines.items()))
+        (folder / "RECORD").write_text("".join(f"{path},{fields}\n" for path, fields in lines.items()))
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
         (folder / "top_level.txt").write_text("installed_ops\n")
         installations.digest.cache_clear()

@@ -107,7 +107,7 @@ def test_guard_on_a_value_that_no_input_shows_is_an_error() -> None:
 
 @pytest.mark.reason("size-guards")
 def test_guards_that_reject_their_own_example_are_an_error() -> None:
-    """Otherwise the client would be told of an artifact that never serves it, and would submit the graph forever."""
+    """Otherwise the client would be sent an artifact that never serves it, and would submit the graph forever."""
     _, sizes = maker(8)
     assert sizes[0] > 4
     with pytest.raises(CompileFailed, match="do not hold") as raised:

@@ -574,12 +574,12 @@ def an_error_in_its_middle_leaves_the_modes_of_the_program(compile: Compile) -> 
         return attention(rows[None], rows[None], rows[None])
 
     compiled = compile(function)
-    told = []
+    modes_after = []
     for at in (0, 1, 9, 0):
         failed = raised(lambda at=at: compiled(torch.tensor([at])))[0] != "nothing"  # by another type: see below
-        told.append((failed, torch.is_grad_enabled(), torch.backends.cuda.flash_sdp_enabled(),
+        modes_after.append((failed, torch.is_grad_enabled(), torch.backends.cuda.flash_sdp_enabled(),
                      torch.is_autocast_enabled("cpu")))  # fmt: skip
-    return told
+    return modes_after
 
 
 @row
@@ -591,12 +591,12 @@ def an_error_in_its_middle_leaves_no_transform(compile: Compile) -> Any:
         return forward.sum() + torch.func.grad(lambda x: torch.nn.functional.embedding(at, x).sum())(a).sum()
 
     compiled = compile(function)
-    told = []
+    results = []
     for number in (0, 1, 9, 0):
         failed = raised(lambda number=number: compiled(torch.tensor([number])))[0] != "nothing"
         plain = torch.func.jvp(torch.sin, (a,), (a,))  # raises in a level that was left
-        told.append((failed, torch._C._functorch.get_dynamic_layer_stack_depth(), kind(plain[1])))
-    return told
+        results.append((failed, torch._C._functorch.get_dynamic_layer_stack_depth(), kind(plain[1])))
+    return results
 
 
 @row

@@ -60,13 +60,13 @@ def settings(**more: Any) -> Settings:
     return found
 
 
-TOLD = [
+SUPPORTED = [
     None, "a", 1.5, torch.float32, torch.Size([2]), [1, (2, [3])], {"a": (1,), 2: None}, Mapping.ASYMMETRIC, Parts.TWO,
     PerRow(), [settings(), settings(made=8)], (settings(mapping=None),),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", TOLD, ids=repr)
+@pytest.mark.parametrize("value", SUPPORTED, ids=repr)
 def test_supported_value_survives_the_round_trip(value: Any) -> None:
     modules: dict[str, str] = {}
     encoded = json.loads(json.dumps(subclass_context.encode(value, modules)))

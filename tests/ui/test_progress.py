@@ -155,15 +155,15 @@ def test_program_that_waits_is_announced(terminal: Pty) -> None:
     assert second.startswith("precompiled: compiled after 1.")
 
 
-@pytest.mark.parametrize("was_told", [True, False])
-def test_program_that_ends_before_its_compile_is_announced(terminal: Pty, was_told: bool) -> None:
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_program_that_ends_before_its_compile_is_announced(terminal: Pty, is_announced: bool) -> None:
     progress, item = Progress(wanted=True, waits=False), pending()
-    if was_told:
+    if is_announced:
         progress.look([item])
     for _ in range(2):
         progress.ended(2, lambda: True)
     said = "precompiled: the program ended before 2 graphs were compiled; the daemon goes on, for the next run"
-    assert terminal.said()[was_told:] == [said]
+    assert terminal.said()[is_announced:] == [said]
 
 
 def test_program_that_ends_without_a_daemon_is_announced(terminal: Pty) -> None:

@@ -74,7 +74,7 @@ import precompiled, models
 for number, factory in enumerate(models.FACTORIES):
     globals()[f"f{number}"] = precompiled.entry_point(factory)
 del number, factory
-inside = precompiled.entry_point(compile=False, files=["told.yaml"])(models.compiled_inside)
+inside = precompiled.entry_point(compile=False, files=["declared.yaml"])(models.compiled_inside)
 """
 RUN = """
 import torch
@@ -156,7 +156,7 @@ def test_fake_tensors_give_the_keys_of_real_ones_and_of_a_real_run(capture: Capt
     assert end["ok"] and end["fake"], end
     fake, files = capture.keys(), capture.files()
     assert all(fake), [message for message in capture.messages if message["event"] == "graph"]
-    assert str(capture.directory / "told.yaml") in files
+    assert str(capture.directory / "declared.yaml") in files
     end = capture("marked", "--real", "to compare")
     assert end["ok"] and not end["fake"], end
     assert capture.keys() == fake

@@ -306,10 +306,10 @@ def test_graph_is_reported_failed_if_the_queue_stays_full(tmp_path: Path, monkey
     monkeypatch.setattr(recorder, "ACCEPT_S", 0.2)
     with (
         running_daemon(tmp_path / "d", max_queue=0) as daemon,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver,
     ):
-        told.bind(str(tmp_path / "reports"))
-        told.settimeout(TIMEOUT_S)
+        receiver.bind(str(tmp_path / "reports"))
+        receiver.settimeout(TIMEOUT_S)
         for name, value in (("RUNTIME_DIR", daemon.runtime_dir), ("CACHE_DIR", daemon.store), ("AUTOSTART", 0)):
             monkeypatch.setenv(f"PRECOMPILED_{name}", str(value))
         session = Session()
@@ -321,9 +321,9 @@ def test_graph_is_reported_failed_if_the_queue_stays_full(tmp_path: Path, monkey
             session.connection.submit(submit, b"{}", capture.on_reply)
             capture.flush()
             capture.tell("done")
-        messages = [json.loads(told.recv(1 << 18))]
+        messages = [json.loads(receiver.recv(1 << 18))]
         while messages[-1]["event"] != "done":
-            messages.append(json.loads(told.recv(1 << 18)))
+            messages.append(json.loads(receiver.recv(1 << 18)))
     (rejected,) = [message for message in messages if message["event"] == "rejected"]
     assert (rejected["id"], rejected["code"]) == (submit.id, "not-accepted")
     assert "the daemon did not take it in 0.2 s" in rejected["message"]

@@ -12,7 +12,7 @@ from support_host import Host
 from support_watch import PROJECT, Project, sources
 
 # Packages belong to the compiled function, so the run must compile the same function as the entry point.
-TOLD = """
+PRINT_REPORT = """
 print(json.dumps({
     "graphs": [[g.key, g.state, g.source, g.reason] for g in precompiled.report()],
     "frames": [[f.name, f.state, f.message, f.reasons] for f in precompiled.package_report()],
@@ -43,7 +43,7 @@ for step in range(int(sys.argv[1])):
 @pytest.fixture(scope="module")
 def project(shared_host: Host) -> Iterator[Project]:
     found = Project(shared_host, shared_host.root / "project", {"PRECOMPILED_PACKAGES": "1"})
-    found.write({**PROJECT, "run.py": PROJECT["run.py"] + TOLD, "train.py": TRAIN + TOLD})
+    found.write({**PROJECT, "run.py": PROJECT["run.py"] + PRINT_REPORT, "train.py": TRAIN + PRINT_REPORT})
     yield found
     found.unwatch()
 
