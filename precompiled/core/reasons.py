@@ -130,7 +130,7 @@ _TABLE = (
         "no remedy yet"),
     _bypass("exported-graph", "the graph comes from `torch.export`", "compile the original module"),
     _bypass("freezing",
-        "the frozen weights are on a GPU, discarded, tensor subclasses, or above `max_graph_bytes` "
+        "the frozen weights are on a GPU, discarded, tensor subclasses, or too large "
         "([0025](../decisions/0025-frozen-weights-by-content.md))",
         "switch `freezing` off, or raise `max_graph_bytes`"),
     _bypass("fx-wrapper", "`fx_wrapper` is on, and its result cannot be stored", "switch `fx_wrapper` off"),
@@ -254,8 +254,8 @@ _TABLE = (
         "See the message"),
     _daemon(_IN_PROCESS, "device-lost", "the worker's GPU was lost, or CUDA failed in the worker",
         "See the message, `dmesg` and `nvidia-smi`", running=_EAGER),
-    _daemon(_IN_PROCESS, "gpu-unavailable", "the GPU has no room for the worker, or is in exclusive-process mode",
-        "Leave GPU memory free, or compile without the GPU ([how](../guides/targets.md#compiles-without-the-gpu))"),
+    _daemon(_IN_PROCESS, "gpu-unavailable", "the GPU has no memory for the worker, or is in exclusive-process mode",
+        "Leave memory free, or [compile without the GPU](../guides/targets.md#compiles-without-the-gpu)"),
     _daemon(_IN_PROCESS, "no-made-up-gpu",
         "`compile_without_gpu` is on, and torch's CUDA build, a compiler or headers are missing",
         "Install what the message says, or switch the setting off"),
@@ -264,7 +264,7 @@ _TABLE = (
     _daemon(_IN_PROCESS, "no-such-device", "the daemon's host has no GPU with that UUID", "Run `precompiled doctor`"),
     _daemon(_EAGER, "key-quarantined", "the graph killed two workers, or exceeded `job_timeout_s`",
         "Read the worker's last words; raise `job_timeout_s` or `job_memory_bytes`", then=", for an hour"),
-    _daemon(_IN_PROCESS, "job-cancelled", "the compile was cancelled, with `daemon cancel` or in `status --watch`",
+    _daemon(_IN_PROCESS, "job-cancelled", "the compile was cancelled (`daemon cancel`, `status --watch`)",
         "Nothing to do: a later process submits the graph again", running=_EAGER),
     _daemon(_IN_PROCESS, "worker-cannot-start", "the client's interpreter failed twice to start a worker",
         "Read the last words in the message", then="; the daemon retries after a minute"),
