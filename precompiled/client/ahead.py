@@ -1,8 +1,8 @@
-"""Has the helper fetch, while torch is imported, what this program used in earlier runs (decision 0047).
+"""Has the helper fetch the objects that this program used in earlier runs, while torch is imported (decision 0047).
 
-The fetch begins when torch is about to be imported (bootstrap.py), in a thread of its own. Only the first trace waits
-for it, for ``remote_ahead_s`` at most. The process reports what it used to the helper when its last graph is swapped,
-and again at its end.
+The fetch begins when the program is about to import torch (bootstrap.py), in a thread of its own. Only the first trace
+waits for the fetch, for ``remote_ahead_s`` at most. The process reports the objects that it used to the helper: when
+its last graph is swapped, and again at its end.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from precompiled.remote import link
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
 
-QUIET = 0.25  # the part of ``remote_ahead_s`` for which a process waits for a remote that has not answered at all
-# The CPU's instruction sets that affect the code that torch generates (torch/_inductor/cpu_vec_isa.py).
+QUIET = 0.25  # A process waits at most this fraction of ``remote_ahead_s`` for a remote that has not answered at all.
+# The CPU instruction sets on which the code that torch generates depends (torch/_inductor/cpu_vec_isa.py).
 _INSTRUCTIONS = frozenset(
     {"avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_fp16", "asimd", "asimddp", "sve", "sve2", "bf16"}
 )
@@ -83,7 +83,9 @@ class Ahead:
             callback(problem)
 
     def after_fork(self) -> None:
-        """In the child: the thread belongs to the parent. What it fetches arrives in the shared store."""
+        """In a fork's child: forget the thread, which belongs to the parent. The child finds fetched objects in the
+        store.
+        """
         self._lock = threading.Lock()
         self._answered, self._ended = threading.Event(), threading.Event()
         self._answered.set()
@@ -96,21 +98,22 @@ class Ahead:
         return not self._ended.is_set()
 
     def wait(self) -> bool:
-        """Whether something new may have arrived in the store. Waits while the process has time left for waiting."""
+        """Wait while the process has time left for waiting. Returns whether the store may have new objects."""
         with self._lock:
             began, left = time.monotonic(), self._left_s
             if not self._answered.wait(left * QUIET):
-                self._left_s = 0.0  # a slow remote is not waited for again
+                self._left_s = 0.0  # later traces do not wait for a slow remote again
                 return False
             self._ended.wait(max(0.0, left - (time.monotonic() - began)))
             self._left_s = max(0.0, left - (time.monotonic() - began))
-        # While the last objects are on their way, the one that this frame needs may have arrived.
+        # Some objects are still on their way, but the one that this frame needs may have arrived.
         return self._fetched > 0 if self._ended.is_set() else self._listed > 0
 
     # ------------------------------------------------ what was used
 
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Report to the helper what this process has used by now, if that is more than the last report."""
+        """Report to the helper what this process has used so far, unless the last report already contained all of it.
+        """
         now: set[object] = {*keys, *entries}
         if not self._program or not now - self._last_report:
             return
@@ -157,7 +160,8 @@ def _main() -> tuple[str, str]:
 
 def _text(path: str) -> tuple[str, str]:
     text = Path(path).read_bytes()
-    if text.startswith(b"#!"):  # its first line holds the path of a Python
+    # A script's first line may hold the path of a Python, which differs between environments
+    if text.startswith(b"#!"):
         text = text.partition(b"\n")[2]
     return os.path.basename(path), hashlib.sha256(text).hexdigest()
 

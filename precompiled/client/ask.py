@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.connection")
 
-RETRY_S = 0.05  # before the next connect to a busy daemon
+RETRY_S = 0.05  # seconds before the next attempt to connect to a busy daemon
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 
 
 
 def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
-    """Send messages from this thread, within LINGER_S. What cannot be sent in that time is dropped."""
+    """Send messages from this thread, within LINGER_S. Messages that cannot be sent in that time are dropped."""
     until = time.monotonic() + LINGER_S
     try:
         import_messages()

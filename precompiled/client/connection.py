@@ -1,7 +1,7 @@
-"""The client's connection to the daemon: hands graphs over without blocking a thread of the program.
+"""Connects the client to the daemon: hands graphs over without blocking a thread of the program.
 
-This module imports quickly: msgspec (20 ms) is imported for the first message, in the thread that sends it
-(client/link.py).
+This module imports quickly: msgspec, whose import takes 20 ms, is imported for the first message, in the thread that
+sends it (client/link.py).
 
 ::
 
@@ -17,8 +17,9 @@ Per submit::
       ^                |--busy, later-----|---> unsent
       '---- the connection is lost, or the daemon stops ----'      rejected: on_reply is called, and it is gone
 
-A fork's child closes its copy of the parent's socket, and starts a connection of its own without submits. A program
-may close descriptors that are not its own and reuse their numbers (core/sockets.py): both are then opened again.
+A fork's child closes its copy of the parent's socket, and starts a connection of its own without submits. A program may
+close descriptors that belong to this connection and reuse their numbers (core/sockets.py). The connection then opens
+new ones.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.connection")
 
-IDLE_S = 2.0  # without work, after which the thread ends
-RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # between two attempts to connect to a daemon
-STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # between two starts of a daemon by this process
-REVIVAL_MIN_S = 1.0  # between two threads started by ensure_running; doubles, up to STARTS_MAX_S
+IDLE_S = 2.0  # the thread ends after this many seconds without work
+RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0  # seconds between two attempts to connect to a daemon
+STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # seconds between two starts of a daemon by this process
+REVIVAL_MIN_S = 1.0  # seconds between two threads that ensure_running starts; doubles up to STARTS_MAX_S
 MAX_TALLIES = 200
 EXPECTED_S = 10.0  # how long an Expect stays valid while the daemon starts
 MAX_LOST = 5  # connections that broke between sending a graph and the reply to it
@@ -120,27 +121,30 @@ class DaemonConnection:
             left = list(self._tallies) if self._thread is None else []
             if left:
                 self._tallies.clear()
-        if left:  # no thread could be started: from Python 3.12 on, none can at exit, when a process sends its hits
+        if left:  # a tally is left if no thread could be started: from Python 3.12 on, none can at exit
             send_now(self._settings, left)
 
     def expect(self, message: wire.Expect) -> None:
-        """Announce to the daemon, which may still be starting, that a graph is being traced. A submit replaces this."""
+        """Announce to the daemon, which may still be starting, that a graph is being traced. A submit drops the
+        announcement.
+        """
         with self._changed:
             self._expected = message, time.monotonic() + EXPECTED_S
             self._wake()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every submit is accepted or rejected, and every tally is sent. False after ``timeout_s``
-        seconds.
+        """Wait until every submit is accepted or rejected, and every tally is sent. False after ``timeout_s`` seconds.
 
-        Returns false at once without a thread to send them: from Python 3.12 on, none can be started at exit.
+        Returns false at once if no thread can be started to send them: from Python 3.12 on, none can at exit.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
             return done and self._is_flushed()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End the I/O thread. Submits that are not accepted are dropped. An unsent rest of a message has LINGER_S."""
+        """End the I/O thread. Submits that are not accepted are dropped. A half-sent message has LINGER_S to be
+        completed.
+        """
         with self._changed:
             thread = self._thread
             self._closing = True
@@ -176,19 +180,19 @@ class DaemonConnection:
         self._revival_pause = REVIVAL_MIN_S
 
     def alone_s(self) -> float:
-        """The seconds for which there were submits, but no daemon that takes or answers them; else 0."""
+        """The seconds for which this process has had submits but no daemon that accepts or answers them; else 0."""
         since = self._alone_since
         return 0.0 if since is None else time.monotonic() - since
 
     def was_stopped_on_request(self) -> bool:
-        """Whether the daemon was stopped on request and no other runs. This process then starts none."""
+        """Whether the daemon was stopped on request and no other daemon runs. This process then does not start one."""
         return self._daemon_was_stopped and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
         """Restart the I/O thread if it broke down or could not be started, and there are submits.
 
-        Cheap enough to be called every second. Only this and the next submit start the thread again; attempts have
-        growing pauses.
+        Cheap enough to be called every second. Besides this method, only the next submit starts the thread again. The
+        pauses between attempts grow.
         """
         if self._thread is None and self._submits and time.monotonic() >= self._next_revival:
             with self._changed:
@@ -338,7 +342,9 @@ class DaemonConnection:
         return False
 
     def _start_daemon(self) -> None:
-        """Start a daemon if none runs, with growing pauses, and not after one was stopped on request."""
+        """Start a daemon if none runs. The pauses between starts grow. A daemon that was stopped on request is not
+        restarted.
+        """
         settings = self._settings
         if not settings.starts_daemon or self._daemon_was_stopped:
             return

@@ -1,4 +1,4 @@
-"""The callable that Dynamo keeps for a graph: it runs eager until the artifact arrives, then compiled.
+"""Defines the callable that Dynamo keeps for a graph: it runs eager until the artifact arrives, then compiled.
 
 - An artifact without guards serves every call: the swap replaces one reference, and calls make no check.
 - With guards on symbolic sizes, each call checks them. A call that no variant serves runs eager, and a variant for
@@ -22,7 +22,7 @@ from precompiled.torch_internals.client import profiler_ranges
 
 Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
-# The most variants that a process submits for one graph: a loop over ever new sizes must not fill the queue.
+# The most variants that a process submits for one graph: a loop whose sizes always change must not fill the queue.
 MAX_REQUESTS = 16
 AWAITS_SAFE_POINT = "its artifact is loaded, and awaits the end of a checkpoint in which it ran eager"
 
@@ -41,12 +41,13 @@ class EagerRunner(Protocol):
         """
 
     def must_not_mix(self, args: Sequence[Any]) -> bool:
-        """Whether this call is one of two that must draw the same random numbers: eager and compiled code draw
-        different ones.
+        """Whether this call and another one must draw the same random numbers. Then both must run eager or both
+        compiled, because eager and compiled code draw different numbers.
         """
 
     def looks_for_nan(self, args: Sequence[Any]) -> bool:
-        """Whether autograd checks each operator of this call for NaN, while compiled code would be a single operator.
+        """Whether autograd checks the gradients of each operator for NaN in this call. Compiled code would be one
+        operator.
         """
 
     def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
@@ -93,13 +94,13 @@ class Dispatch:
         self._raised = raised
         self._is_capturing = is_capturing
         self._variants: list[tuple[Check, Compiled]] = []  # serve calls; the list only grows
-        # The variants, and the artifacts that await a safe point.
+        # The variants, and the artifacts that are loaded but await a safe point.
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
         self._requested: set[tuple[int, ...]] = set()
         # Values of the size inputs -> a function that waits until their artifact is loaded or has failed. Filled by
         # Submitter.submit_and_await and Submitter.without_a_job.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
-        # The same values -> what their next call does first.
+        # Values of the size inputs -> what the next call with these values does first.
         self._before: dict[tuple[int, ...], Callable[[], None]] = {}
 
         flipped: Compiled | None = None
@@ -235,8 +236,8 @@ class Dispatch:
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
-        # The first run of this computation was compiled, by another graph of the function: Dynamo tries the graph
-        # first that it used last.
+        # The first run of this computation was compiled, by another graph of the function: Dynamo tries the graph first
+        # that it used last. So this second run must be compiled, too.
         is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
         if is_compiled or eager.must_not_mix(args):
             function = self._await(args)
@@ -260,7 +261,7 @@ class Dispatch:
             if not undo(error):
                 raise
             cause = error
-        # Outside the handler, so that an exception of compiled code does not have the eager run's error as its
+        # Outside the except block: otherwise an exception of compiled code would have the eager run's error as its
         # context.
         return self._run_instead(args, cause)
 

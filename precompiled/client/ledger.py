@@ -102,7 +102,7 @@ class GraphCalls:
         self.swap = Swap()
         self.calls = 0
         self.calls_before_flip: int | None = None
-        # Calls after the flip that ran eager: no variant serves their sizes yet, or a CUDA graph was being captured.
+        # Calls after the swap that ran eager: no variant serves their sizes yet, or a CUDA graph was being captured.
         self.calls_unserved = 0
 
     def spent(self, what: str, seconds: float) -> None:
@@ -118,16 +118,17 @@ class GraphCalls:
         - ``source``: as in GraphReport
         - ``load_s``, ``compile_s``: seconds that the load and the worker's compile took
         - ``waited_s``: seconds for which the program was blocked by the artifact
-        - ``swap``: that of a further variant; None means the graph's own
+        - ``swap``: the state of a further variant; None means the graph's own state
         """
         saved_s = max(0.0, compile_s - waited_s)
         report = self.report
         report.load_s = load_s
         self.spent("load", load_s)
-        report.source = report.source or source  # variants add to the first one's numbers
+        # A variant does not replace the source of the graph, and its times are added
+        report.source = report.source or source
         report.compile_s += compile_s
         report.saved_s += saved_s
-        if source == "swap":  # the calls before the flip are counted when it happens
+        if source == "swap":  # calls before the swap are counted when the swap happens
             (swap or self.swap).on(Event.LOADED)
         else:
             self.swap.on(Event.HIT)
@@ -135,19 +136,19 @@ class GraphCalls:
         return saved_s
 
     def bypassed(self, code: str, message: str) -> None:
-        """The graph is compiled in this process before its first call."""
+        """Record that the graph is compiled in this process before its first call."""
         self.report.reason, self.report.message = code, message
         self.swap.on(Event.BYPASS)
         self.calls_before_flip = 0
 
     def left_eager(self) -> None:
-        """The graph was to be compiled in this process, which failed: it stays eager."""
+        """Record that the graph stays eager, because its compile in this process failed."""
         self.swap = Swap()
         self.swap.on(Event.FAILED)
         self.calls_before_flip = None
 
     def refused(self, code: str, message: str) -> None:
-        """With ``require``: the graph does not run, and its calls raise."""
+        """Record that the graph does not run and that its calls raise, because ``require`` is set."""
         self.report.reason, self.report.message, self.report.source = code, message, "error"
         self.swap.on(Event.FAILED)
 

@@ -1,7 +1,7 @@
-"""One connection to one daemon, in ZeroMQ's wire format, and the test whether a daemon listens.
+"""Speaks ZeroMQ's wire format over one connection to one daemon, and tests whether a daemon listens.
 
-This module and ``daemon_reachable`` import quickly. msgspec (20 ms) is imported for the first message, in the thread
-that sends it.
+This module and ``daemon_reachable`` import quickly. msgspec, whose import takes 20 ms, is imported for the first
+message, in the thread that sends it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.client.connection")
 
 CONNECT_TIMEOUT_S = 1.0
-HANDSHAKE_TIMEOUT_S = 5.0  # a stopped daemon's socket still accepts connections, but sends nothing
-ASK_S = 30.0  # of silence while a reply is due, before the client checks whether the daemon still works
-ANSWER_S = 5.0  # within which a working daemon answers that check
-LINGER_S = 1.0  # at close, for a message that the daemon has begun to read
+HANDSHAKE_TIMEOUT_S = 5.0  # seconds; a daemon that is stopping still accepts connections, but sends nothing
+# after this many seconds of silence while a reply is due, the client checks whether the daemon still works
+ASK_S = 30.0
+ANSWER_S = 5.0  # a working daemon answers that check within this many seconds
+LINGER_S = 1.0  # seconds at close for a message that the daemon has begun to read
 CHUNK_BYTES = 1 << 18  # the size of one read
 
 
@@ -50,7 +51,7 @@ def is_busy(error: Exception) -> bool:
 
 
 def listener(settings: Settings) -> kernel.Peer | None:
-    """The process that listens on the daemon's socket, as the kernel reports it. None if no process does."""
+    """The process that listens on the daemon's socket, as the Linux kernel reports it. None if no process listens."""
     try:
         with _connected(settings) as sock:
             return kernel.peer_of(sock)
@@ -121,7 +122,8 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
 
 
 class Link:
-    """One connection to one daemon. A lost connection is replaced by a new one, which sends nothing of the old one."""
+    """One connection to one daemon. After a loss, the caller makes a new Link, which does not repeat unsent messages.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Connect. Raises what ``connect`` raises."""
@@ -188,7 +190,8 @@ class Link:
         if self._asked is None and now - self._heard > ASK_S:
             from precompiled import wire
 
-            self.send(wire.Status())  # if a message is still unsent, the silence itself is the evidence
+            # if a message is still unsent, no request is sent: the silence itself shows that the daemon hangs
+            self.send(wire.Status())
             self._asked = now
         return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None
 

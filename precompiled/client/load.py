@@ -13,7 +13,7 @@ from precompiled.core.errors import Bypass, CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
 
-# Raised by unpickling, imports or execution if this torch cannot read the artifact.
+# Errors that unpickling, imports or execution raise if this torch cannot read the artifact.
 _ARTIFACTS_FAULT = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -37,7 +37,7 @@ def load(
 
     - ``modes``: the ambient modes of the capture
     - ``classes``: the program's classes that the artifact needs, by digest
-    - ``frozen``: the graph's last inputs, if these are constants
+    - ``frozen``: the graph's last inputs, if the compiled code has their values as constants (frozen weights)
     - ``device``: the device that the graph runs on
     - ``groups``: the names of the graph's process groups
     - ``context``: the context variables of the compile, since torch reads settings from them

@@ -1,4 +1,4 @@
-"""The files from which a process maps an artifact's native code."""
+"""Provides the files from which a process maps an artifact's native code."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = logging.getLogger("precompiled")
 def files(artifact: Artifact, contents: Mapping[str, bytes]) -> Iterator[dict[str, tuple[Path, str]]]:
     """Map each kernel's name to its file and the file's SHA-256. The files must be mapped within the block.
 
-    ``contents``: the verified contents of the artifact's files. On a file system that other hosts share, one of them
-    may remove a file of an artifact at any time, and SIGBUS would end a process that has it mapped. There, the code
-    is mapped from a copy in memory.
+    ``contents``: the verified contents of the artifact's files. On a file system that several hosts share, another host
+    may remove a file of an artifact at any time. SIGBUS would then end a process that has the file mapped. On such a
+    file system, the code is mapped from a copy in memory.
     """
     kernels = artifact.manifest.kernels
     with ExitStack() as held:

@@ -1,8 +1,8 @@
-"""Awaits the artifacts of pending graphs in one background thread, which lives only while there are any.
+"""Awaits the artifacts of pending graphs in one background thread, which lives only while graphs are pending.
 
-The daemon reports each published graph (``on_reply``), which wakes this thread. Another host, or a process that
-compiles in process, publishes without such a message, so the thread also checks each awaited name with stat. It loads
-the artifact off the hot path and replaces one reference: the next call runs compiled.
+The daemon reports each published graph (``on_reply``), which wakes this thread. Other hosts, and processes that compile
+in process, publish without such a message, so the thread also checks each awaited name with stat. The thread loads the
+artifact and replaces one reference, so the next call runs compiled.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Awaited:
     done: threading.Event = field(default_factory=threading.Event)
     answered: bool = False  # the daemon said that the key is published
     compiled_here: bool = False  # the graph was compiled in process instead
-    compiling: threading.RLock = field(default_factory=threading.RLock)  # held during that compile
+    compiling: threading.RLock = field(default_factory=threading.RLock)  # held during the compile in process
     waited_for: bool = False  # a call of the program waits for the artifact
     threads: int = 0  # OpenMP threads that its eager calls use on the CPU
     waited_s: float = 0.0  # the sum of the program's finished waits

@@ -1,4 +1,4 @@
-"""The state of this process that outlives a call, in one place.
+"""Holds the state of this process that outlives a call.
 
 Each slot is filled by the module that makes its object. Readers handle an empty slot: ``precompiled.report()`` uses
 the session if there is one, and otherwise imports nothing. A protocol describes what each slot holds, so this file
@@ -66,8 +66,8 @@ class AheadProtocol(Protocol):
         """Whether something has arrived. Waits for it within the process's total time for such waits."""
 
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Report what this process has used: artifacts, those among them that were missing at first, entries of
-        packages.
+        """Report what this process has used: artifacts (``keys``), the artifacts that the store lacked at first
+        (``fresh``), and entries of packages.
         """
 
 
@@ -85,7 +85,9 @@ class RecorderProtocol(Protocol):
 
 
 class ProcessState:
-    """The slots. ``given``: settings given in Python (``enable(mode=...)``), with the rank of command-line flags."""
+    """Slots for the objects of this process. ``given``: settings given in Python, as by ``enable(mode=...)``; they rank
+    with command-line flags.
+    """
 
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}

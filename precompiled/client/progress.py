@@ -1,9 +1,9 @@
-"""Prints two lines on the terminal of a first run: graphs compile in the background, and later that they are
+"""Prints two lines on the terminal of a first run: that graphs compile in the background, and later that all are
 compiled.
 
-A third line replaces the second if the program ends first. The thread that awaits artifacts prints them, so the
-program is not delayed. Each line appears once per process, from rank 0 alone, only on a terminal or in a notebook,
-and not with ``progress = false``. Nothing raises or waits for a terminal.
+If the program ends first, a third line replaces the second one. The thread that awaits artifacts prints the lines, so
+the program is not delayed. Each line appears once per process. Only rank 0 prints, only on a terminal or in a notebook,
+and not with ``progress = false``. No function of this file raises or waits for a terminal.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from precompiled.core.words import counted, human_seconds, listed
 
 log = logging.getLogger("precompiled.client.progress")
 
-# Seconds before the first line: graphs come one after the other while Dynamo traces, and a fast compile needs no
-# line.
+# Seconds before the first line: Dynamo traces graphs one after the other, and a fast compile needs no line.
 PATIENCE_S = 1.0
 
 
@@ -109,7 +108,8 @@ class Progress:
         return f"compiled from step {max(flips) + 1} on, {after}"
 
     def _unserved(self) -> str:
-        """What becomes of the other graphs, and where their reasons are shown."""
+        """The part of a line about graphs that are not served: what becomes of them, and where their reasons are shown.
+        """
         states = Counter(calls.swap.state for calls in self._graphs)
         parts = []
         if number := states[State.BYPASSED]:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from precompiled import wire
     from precompiled.client.ledger import GraphReport
 
-DATAGRAM_BYTES = 32 << 10  # of paths per datagram; the kernel takes 200 KiB by default
+DATAGRAM_BYTES = 32 << 10  # bytes of paths per datagram; Linux allows 200 KiB by default
 ERROR_CHARS = 8000
-ACCEPT_S = 60.0  # how long the end of a capture waits for the daemon to accept everything
+ACCEPT_S = 60.0  # seconds for which the end of a capture waits until the daemon has accepted all submits
 TELL_S = 5.0
 MAX_WRITTEN = 10_000
 MAX_FUNCTIONS = 200
@@ -72,13 +72,13 @@ class Recorder:
     def __init__(self, token: str, steps: int, path: str) -> None:
         self._token, self._wanted_steps, self._path = token, steps, path
         self._lock = threading.RLock()  # an audit hook may run at any point
-        self._files: dict[str, str] = {}  # read, but not sent yet
+        self._files: dict[str, str] = {}  # paths that were read and are not sent yet
         self._known: set[str] = set()
         self._written: set[str] = set()
         self._thread: threading.Thread | None = None
-        self._first = self._last = 0.0  # of the first and the last graph, time.monotonic()
+        self._first = self._last = 0.0  # times of the first and the last graph, by time.monotonic()
         self._steps = self._steps_in_all = 0
-        self._unanswered: set[str] = set()  # ids of submits
+        self._unanswered: set[str] = set()  # ids of submits without a reply
 
     # ------------------------------------------------ sources
 
@@ -89,7 +89,8 @@ class Recorder:
 
         def stats(self: Any, path: Any) -> Any:
             if is_users(str(path)):
-                raise OSError("a watch reads the source")  # tells importlib that there is no bytecode
+                # Make importlib compile the source instead of reading its bytecode
+                raise OSError("a watch reads the source")
             return path_stats(self, path)
 
         def data(self: Any, path: Any) -> bytes:
@@ -103,11 +104,11 @@ class Recorder:
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        """Note kernel sources, which torch.utils.cpp_extension reads and no loaded module names, and files that the
-        run writes.
+        """Note sources that no loaded module names (torch.utils.cpp_extension reads them), and files that the run
+        writes.
 
-        A log file on the run's command line would otherwise count as a source, and cause a capture after each
-        capture.
+        A log file on the run's command line, for example, would otherwise count as a source: each capture would then
+        cause another capture.
         """
         if event != "open" or not isinstance(args[0], str):
             return
@@ -198,7 +199,7 @@ class Recorder:
     # ------------------------------------------------ telling
 
     def flush(self) -> None:
-        """Wait until the daemon has accepted everything, then send the watcher the files and packages."""
+        """Wait until the daemon has accepted all submits, then send the files and packages to the watcher."""
         packages = PROCESS.packages
         if packages is not None and packages.flush(ACCEPT_S):
             kept = [report.name for report in packages.reports if report.state == "recorded" and report.guards]
@@ -232,7 +233,8 @@ class Recorder:
     def tell(self, event: str, **values: Any) -> None:
         data = json.dumps({"token": self._token, "pid": os.getpid(), "event": event, **values}).encode()
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto(data, self._path)  # if the watcher is gone, its guard is about to end this process
+            # If the watcher is gone, the guard process that watches over this capture is about to end it
+            sock.sendto(data, self._path)
 
     def after_fork(self) -> None:
         self._lock = threading.RLock()  # an audit hook may run at any point

@@ -1,5 +1,6 @@
-"""Starts the helper (precompiled/remote/helper.py) if a remote or a farm is set and no helper runs. Called by
-ahead.py.
+"""Starts the helper (precompiled/remote/helper.py) if a remote or a farm is set and no helper runs.
+
+ahead.py calls this file.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ def ensure(settings: Settings) -> None:
     if found is not None:
         if found.get("arguments") == wanted:
             return
-        link.ask(settings.cache_dir, {"do": "stop"}, wait_s=link.GREETING_S)  # the helper that runs has other settings
+        link.ask(settings.cache_dir, {"do": "stop"}, wait_s=link.GREETING_S)  # the running helper has other settings
     folder = link.folder(settings.cache_dir)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # The file makes a worker wait for the helper that is starting.
+    # While this file exists, workers wait for the helper that is starting.
     starting, whose = folder / link.STARTING, os.urandom(8).hex()
     starting.write_text(whose)
     with open(_log(folder), "ab") as output:
@@ -54,7 +55,7 @@ def ensure(settings: Settings) -> None:
 
     def reap() -> None:
         process.wait()
-        # No worker must wait for a helper that failed to start. The file of a later start stays.
+        # After a failed start, no worker must wait for the helper. If the file belongs to a later start, it stays.
         with suppress(OSError):
             if starting.read_text() == whose:
                 starting.unlink()

@@ -1,4 +1,4 @@
-"""Records this process's part of its run: its rank, and what becomes of its graphs (store/runs.py).
+"""Records this process's part of its run: the process's rank, and the outcome of each graph (store/runs.py).
 
 Each event is written to a file at once and does not pass through the daemon. So the record exists without a daemon,
 and if the process is killed. Best effort: a program never depends on it.
@@ -30,7 +30,7 @@ log = logging.getLogger("precompiled")
 MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
 MAX_FILES = 500
-MAX_KEPT = 16  # programs
+MAX_KEPT = 16  # programs of cache misses that one process keeps
 UNTRACED = ("used", "skipped")  # states of a function (packages/automatic.FunctionReport) that a package served
 # The variables that hold a process's rank and the number of ranks: of torchrun, Slurm and Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
@@ -157,7 +157,7 @@ class RunRecord:
             if item.state not in UNTRACED
         ]  # fmt: skip
         if self._file is not None:
-            # Room for the end, even if earlier lines were left out.
+            # The end of the record has room in the file, even if the file was full and earlier lines were left out.
             self._file.left = max(self._file.left, lines.MAX_BYTES // 2)
         digests = dict(list(files.items())[:MAX_FILES])
         self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS], "files": digests})

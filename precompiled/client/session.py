@@ -46,10 +46,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled")
 
-# How long a process waits at its exit until the daemon has its last submits and counts: a graph must be compiled even
-# if its client ends right after the first call. The process waits only while a daemon runs and has not answered.
+# At exit, a process waits this many seconds until the daemon has received its last submits and counts: a graph must be
+# compiled even if the client ends right after the first call. The process waits only while a daemon runs and has not
+# answered.
 FLUSH_S = 3.0
-# How long the first graph waits for the daemon that this process starts. Capture and lookup go on meanwhile.
+# The first graph waits this many seconds for the daemon that this process starts. Capture and lookup go on meanwhile.
 START_S = 10.0
 
 
@@ -151,8 +152,8 @@ class Session:
             found.on_problem(failed)
 
     def came_ahead(self) -> bool:
-        """Wait for a bounded time for what the helper is fetching. Returns whether something may have arrived in the
-        store since this process last looked (docs/decisions/0047).
+        """Wait, for a bounded time, for the objects that the helper is fetching. Returns whether the store may have new
+        objects since this process last looked (docs/decisions/0047).
         """
         return PROCESS.ahead is not None and PROCESS.ahead.wait()
 
@@ -194,7 +195,7 @@ class Session:
         if self._without_daemon is not None:
             return self._without_daemon
         if self.connection.was_stopped_on_request():
-            # Not stored: another daemon may run by the next graph.
+            # The result is not stored, because another daemon may run by the next graph.
             return DaemonError("the daemon was stopped", "Run `precompiled doctor`")
         if self._starting is not None:
             outcome = self._starting.result(START_S)
@@ -214,14 +215,15 @@ class Session:
                 return
             self._warned.add(code)
         try:
-            # Without a source line: a line of precompiled's does not help the user, and most warnings come from a
-            # thread without user frames.
+            # The warning names no source line: a line of precompiled does not help the user, and most warnings come
+            # from a thread without user frames.
             warnings.warn_explicit(f"precompiled: {text}", RuntimeWarning, "precompiled", 0)
         except Warning:  # with `-W error` the warning must not become an exception in the user's program
             log.warning("%s", text)
 
     def _left_out(self, reason: str) -> None:
-        """Count and report something in a base store that cannot be used. The lookup goes on without it."""
+        """Count and report an artifact or package of a base store that cannot be used. The lookup goes on without it.
+        """
         self.ledger.count_reason("fallbacks", "base-unusable")
         log.info("%s", reason)
         self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")

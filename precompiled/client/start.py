@@ -23,7 +23,7 @@ from precompiled.core.errors import DaemonError
 from precompiled.core.paths import NO_PLACE_ACTION
 
 DEFAULT_TIMEOUT_S = 20.0
-TAIL_BYTES = 4096  # of a failed daemon's stderr kept
+TAIL_BYTES = 4096  # the end of a failed daemon's stderr that is kept
 
 Kind = Literal["ready", "already-running", "timed-out", "failed"]
 
@@ -62,7 +62,7 @@ class Starting:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._finish(StartOutcome("failed", f"a daemon cannot be started: {error}"))
             return
-        # A thread, because the process that the daemon detaches from must be reaped, even if no caller asks for the
+        # A thread, because the process from which the daemon detaches must be reaped even if no caller requests the
         # result.
         try:
             threading.Thread(target=self._follow, args=(settings, process, ready, errors), name="precompiled-start",
@@ -91,7 +91,8 @@ class Starting:
         errors: sockets.GuardedSocket,
     ) -> None:  # fmt: skip
         line, said = _read(ready, errors)
-        was_closed = ready.fileno() < 0  # by the program: the daemon's message is lost, but the daemon may run
+        # True if the program has closed the socket: the daemon's message is lost, but the daemon may run
+        was_closed = ready.fileno() < 0
         ready.close()
         errors.close()
         process.wait()  # it has detached or failed
@@ -107,7 +108,9 @@ def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> St
 
 
 def arguments(settings: Settings) -> list[str]:
-    """The daemon's flags: it reads the same settings files, but not this process's flags and directories."""
+    """The daemon's flags. The daemon reads the same settings files as this process, but lacks its flags and
+    directories.
+    """
     flags = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
     for name in config.NAMES:
@@ -116,7 +119,7 @@ def arguments(settings: Settings) -> list[str]:
         value, origin = getattr(settings, name), settings.origins.get(name, "default")
         if name == "log":  # PRECOMPILED_LOG applies to the client alone
             counts = origin == "flag"
-        else:  # a default that was asked for explicitly also counts: it overrides a file
+        else:  # a default that was set explicitly also counts, because it overrides a file
             counts = origin.startswith(("flag", "env")) or (origin == "default" and value != defaults[name])
         if counts:
             flags += ["--" + name.replace("_", "-"), settings.text(name)]

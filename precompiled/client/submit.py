@@ -1,4 +1,4 @@
-"""Submits a graph, or a further variant of it, and compiles in process what the daemon does not."""
+"""Submits a graph, or a further variant of it, and compiles in process the graphs that the daemon does not compile."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("precompiled.backend")
 
 
-# Failures of a worker after which only Dynamo can have the graph compiled: it has to trace again or add guards.
+# After these failures of a worker, only Dynamo can get the graph compiled: by a retrace, or with additional guards.
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
-# The ``no_stand_in`` (the reason why a program must not run eager) of programs under the setting ``require``.
+# The text of ``no_stand_in``, the reason why a graph must not run eager, for graphs under the setting ``require``.
 REQUIRED = "PRECOMPILED_REQUIRE=1 lets no graph run eager"
 
 
@@ -45,7 +45,7 @@ def as_required(session: Session, program: capture.SerializedGraph) -> capture.S
 class Submitter:
     """Submits one graph.
 
-    - ``about``: gives its source lines, for people (torch_internals/graph/source_lines.py)
+    - ``about``: returns the graph's source lines, which people read (torch_internals/graph/source_lines.py)
     - ``given``: the graph as Dynamo gave it, if it can be compiled in that form after the trace has ended
     - ``traced``: the frame that it was traced from, if Dynamo can trace that frame again
     """
@@ -173,7 +173,8 @@ class Submitter:
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
-            graph = program.to_job("", hints)  # without the source lines, which are for people, it may be small enough
+            # send the graph without its source lines, which only people read: it may then be small enough
+            graph = program.to_job("", hints)
         session.connection.submit(message, graph, on_reply)
 
 
@@ -196,7 +197,7 @@ def compile_inline(
     try:
         return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
-        # As in the worker: the compiled code would serve only some of the calls.
+        # As in a worker: the compiled code would be valid for only some of the calls.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The states of one graph in one process: a pure state machine, without I/O, clock or torch.
+"""Tracks the state of one graph in one process, as a pure state machine without I/O, clock or torch.
 
 ``Swap.on`` takes an event and returns an instruction, which ``pending.py`` carries out. Most events return None,
 since the code that reports them has already done the work.
