@@ -26,7 +26,7 @@ log = logging.getLogger("precompiled.client.connection")
 
 CONNECT_TIMEOUT_S = 1.0
 HANDSHAKE_TIMEOUT_S = 5.0  # seconds; a daemon that is stopping still accepts connections, but sends nothing
-# after this many seconds of silence while a reply is due, the client checks whether the daemon still works
+# After this many seconds of silence while a reply is due, the client checks whether the daemon still works
 ASK_S = 30.0
 ANSWER_S = 5.0  # a working daemon answers that check within this many seconds
 LINGER_S = 1.0  # seconds at close for a message that the daemon has begun to read
@@ -190,7 +190,7 @@ class Link:
         if self._asked is None and now - self._heard > ASK_S:
             from precompiled import wire
 
-            # if a message is still unsent, no request is sent: the silence itself shows that the daemon hangs
+            # If a message is still unsent, no request is sent: the silence itself shows that the daemon hangs
             self.send(wire.Status())
             self._asked = now
         return self._asked if self._asked is not None and now - self._asked > ANSWER_S else None

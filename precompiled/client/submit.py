@@ -173,7 +173,7 @@ class Submitter:
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
-            # send the graph without its source lines, which only people read: it may then be small enough
+            # Send the graph without its source lines, which only people read: it may then be small enough
             graph = program.to_job("", hints)
         session.connection.submit(message, graph, on_reply)
 

@@ -1,4 +1,4 @@
-"""Packages: Dynamo's guards, bytecode and graph keys, kept on disk so that later processes skip tracing.
+"""Keeps Dynamo's guards, bytecode and graph keys on disk as packages, so that later processes skip tracing.
 
 Entry points:
 
@@ -8,8 +8,8 @@ Entry points:
 Parts:
 
 - ``automatic``: runs at each frame that Dynamo would trace.
-- ``source_files`` and ``requirements``: the conditions around a frame.
-- ``describe``: describes objects as data that means the same in another process.
+- ``source_files`` and ``requirements``: the conditions, besides guards, under which an entry may be used.
+- ``describe``: describes objects as plain data that means the same in another process.
 - ``dynamo``: everything that needs Dynamo.
 
 How packages work: docs/explanation/packages.md, docs/decisions/0012-packages.md.

@@ -1,10 +1,10 @@
-"""Audits: some processes trace even though a package fits, and compare the trace with the package.
+"""Audits packages: in some processes Dynamo traces although a package fits, and the trace is compared with the package.
 
-A package is used only if everything that its trace is known to have read is unchanged. No check of an entry can show
-that this list of facts is complete; only a trace can. So in a fraction of all processes (the setting ``package_audit``)
-Dynamo traces frames that a package would have served. If the trace gives a different program, the function's packages
-are refused in this store from then on, and the user gets a warning. The process itself runs what it traced, so a wrong
-package does no harm in an audit.
+A package is used only if everything that its trace is known to have read is unchanged. But only a trace can show
+whether that list of facts is complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces
+frames that a package would have served. If a trace differs from its package, the function's packages are refused in
+this store from then on, and the user gets a warning. The audited process runs its own trace, so a wrong package does no
+harm in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Automatic packages: publish what Dynamo traces, and serve later processes from it without a trace.
+"""Publishes packages of what Dynamo traces, and serves later processes from the packages without a trace.
 
 Dynamo calls ``find`` at each frame for which it has no valid code, and ``traced`` after each trace. If a package may be
 wrong for a frame, Dynamo traces as usual, and the frame's report in ``reports`` says why.
@@ -48,10 +48,10 @@ from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
 
-# How many entries are compared with a frame in full. If a function is called with new values each time, comparing all
-# its entries would make each trace slower than the one before. Dynamo itself stops after 8 (recompile_limit).
+# How many entries are compared with a frame in full. Without this limit, a function that is called with new values each
+# time would make each trace slower than the one before. Dynamo itself stops after 8 (recompile_limit).
 MAX_TRIED = 16
-# Codes of traces that an audit cannot compare because of this process or host. They do not count against the package.
+# Codes of traces that an audit cannot compare, for a reason that lies in this process or host, not in the package.
 _OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
 
 
@@ -90,7 +90,9 @@ def switch_on() -> Automatic:
 
 
 class VerifiedEntry(NamedTuple):
-    """An entry that fits a frame. ``install`` gives it to Dynamo; ``discard`` undoes everything done so far."""
+    """An entry that fits a frame. ``install`` gives the entry to Dynamo; ``discard`` undoes all that the check has
+    changed.
+    """
 
     install: Callable[[], Any]
     discard: Callable[[], None]
@@ -99,11 +101,11 @@ class VerifiedEntry(NamedTuple):
 
 @dataclass
 class _Looked:
-    """The result of a search for a frame's entry, for the trace that may follow."""
+    """The result of a search for a frame's entry. It is kept for the trace that follows if no entry fits."""
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
     began: float = 0.0  # when the search began, by time.perf_counter()
-    # Both are computed before the trace, which may change them.
+    # ``requires`` and ``program`` are computed before the trace, because the trace may change them.
     requires: dict[str, str] | None = None
     program: Program = ANY
     reasons: list[str] = field(default_factory=list)  # why each entry was not used
@@ -135,7 +137,8 @@ class Automatic:
         self._looked = _Looked()
         self._audits: bool | None = None  # whether this process audits its packages; None: not decided yet
         self._read: dict[str, Entry] = {}  # name -> an entry that was read and verified
-        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. They serve any code.
+        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. They are used even if
+        # the function's code has changed.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
 
     def switch_off(self) -> None:
@@ -179,7 +182,9 @@ class Automatic:
     # ------------------------------------------------------------------ using
 
     def find(self, frame: Frame) -> Any:
-        """Serve a frame from a package. Returns what a trace would give Dynamo, or None if Dynamo must trace."""
+        """Serve a frame from a package. Returns the value that a trace would return to Dynamo, or None if Dynamo must
+        trace.
+        """
         started = time.perf_counter()
         session: sessions.Session | None = None
         self._looked = looked = _Looked(weakref.ref(frame), started)
@@ -191,7 +196,8 @@ class Automatic:
                 looked.program = self._program(session)
                 looked.requires = requirements.requirements(frame.options)
                 if session.recorder is not None or session.stays_eager:
-                    return None  # captures of watch mode must trace; a process that stays eager must not run compiled
+                    # Captures of watch mode must trace, and a process that stays eager must not run compiled code
+                    return None
                 awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
                 found = self._find(session, frame, looked)
                 if found is None and awaited and looked.audited is None and session.came_ahead():
@@ -223,7 +229,7 @@ class Automatic:
         Raises NotPortable with ``packages = "program"`` if the program's source files are unknown.
         """
         if session.recorder is not None or session.settings.packages == "off":
-            return ANY  # watch mode and load_package make entries for any program
+            return ANY  # entries that watch mode and load_package make are valid for any program
         try:
             return self._source_files.program()
         except NotPortable:
@@ -263,18 +269,19 @@ class Automatic:
                 log.info("%s.%s: %s", frame.module, frame.qualname, reason)
                 continue
             store.touch(entry)
-            if check_source:  # an unchecked entry has another source and is not in the store: it cannot be saved
+            # An unchecked entry was made for another source and is not in the store, so it cannot be saved
+            if check_source:
                 dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
                 self.used.add((entry.header.function, entry.name))
             state = "skipped" if entry.header.kind == "skipped" else "used"
             return result, FunctionReport(_shown(frame), state, guards=entry.header.guards)
-        # If an entry of this program gave a reason, that reason is reported alone.
+        # Entries of other programs are mentioned only if no entry of this program gave a reason.
         if not looked.reasons and any(self._is_of_its_past(store, frame, name) for name in looked.others[:MAX_TRIED]):
             looked.reasons.append("the program had other code when it was traced")
         return None
 
     def _is_of_its_past(self, store: PackageStore, frame: Frame, name: str) -> bool:
-        """Whether an entry of another program may come from an earlier text of this program."""
+        """Whether an entry recorded by another program may come from this program before an edit."""
         if frame.module != "__main__":
             return True
         try:
@@ -296,7 +303,7 @@ class Automatic:
             try:
                 entry = self._read.get(name)
                 if program is not None:
-                    # Read only the first line: there may be many entries of other programs, and large ones.
+                    # There may be many large entries of other programs, so read only the first line.
                     header = entry.header if entry is not None else store.header(function, name)
                     if header is not None and not program.made(header.sources, header.sources_code):
                         looked.others.append(name)
@@ -318,7 +325,9 @@ class Automatic:
             yield entry, True
 
     def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
-        """Whether to trace although an entry fits: a function's first trace only, as later ones know changing sizes."""
+        """Whether to trace although an entry fits. Only a function's first trace is audited, because later traces know
+        which sizes have changed before.
+        """
         if self._audits is None:
             self._audits = audit.is_drawn(session.settings.package_audit)
         return self._audits and entry.header.first and frame.first
@@ -377,7 +386,7 @@ class Automatic:
 
     def traced(self, frame: Frame, traced: Traced) -> None:
         """Publish the result of a trace, or compare it with the audited entry. Never raises."""
-        # Under a torch function mode no frame can be kept, so ``find`` was not called.
+        # ``find`` was not called under a torch function mode, because no frame can be kept under one.
         looked = self._looked if self._looked.frame() is frame else _Looked()
         report = FunctionReport(_shown(frame), "recorded", reasons=tuple(looked.reasons))
         try:
@@ -472,7 +481,8 @@ class Automatic:
         entries = dynamo_frames.entries_of(frame.owner)
         program.parse()
 
-        def write() -> None:  # also pickles the entry, which takes longer; the first call waits for neither
+        # ``write`` also pickles the entry, which takes longer; the first call must not wait for pickling or disk
+        def write() -> None:
             made = complete()
             header = replace(made.header, sources_code=program.code())
             name = store.publish(header, made.about.to_bytes(), made.body)
@@ -497,9 +507,9 @@ def _shown(frame: Frame) -> str:
 
 
 def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
-    """Whether an entry of a main program's function comes from another file.
+    """Whether the function of a ``__main__`` module in an entry comes from another file.
 
-    The entry then belongs to a different program, and gives no reason for a cache miss of this one.
+    Such an entry belongs to a different program, so it does not explain why this program's frame was not found.
     """
     file = frame.code.co_filename
     if frame.module != "__main__" or file.startswith("<"):

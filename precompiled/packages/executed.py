@@ -1,4 +1,4 @@
-"""Find the functions of the program that have not run yet: their bodies cannot have changed anything so far.
+"""Finds the functions of the program that have not run yet: their bodies cannot have had any effect so far.
 
 CPython 3.11 counts the calls of each code object, from -8 up to 0, until it specializes the code (PEP 659). The counter
 is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes it, so this file reads it from memory,

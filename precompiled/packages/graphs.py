@@ -1,4 +1,4 @@
-"""Load the graphs of an entry from their artifacts, as the callables that the entry's bytecode calls."""
+"""Loads the graphs of an entry from their artifacts, as the callables that the entry's bytecode calls."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def load(
 ) -> tuple[Callable[..., Any], GraphCalls]:  # fmt: skip
     """Load the callable of a graph from its artifacts.
 
-    ``context`` has the settings of torch that a load reads. ``safe_point`` is the one of the graph's function. Raises
-    StoreError if an artifact cannot be read, and Mismatch if the graph does not fit this process.
+    ``context`` has the settings of torch that a load reads. ``safe_point`` is the safe point of the graph's function.
+    Raises StoreError if an artifact cannot be read, and Mismatch if the graph does not fit this process.
     """
     # A graph without CPU kernels has no "threads", and a graph that is not on a GPU has no "sdp_priority".
     state = dynamo_state.modes_of_a_compile(bool(graph.modes["threads"]), bool(graph.modes["sdp_priority"]))
@@ -50,7 +50,7 @@ def load(
         classes = program_classes.find(graph.modules)
     except (Exception, SystemExit) as error:  # an import of the user's module may raise anything
         raise Mismatch(f"its operators differ: {error}") from error
-    if safe_point.is_held():  # the checkpoint repeats an eager run, but this graph would run compiled
+    if safe_point.is_held():  # a checkpoint would repeat an eager run, but this graph would run compiled
         raise Mismatch("a checkpoint is to run again what another graph of the function ran eager")
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
@@ -90,7 +90,7 @@ def _dispatched(
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
-        session.begin_daemon()  # a later submit then does not wait for its start
+        session.begin_daemon()  # start the daemon now, so that a later submit does not wait for it
 
     def request(sizes: list[int]) -> None:
         if session.settings.mode != "lookup" and session.daemon_problem() is None:
@@ -116,7 +116,9 @@ def _dispatched(
 
 
 def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
-    """The parsed program from which an artifact was compiled. Raises StoreError if the artifact has none."""
+    """The parsed graph from which an artifact was compiled (program.json.gz). Raises StoreError if the artifact lacks
+    it.
+    """
     data = session.store.read_program(artifact)
     if data is None:
         raise StoreError(
@@ -128,5 +130,5 @@ def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
 
 
 def eager_of(program: dict[str, Any]) -> stand_in.StandIn:
-    """A stand-in for a program."""
+    """A stand-in that runs a stored graph eagerly."""
     return stand_in.StandIn(graph_codec.decode(program["graph"]))

@@ -1,4 +1,5 @@
-"""Get the text of a main program without a file: a notebook's cells, ``python -c``, a pipe, a script below cProfile."""
+"""Gets the text of a main program without a file: a notebook's cells, ``python -c``, a pipe, a script under cProfile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Package files: save what a compiled function needs, and load it on another host of the same kind.
+"""Saves the package of a compiled function to a file, and loads it on another host of the same kind.
 
 ``load`` verifies the file (portable_format.read), compares its requirements with this host, and publishes its entries
 and artifacts to this process's store. Calls are then served as with automatic packages.
@@ -23,7 +23,7 @@ from precompiled.store import package_format as fmt
 from precompiled.store.packages import Entry
 from precompiled.version import VERSION
 
-# Requirement -> how an error names a difference. If several differ, the error names the first in this order.
+# Requirement -> the words for a difference in an error. If several differ, the error names the first one in this order.
 _NAMED = {
     "torch": "another torch", "python": "another Python", "machine": "another kind of machine", "cpu": "another CPU",
     "gpu": "another GPU", "devices": "another GPU", "triton": "another triton",
@@ -65,7 +65,7 @@ def save(compiled: Any, path: str | Path) -> None:
         )
     members: dict[str, bytes] = {}
     for entry in entries:
-        # The process that loads the file decides for which program it counts.
+        # The process that loads the file decides for which program the entry is valid.
         header = dataclasses.replace(entry.header, sources="", sources_code="")
         name, content = fmt.seal(header, fmt.About.parse(entry.about).without_places().to_bytes(), entry.body)
         members[f"entries/{entry.header.function}/{name}"] = content

@@ -1,4 +1,4 @@
-"""The format of a package file: an uncompressed tar, for a container image or another host of the same kind.
+"""Reads and writes package files: uncompressed tars, for a container image or another host of the same kind.
 
 Grammar::
 

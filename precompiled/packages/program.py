@@ -1,4 +1,4 @@
-"""The program in which a frame is looked up, and whether an entry was recorded in the same program (decision 0024)."""
+"""Decides whether an entry was recorded in the program in which a frame is looked up (decision 0024)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Compute a digest of the parts of a program's text that can change what the program does.
+"""Computes a digest of the parts of a program's text that can change what the program does.
 
-Users often start a program after an edit that a trace cannot notice: of a comment, the formatting, a docstring, a line
+Users often start a program after an edit that cannot affect a trace: of a comment, the formatting, a docstring, a line
 that prints, or a function that runs later. So a source counts by the code into which Python compiles it, without:
 
 - line numbers and docstrings,
 - statements that only print or log,
 - the bodies of functions that have not run (executed.py; decision 0024).
 
-Code may read such a text as data (``argparse``'s description, ``docopt``). A trace gets that as a value, which guards
-and descriptions compare, as they compare values from the command line.
+Code may read a text that is left out as data (``argparse``'s description, ``docopt``). A trace gets it as a value, and
+guards and descriptions compare the value, like any value from the command line.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PLAIN = (
 
 
 class Text:
-    """A program's text. Has a digest of the whole text, and one of the parts that matter, which is seldom needed."""
+    """A program's text, with two digests: of the whole text, and of the parts that matter, which is seldom needed."""
 
     def __init__(self, content: bytes | None, digest: str = "") -> None:
         """``content`` is None for a program without a text, which counts by its ``digest``."""
@@ -100,10 +100,10 @@ class _Source:
         return state.hexdigest()
 
     def _unambiguous_places(self, code: CodeType, unrun: Set[Place]) -> set[Place]:
-        """The members of ``unrun`` that name exactly one function.
+        """The members of ``unrun`` that identify exactly one function.
 
-        Two lambdas on one line, for example, have one place. Functions below a decorator that may replace them or read
-        their source are left out too.
+        Two lambdas on one line, for example, have the same name and line. Functions below a decorator that may replace
+        them or read their source are left out too.
         """
         places = Counter(place_of(inner) for inner in codes_within(code)) if unrun else {}
         return {
@@ -114,7 +114,9 @@ class _Source:
 
 
 def _without(code: CodeType, unrun: Set[Place]) -> str:
-    """``code_digest`` without the bodies of functions that have not run. Their arguments, which can be read, count."""
+    """``code_digest`` without the bodies of functions that have not run. The names of their arguments count, because
+    code can read them.
+    """
     if not unrun or not any(isinstance(const, CodeType) for const in code.co_consts):
         return code_digest(code)
     consts: list[Any] = []

@@ -1,4 +1,4 @@
-"""Publish recorded entries in a background thread, so that no training step waits for a disk."""
+"""Publishes recorded entries in a background thread, so that no training step waits for a disk."""
 
 from __future__ import annotations
 

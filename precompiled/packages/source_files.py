@@ -1,19 +1,20 @@
-"""Identify the program of this process by a digest of the source files of all modules that it has loaded.
+"""Identifies the program of this process by a digest of the source files of all modules that it has loaded.
 
 Besides guards, a package depends on values that are compared one by one (packages/dynamo/unguarded.py). No list of such
-values is known to be complete, but every edit changes a file. So by default a package is used only in a process with
-the same source files as the process that traced. The comparison of values then decides only between different inputs of
-one program. With ``packages = "function"`` that comparison decides alone (decision 0017).
+values is known to be complete, but every edit of the code changes a file. So by default a package is used only in a
+process with the same source files as the process that traced. The comparison of values then only has to distinguish
+different inputs of one program. With ``packages = "function"``, nothing but the comparison of values decides (decision
+0017).
 
 How each file counts:
 
 - The user's own Python files count by content, wherever they are. A fresh checkout of the same text is the same
   program, and so is a text with an edit that cannot matter (program_text.py).
 - Code without a file (a notebook's cells, ``python -c``, a pipe, a script below cProfile) counts by its text or code.
-- A module that a library generates in a temporary file counts by what it holds.
+- A module that a library generates in a temporary file counts by its functions, classes and values.
 - Installed files count by path, size and modification time, as for Python's own bytecode.
-- Python's library and torch do not count: an entry requires their versions. Nor does precompiled: a new version of an
-  entry's format covers its changes.
+- Python's library and torch do not count, because an entry requires their versions. Neither does precompiled, because a
+  change that matters raises the version of an entry's format.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
 LOOK_S = 1.0  # between two checks whether files were saved
-# Not counted, because a trace or a compile imports more of their modules. These are torch, whose version an entry
-# requires, and packages that torch and precompiled import.
+# Modules of these packages do not count, because a trace or a compile imports more of them. They are torch, whose
+# version an entry requires, and packages that torch and precompiled import.
 _NOT_THE_PROGRAMS = frozenset(
     {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
      "precompiled", "msgspec", "psutil",
@@ -60,14 +61,14 @@ class SourceFiles:
         self._files: dict[str, str] = {}  # module of the user's own -> file
         self._generated: dict[str, str] = {}  # module that this process has generated -> digest of its content
         self._installed: dict[str, tuple[Any, ...]] = {}  # installed module -> file, size, time
-        self._aside: set[str] = set()  # installed modules that a trace or a load has imported
+        self._aside: set[str] = set()  # installed modules that a trace or a load has imported, which do not count
         self._seen: dict[str, int] = {}  # module -> id of its object, at the last check
         self._problem: NotPortable | None = None  # the error of the last check
         self._looked = -math.inf
         self._texts: list[tuple[str, Text]] = []  # at the last check, by module
         self._digest: str | None = None  # of the whole program, at the last check
         self._functions: dict[str, executed.Module] = {}
-        self._met: set[str] = set()  # qualified names of functions that were traced or served
+        self._met: set[str] = set()  # qualified names of functions that Dynamo traced or that a package served
         self._asked = False  # whether ``program`` was called since the last ``leave_out``
 
     def program(self) -> Program:
@@ -90,7 +91,7 @@ class SourceFiles:
         if self._problem is not None:
             raise self._problem
         now = time.monotonic()
-        # not at each frame: a first call has many frames, and a program may have many files
+        # LOOK_S limits these checks: a first call has many frames, and a program may have many files
         if now - self._looked > LOOK_S:
             self._texts = [(name, self._content(path)) for name, path in sorted(self._files.items())]
             self._looked, self._digest = now, None
@@ -122,7 +123,8 @@ class SourceFiles:
     def leave_out(self) -> None:
         """Stop counting installed modules that a trace or a load has imported since the last ``program``."""
         if self._asked:  # otherwise the program itself may have imported them
-            self._aside |= {*list(sys.modules)} - self._seen.keys()  # the user's own modules count nevertheless
+            # The user's own modules count even if a trace imported them
+            self._aside |= {*list(sys.modules)} - self._seen.keys()
         self._asked = False
 
     def _look(self, new: dict[str, ModuleType]) -> None:
@@ -186,10 +188,10 @@ def _is_generated(name: str, path: str) -> bool:
 
 
 def _held(module: ModuleType) -> str:
-    """Digest of what a generated module holds.
+    """Digest of the content of a generated module.
 
-    Functions and classes count by their code, plain values by their ``repr``, other values by their type. The module's
-    file has another name in each process, and may be gone.
+    Functions and classes count by their code, plain values by their ``repr``, other values by their type. The file
+    cannot be used: it has another name in each process, and may be gone.
     """
     held = sorted(namespace_of(module).items(), key=lambda item: item[0])
     return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])

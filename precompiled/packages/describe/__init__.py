@@ -1,1 +1,1 @@
-"""Values of a user's program as data: what two processes compare."""
+"""Describes values of a user's program as plain data, which two processes can compare."""

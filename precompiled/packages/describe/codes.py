@@ -1,4 +1,4 @@
-"""Compute digests of code objects, and find what code reads. Files and line numbers do not count."""
+"""Computes digests of code objects, and finds what code reads. Files and line numbers do not affect a digest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, f
 
 
 class _Exactly:
-    """A code object as a dictionary key, by identity. One with a dictionary among its constants is not hashable."""
+    """A code object as a dictionary key, compared by identity. (A code object with a dictionary among its constants is
+    not hashable.)
+    """
 
     __slots__ = ("code",)
 
@@ -103,7 +105,8 @@ def _has_an_order_of_its_own(value: Any) -> bool:
 
 
 def is_hashed_alike(value: Any) -> bool:
-    """Whether an item of a set has the same hash in all processes: not a text, and not hashed by its address."""
+    """Whether an item of a set has the same hash in all processes. False for texts, and for objects hashed by address.
+    """
     if type(value) is tuple:
         return all(map(is_hashed_alike, value))
     return type(value) in (bool, int, float, complex)
@@ -112,7 +115,7 @@ def is_hashed_alike(value: Any) -> bool:
 def module_of_globals(value: Any) -> str | None:
     """The name of the module whose globals this dictionary is, or None.
 
-    If Dynamo's bytecode makes a function of the user's, the function's globals are a constant of that bytecode.
+    If bytecode from Dynamo creates a function of the program, the function's globals are a constant of that bytecode.
     """
     name = value.get("__name__") if type(value) is dict else None
     return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None

@@ -1,4 +1,4 @@
-"""Describe functions, classes, modules and values as plain data that means the same in another process.
+"""Describes functions, classes, modules and values as plain data that means the same in another process.
 
 Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. That is
 sound within one process, where its guards see a change. Another process must compare content. So each object that a
@@ -44,11 +44,11 @@ from precompiled.packages.describe.kinds import (
     virtual_subclasses,
 )
 
-MAX_DEPTH = 6  # of nested values
+MAX_DEPTH = 6  # of nested values that are described
 MAX_ITEMS = 4096
 
-# Attributes of a wrapper that its description leaves out. The values of the first three are in its closure too, the
-# fourth is an id, and torch sets the last one at the first call (torch/_compile.py), which must not change a
+# Attributes of a wrapper that its description leaves out. The values of the first three are in the wrapper's closure
+# too, and the fourth is an id. The last is set by torch at the first call (torch/_compile.py), which must not change a
 # description.
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
@@ -74,7 +74,8 @@ def _nothing(_value: Any) -> Any:
 
 # Describes how torch's registries treat a class. Set by value_facts.py, because this package imports no torch.
 registered: Callable[[type], Any] = _nothing
-# Describes process groups, meshes and placements as plain data; None for other values. Set by packages/dynamo/ranks.py.
+# Describes process groups, meshes and placements as plain data, and returns None for other values. Set by
+# packages/dynamo/ranks.py.
 describe_distributed: Callable[[Any], Any] = _nothing
 
 
@@ -82,9 +83,9 @@ class Descriptions:
     """Makes and caches descriptions of one frame. The program may replace a method before the next frame."""
 
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
-        """``before`` maps the id of a code object to the digest that counts instead of its own.
+        """``before`` maps the id of a code object to a digest that replaces the code's own digest.
 
-        That is the digest that a function had when an entry was recorded, if it has not run since.
+        It has the functions that have not run since the entry was recorded, with their digests at that time.
         """
         self._before = before or {}
         self._classes: dict[type, list[Any]] = {}
@@ -92,20 +93,21 @@ class Descriptions:
         self._objects: dict[int, list[Any]] = {}
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # keeps described objects alive, so that no id is reused
-        # Digests of all code that is part of some description.
+        # Digests of all code that is part of a description.
         self.covered: set[str] = set()
 
     # ------------------------------------------------------------------ identity
 
     def recount(self) -> None:
-        """Forget everything that depends on the order of calls, because another entry makes other calls."""
+        """Forget everything that depends on the order of calls to this object: for another entry, the order differs."""
         self._numbers.clear()
         self._functions.clear()
         self._objects.clear()
         self._classes.clear()
 
     def number(self, value: Any) -> int | None:
-        """Number an object, in the order of calls. Two values get the same number only if they are one object.
+        """Return a number for an object, counted in the order of calls. Two values get one number only if they are one
+        object.
 
         A trace may distinguish two objects that have equal descriptions (``marker is MARKER``). None for constants,
         whose identity is up to the interpreter.
@@ -257,7 +259,7 @@ class Descriptions:
     # ------------------------------------------------------------------ code
 
     def code_of(self, function: types.FunctionType) -> list[Any]:
-        """Describe a function's place, code and defaults. For functions whose closure has guards of its own.
+        """Describe a function's place, code and defaults, but not its closure, which has guards of its own.
 
         Literal defaults have no guards if torch._dynamo.config.skip_guards_on_constant_func_defaults is set, as in
         torch 2.11.
@@ -282,7 +284,7 @@ class Descriptions:
         self._functions[key] = list(shown)  # values in its closure may lead back to the function
         try:
             if not is_torchs(function.__code__.co_filename):
-                # A method is part of a class, and ``attribute`` describes the parts of a class.
+                # a method is part of a class, and ``attribute`` describes the parts of a class
                 describe = self.value if owner is None else self.attribute
                 shown += self._held(function, depth, owner, describe)
                 if held := {name: item for name, item in vars(function).items() if name not in _OF_A_WRAPPER}:
@@ -411,9 +413,10 @@ class Descriptions:
         return self.a_class(kind)
 
     def _member(self, value: Any, plain: bool, owner: type) -> str:
-        """Describe a member of a class. ``plain``: of a class that is not torch's, whose values count too."""
+        """Describe a member of a class. ``plain``: the class is not torch's, so the values of its attributes count too.
+        """
         if is_a(value, types.FunctionType):
-            # for a function in a file of torch, only the values of its closure and attributes count
+            # For a function in a file of torch, only the values in its closure and attributes count.
             return str(self.function(value, owner=owner))
         if is_a(value, DESCRIPTORS):
             inner = [getattr(value, name, None) for name in ("__func__", "fget", "fset", "fdel", "func")]
@@ -427,7 +430,7 @@ class Descriptions:
             bound = [self.attribute(getattr(value, name, None)) for name in ("args", "keywords")] if plain else []
             return f"{type(value).__name__} {codes} {bound}"
         if is_a(value, type):
-            # A nested class without a source: everything in it is a constant of the trace.
+            # A nested class has no source of its own, so everything in it is a constant of the trace.
             users = plain and not is_installed(value)
             return str(self.attribute(value)) if users else f"class {value.__module__}.{value.__qualname__}"
         wrapped = getattr(value, "__wrapped__", None) if type(value).__module__ == "functools" else None

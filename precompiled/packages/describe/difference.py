@@ -1,4 +1,4 @@
-"""Words for the differences that packages find between two calls.
+"""Describes, in words for users, the differences that packages find between two calls.
 
 ``fact`` compares two descriptions at one guard (descriptions.py makes them). ``entries`` compares two entries of one
 function by their package_format.About. This module needs no torch and runs no code of an entry.
@@ -57,14 +57,15 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
-    """How the calls of two entries differ, as far as both have a fact: "here" is the first entry, "there" the other."""
+    """How the calls of two entries differ, where both have the fact. "here" is the first entry, "there" the other one.
+    """
     (header, here), (other_header, there) = one, other
     found = [
         requirement(name, header.requires.get(name), other_header.requires.get(name), "there")
         for name in sorted({*header.requires, *other_header.requires})
         if header.requires.get(name) != other_header.requires.get(name)
     ]
-    # A name has several codes if several functions of that name are defined inside functions.
+    # Several functions inside other functions may have one name, so a name may have several codes.
     codes, other_codes = _by_name(here.inlined), _by_name(there.inlined)
     found += [f"the source of {name} differs" for name in codes if codes[name] != other_codes.get(name, codes[name])]
     facts = {(guard.source, guard.kind, guard.parameters): guard.fact for guard in there.guards}
@@ -89,7 +90,7 @@ def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]
     return found
 
 
-# Requirements that are digests (packages/requirements.py), in words.
+# Requirements whose values are digests (packages/requirements.py), and the words for a difference in them.
 _DIGESTS = {
     "inductor": "Inductor's settings differ (torch._inductor.config, mode=, options=); its graph's miss says which",
     "dynamo": "Dynamo's settings differ (torch._dynamo.config, stances, torch.compiler.allow_in_graph)",

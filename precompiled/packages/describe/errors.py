@@ -1,4 +1,4 @@
-"""Errors: why a trace cannot be kept, and why an entry is not used."""
+"""Defines the errors that say why a trace cannot be kept and why an entry is not used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classify values by type: is the type the same in each process, and is the state of its instances visible?"""
+"""Classifies values by type: is the type the same in each process, and is the state of its instances visible?"""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def says_all(value: Any, method: str) -> bool:
 
 
 def global_unseen(function: Any) -> str | None:
-    """A global, or a builtin in IMPURE, that an untraced function reads; None if there is none."""
+    """Name a global, or a builtin in IMPURE, that a function reads although Dynamo has not traced it; None if there is
+    none.
+    """
     if not isinstance(function, types.FunctionType):
         return None
     read = {name for code in codes_within(function.__code__) for name in globals_read(code)}

@@ -1,4 +1,4 @@
-"""Find the code of a trace again in a later process: a module's name, then names of attributes."""
+"""Finds the code of a trace again in a later process, by a module's name and names of attributes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
 
-_CACHE = type(functools.lru_cache(lambda: None))  # in C; the function that it wraps is one of its attributes
+# The cache's type, which is in C; the cached function is its attribute ``__wrapped__``.
+_CACHE = type(functools.lru_cache(lambda: None))
 
 
 class Places:

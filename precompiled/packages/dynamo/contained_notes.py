@@ -1,4 +1,4 @@
-"""Keep errors of our notes out of a trace.
+"""Keeps errors of this project's notes out of a trace.
 
 trace_patches.py wraps functions of Dynamo. The wrappers inspect objects of the program, which may raise anything. If a
 wrapper raises an error of its own, Dynamo still gets the result or error of its own function, and the frame is not
@@ -22,7 +22,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 
 
 def dynamos_frames() -> Iterator[types.FrameType]:
-    """The frames that led to a note, innermost first, without ours."""
+    """The frames that led to a note, innermost first, without this project's frames."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         if not files.is_ours(frame.f_code.co_filename):

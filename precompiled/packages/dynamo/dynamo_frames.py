@@ -1,4 +1,4 @@
-"""Hook into Dynamo where it meets a frame without code: look up a package before the trace, record the trace after it.
+"""Hooks into Dynamo where it meets a frame without code, to look up a package before a trace and record the trace.
 
 Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
 This file replaces ``__call__`` of both classes, so it runs before Dynamo traces or counts anything.
@@ -71,7 +71,7 @@ def install(packages: FrameHandler) -> None:
         for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
             _patches.replace(converter, "__call__", _routed)
         trace_recording.install()
-    except BaseException:  # with only half of the patches, recordings would be wrong
+    except BaseException:  # With only some of the patches in place, recordings would be wrong.
         _packages = None
         remove()
         raise
@@ -115,7 +115,8 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _looked(converter: Any, frame: Any, hooks: Any, state: Any) -> tuple[Frame, NotPortable | None, bool] | None:
-    """Return the frame, why its trace cannot be kept, and whether it has work to trace. None: packages do not apply."""
+    """Return the frame, why its trace cannot be kept, and whether Dynamo has work in it. None: packages do not apply.
+    """
     known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
     if known is None:
         return None
@@ -138,7 +139,9 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
 
 
 def _contained(step: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a step of ours. Returns None if it fails: no error of ours may end a call that torch can serve."""
+    """Run a step of packages. Returns None if it fails, because a bug in packages must not end a call that torch can
+    serve.
+    """
     try:
         return step(*arguments)
     except (KeyboardInterrupt, SystemExit):
@@ -174,7 +177,7 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
         return None
     known = len(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code))
     if known >= torch._dynamo.config.recompile_limit:
-        return None  # Dynamo does not compile this code again
+        return None  # Dynamo no longer compiles this code
     return Frame(
         code, frame.f_locals, frame.f_globals, bool(inner._one_graph), options, owner, hooks, state, first=known == 0
     )

@@ -1,4 +1,4 @@
-"""Read what a trace depends on beside its guards: the state of the process, Dynamo's settings, and modes.
+"""Reads what a trace depends on besides its guards: the state of the process, Dynamo's settings, and modes.
 
 Private names: torch._C._dynamo.guards.GlobalStateGuard, torch._C._len_torch_function_stack,
 torch.utils._device.CURRENT_DEVICE, torch._functorch.pyfunctorch.retrieve_all_functorch_interpreters,
@@ -46,11 +46,12 @@ def is_inductors(path: str) -> bool:
     # Does not call Inductor's cache_dir(), which creates the directory and sets the variable.
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     folder, _, name = path.removeprefix(os.path.join(os.path.abspath(directory), "")).partition(os.sep)
-    return len(folder) == 2 and name[1:3] == folder  # as codecache.get_path; other files may be in the folder
+    # As codecache.get_path names a file; the folder may also contain files of other origin
+    return len(folder) == 2 and name[1:3] == folder
 
 
 def process_state() -> dict[str, str]:
-    """State of the process that a trace depends on without a guard, beside modes and configuration."""
+    """State of the process, besides modes and configuration, that a trace depends on without a guard."""
     from torch.nn.modules import module
 
     return {
@@ -119,15 +120,15 @@ def trace_configuration() -> str:
     values = config.save_config_portable(ignore_private_configs=False)
     described = Descriptions()
     shown = [[name, described.value(value)] for name, value in sorted(values.items()) if name not in _IRRELEVANT]
-    # save_config_portable omits these two, but a trace treats the functions that they name differently.
+    # save_config_portable omits these two settings, but they name functions that a trace treats differently.
     for name in ("constant_functions", "skipfiles_inline_module_allowlist"):
         shown.append([name, sorted(repr(described.value(item)) for item in getattr(config, name, ()))])
-    # Which sizes are symbolic, by the names of their sources (TORCH_COMPILE_DYNAMIC_SOURCES).
+    # These settings say which sizes are symbolic, by the names of their sources (TORCH_COMPILE_DYNAMIC_SOURCES).
     for name in ("dynamic_sources", "dynamic_values", "unbacked_sources"):
         shown.append([name, getattr(torch.compiler.config, name, "")])
-    # Users add to these tables by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd adds a
-    # function for each kind of node that it meets. Leave its functions out: a process that traces nothing meets no
-    # node.
+    # Users add to these tables by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd also
+    # adds a function for each kind of node that it meets. These functions are left out, because a process that traces
+    # nothing meets no node.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
     for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids",

@@ -1,4 +1,4 @@
-"""Encode bytecode and guards as bytes, and decode them: plain data, code objects and Dynamo's sources.
+"""Encodes bytecode and guards as bytes, and decodes them: plain data, code objects and Dynamo's sources.
 
 Objects of the user's are refused. Dynamo makes up names for one process (``__compiled_fn_3_5f1c...``,
 ``__builtins_dict___7``), which occur in bytecode, sources and guard expressions. They are written as placeholders, and
@@ -86,7 +86,7 @@ class _Pickler(pickle.Pickler):
             return _code, ({key: getattr(value, key) for key in get_code_keys()},)
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
             if (value.__module__ or "").split(".")[0] in ("torch", "builtins", "collections", "copyreg", "precompiled"):
-                return NotImplemented  # by name
+                return NotImplemented  # pickled by name, as pickle does by default
             raise NotPortable(f"{value.__module__}.{value.__qualname__} is part of a guard")
         if kind in _PLAIN or kind in _CONTAINERS or kind in _TORCH_VALUES:
             return NotImplemented

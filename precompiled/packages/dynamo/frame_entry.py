@@ -1,4 +1,4 @@
-"""The data of an entry that comes from a frame, and of a frame and its trace while Dynamo compiles it.
+"""Defines the data of an entry that comes from a frame, and of a frame and its trace while Dynamo compiles it.
 
 Entries are pickles in users' stores. They contain the names of ``Body``, ``SkippedFrame``, ``Graph``,
 ``guard_facts.Guards``, ``unguarded.Seen``, ``size_history.Kept`` and of their fields, and of ``entry_codec._code``. If
@@ -50,7 +50,7 @@ class Graph:
     size_inputs: list[int]
     modules: dict[str, str]
     device: str
-    held: tuple[Any, ...] = ()  # sources of the tensors that its callable takes after its arguments
+    held: tuple[Any, ...] = ()  # sources of the tensors that its callable takes after the graph's own arguments
     groups: tuple[str, ...] = ()  # names of its process groups
 
 
@@ -62,11 +62,11 @@ class Frame:
     local: dict[str, Any]
     scope: dict[str, Any]
     one_graph: bool
-    options: dict[str, Any]  # those of torch.compile, for Inductor
+    options: dict[str, Any]  # the options of torch.compile, for Inductor
     owner: Any  # the backend object that torch.compile() made
     hooks: Any  # Dynamo's hooks of this call
     state: Any  # Dynamo's state of this code object
-    first: bool  # whether Dynamo has no compiled code for it yet
+    first: bool  # whether Dynamo has no compiled code for this frame's function yet
 
     def scope_with(self, imports: dict[str, str], builtins_names: Iterable[str]) -> dict[str, Any]:
         """The frame's globals, with the names that Dynamo adds for its sources: aliases of modules, and builtins."""

@@ -1,4 +1,4 @@
-"""Build the guards of an entry on a live frame with Dynamo's own GuardBuilder, once all facts (guard_facts.py) agree.
+"""Builds the guards of an entry on a live frame with Dynamo's own GuardBuilder, once all facts (guard_facts.py) agree.
 
 The result equals the guards that a trace would have made in this process. Guards on identity are included; none is
 dropped.
@@ -93,7 +93,8 @@ class Rebuilder:
         return manager
 
     def mark_static(self) -> None:
-        """Mark parameters as a trace does: compiled autograd, and traces of other frames, read these marks."""
+        """Mark parameters as static, as a trace does: compiled autograd, and traces of other frames, read these marks.
+        """
         for source in self._kept.static:
             value = guard_facts.value_at(source, self.reader)
             if getattr(value, optimizers.STATIC, None) != "unguarded":

@@ -1,10 +1,10 @@
-"""Describe Dynamo's guards of one frame when they are made, and compare the descriptions in another process.
+"""Describes Dynamo's guards of one frame when they are made, and compares the descriptions in another process.
 
-Upstream pickles copies of the guarded values and builds guards from the copies. Guards on identity cannot be saved that
-way, so upstream drops them. Here, no object of the user's is saved. A stored guard is its *source*
+Torch's own serialization pickles copies of the guarded values and builds guards from the copies. It drops guards on
+identity, which cannot be saved that way. This file saves no object of the user's. A stored guard is its *source*
 (``L['self'].training``), its kind, and a description of the value there (describe/descriptions.py). In the later
-process the frame is live: the value at each source is described again. The guards are built (guard_building.py) only if
-all descriptions agree.
+process the frame is live, so the value at each source is described again. The guards are built (guard_building.py) only
+if all descriptions agree.
 
 A value without a description, or a guard of an unknown kind, raises NotPortable.
 
@@ -43,7 +43,7 @@ from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_state, optimizers, ranks, value_facts
 from precompiled.store.package_format import About, GuardText
 
-# Kinds that depend on the state around the frame or on their parameters. No value is read from their source.
+# Kinds of guards that depend on the state around the frame or on their parameters. No value is read from their source.
 NO_FACT = frozenset(
     {"GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "GLOBAL_STATE", "FSDP_TRAINING_STATE", "SHAPE_ENV", "DEFAULT_DEVICE",
      "TORCH_FUNCTION_STATE", "AUTOGRAD_SAVED_TENSORS_HOOKS", "FUNCTORCH_STACK_MATCH", "DUPLICATE_INPUT", "DUAL_LEVEL",
@@ -68,7 +68,7 @@ _MADE_UP = re.compile(
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 WHEN = "when it was traced"
 _ITEMS = re.compile(r", |[{}]")
-# Ids, and versions of dictionaries.
+# Ids, and version numbers of dictionaries.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
 
 
@@ -170,13 +170,13 @@ def _check_mark(source: Any, kind: str, value: Any) -> None:
 
 
 def compare_values(kept: list[GuardFact], reader: SourceReader) -> None:
-    """Like ``compare``, but only for constants, and without those that cannot be read yet."""
+    """Like ``compare``, but only for constants. Values that cannot be read yet are passed over."""
     described = Descriptions()
     for number, (source, kind, _parameters, fact) in enumerate(kept):
         if kind in _VALUES:
             with contextlib.suppress(NotPortable):
                 found = described.value(value_at(source, reader))
-                if found != fact[: len(found)]:  # the fact of a set also has its number
+                if found != fact[: len(found)]:  # the fact of a set also has the set's number (Descriptions.number)
                     raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
@@ -358,7 +358,7 @@ def _key(key: Any, described: Descriptions) -> Any:
 
 
 def codes_digest(guards: list[Guard]) -> str:
-    """Digest of the guards' own expressions, without ids. A check on our descriptions."""
+    """Digest of the guards' own expressions, without ids. It checks that the descriptions miss no difference."""
     lines = set()
     for guard in guards:
         for code in guard.code_list or ():

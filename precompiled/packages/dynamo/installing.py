@@ -1,4 +1,4 @@
-"""Decide whether an entry fits a live frame, and give it to Dynamo.
+"""Decides whether an entry fits a live frame, and gives the entry to Dynamo.
 
 Dynamo gets the ``GuardedCode`` that a trace would have given, and puts it into its own cache. So Dynamo itself handles
 recompile limits, the match of backends, ``torch.compiler.reset`` and explanations of failed guards. Upstream's second
@@ -46,9 +46,9 @@ from precompiled.packages.dynamo.frame_entry import Body, Frame, SkippedFrame
 from precompiled.packages.dynamo.guard_building import Rebuilder
 from precompiled.packages.dynamo.guard_facts import GuardFact, quick_fingerprint
 
-# Kinds of items in ``installed`` that stand for the globals of functions.
+# Kinds of items in ``Body.installed`` that represent the globals of functions.
 _SCOPES = ("scope", "namedtuple", "globals of functions")
-# Kinds of items that ``usable`` puts into the frame's globals.
+# Kinds of items in ``Body.installed`` that ``usable`` puts into the frame's globals.
 _FIRST = ("builtins", "module", "named", "weak reference", *_SCOPES)
 
 
@@ -183,7 +183,7 @@ def rebuilt(
 
 
 def _moved(code: types.CodeType, before: types.CodeType, now: types.CodeType) -> types.CodeType:
-    """Move ``code`` along with its function, so that tracebacks name the function's current file and lines."""
+    """Give ``code`` the file and lines that its function has now, so that tracebacks name these."""
     if before.co_filename == now.co_filename and before.co_firstlineno == now.co_firstlineno:
         return code
     if code.co_filename != before.co_filename:
@@ -198,7 +198,7 @@ def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[
     if not code.co_freevars:
         return types.FunctionType(code, scope, name)
 
-    # Called with the closure. A partial is in C, so Dynamo meets no frame of ours.
+    # Bytecode calls the result with the closure. A partial is in C, so Dynamo meets no Python frame of this project.
     return functools.partial(types.FunctionType, code, scope, name, None)
 
 
@@ -305,7 +305,7 @@ def left_alone(frame: Frame, reason: str) -> ConvertFrameReturn:
 
 
 def changed_source(inlined: Iterable[tuple[list[Any], str]]) -> str | None:
-    """Name an inlined function whose source has changed; None if all are unchanged."""
+    """Return the name of an inlined function whose source has changed; None if all are unchanged."""
     for place, digest in inlined:
         if digest not in codes_at(place):
             return f"{place[0]}.{'.'.join(place[1])}"

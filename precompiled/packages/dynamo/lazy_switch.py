@@ -1,4 +1,4 @@
-"""Switch packages on when Dynamo is imported, or else at the first ``torch.compile``.
+"""Switches packages on when Dynamo is imported, or else at the first ``torch.compile``.
 
 Packages import Dynamo, which takes half a second, so ``import precompiled`` must not do it.
 
@@ -51,9 +51,9 @@ def _first(switch_on: Callable[[], None], original: Callable[..., Any]) -> Calla
 def _switch(switch_on: Callable[[], None]) -> None:
     global problem  # noqa: PLW0603
     try:
-        with (
-            garbage_collection.seldom()
-        ):  # the import creates many objects; otherwise the next collection, in the first call, would be a full one
+        # The import creates many objects. Without ``seldom``, the next garbage collection, which happens in the first
+        # call, would be a full one.
+        with garbage_collection.seldom():
             switch_on()
         problem = None
     except Exception as error:  # noqa: BLE001 - this torch lacks a private name: packages are off, the rest works

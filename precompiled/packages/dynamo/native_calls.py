@@ -15,7 +15,7 @@ Calls that are not noticed:
 
 - Calls whose result Dynamo does not use (_INCIDENTAL): it hashes each value to look it up in its own tables.
 - Calls below an operator or in an import (_BELOW): the keys of artifacts and the requirements cover these.
-- Guards, and the compile (``paused``).
+- Calls in guards and in the compile (``paused``).
 
 Private names: torch._dynamo.utils.hashable,
 torch._dynamo.variables.builder.VariableBuilder.wrap_module,
@@ -46,7 +46,8 @@ log = logging.getLogger("precompiled.package")
 # Packages whose functions Dynamo calls for its own purposes. They read nothing of the program.
 _DYNAMOS = frozenset({*INSTALLATION, "precompiled", "torchgen", "functorch", "sympy", "mpmath", "numpy", "networkx",
                       "optree", "packaging", "triton", "pytest", "_pytest", "hypothesis"})  # fmt: skip
-# Callers that do not use the result: (end of the file's name, function; None: any function).
+# Functions of torch that call the program's functions but do not use the results: (end of the file's name, function).
+# None: any function.
 _INCIDENTAL = (
     ("torch/_dynamo/trace_rules.py", None), ("torch/_dynamo/utils.py", "hashable"),
     ("torch/_dynamo/variables/builder.py", "wrap_module"), ("torch/_dynamo/variables/lazy.py", "__init__"),
@@ -54,7 +55,7 @@ _INCIDENTAL = (
     ("torch/nn/modules/module.py", "named_modules"), ("torch/nn/modules/module.py", "_named_members"),
 )  # fmt: skip
 _BELOW = ("torch/_library/", "torch/_ops.py", "torch/library.py", "torch/_subclasses/", "<frozen importlib.")
-_CODE_OF_AN_EVAL = "<module>"  # also of an import
+_CODE_OF_AN_EVAL = "<module>"  # the name of the code of an eval() or an import
 _OF_SUBCLASSES = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__", "__del__")
 _ASKED_FOR_A_NAME = ("__getattr__", "__getattribute__")
 # Functions that Dynamo calls on an instance of a class of the program, and whose result affects the trace.
@@ -183,7 +184,7 @@ def _note(frame: types.FrameType) -> None:
 
 
 def _counts(frame: types.FrameType) -> bool:
-    """Whether a call may affect what is traced."""
+    """Whether a call may affect the trace."""
     if frame.f_code.co_name == _CODE_OF_AN_EVAL:
         return False
     caller: types.FrameType | None = frame
@@ -193,7 +194,7 @@ def _counts(frame: types.FrameType) -> bool:
         if among_the_programs and not _is_ours(file, caller.f_globals):
             if function in _OF_SUBCLASSES or _is_a_look(caller):
                 return False
-        elif among_the_programs:  # this frame called the outermost function of the program
+        elif among_the_programs:  # the caller of the program's outermost function is reached
             among_the_programs = False
             if files.is_ours(file) or any(
                 file.endswith(end) and function == (of or function) for end, of in _INCIDENTAL
@@ -206,7 +207,7 @@ def _counts(frame: types.FrameType) -> bool:
 
 
 def _is_a_look(frame: types.FrameType) -> bool:
-    """Whether Dynamo reads an attribute of its own or of Python's (``__class__``) from an object."""
+    """Whether Dynamo is reading one of its own or Python's attributes (``__class__``) from an object."""
     if frame.f_code.co_name not in _ASKED_FOR_A_NAME or frame.f_code.co_argcount != 2:
         return False
     asked = frame.f_locals.get(frame.f_code.co_varnames[1])

@@ -1,4 +1,4 @@
-"""Describe the values that functions read which Dynamo called while it traced (native_calls.py).
+"""Describes the values that were read by functions which Dynamo ran during a trace (native_calls.py).
 
 The code of such a function is already part of a description, because Dynamo reached it through a class or a function.
 The function also reads its globals, its arguments, and the variables of its closure. All of these are described
@@ -76,7 +76,7 @@ def compare(kept: list[Read], described: Descriptions) -> None:
 def instances(log: TraceLog, described: Descriptions) -> list[Any]:
     """The sources of the objects that the noticed calls got as arguments: their state counts. Raises NotPortable.
 
-    An object without a source was made by the trace, or is part of something that is described.
+    An object without a source was created by the trace, or is part of something that is described.
     """
     found: dict[str, Any] = {}
     for call in log.native.calls:
@@ -84,7 +84,7 @@ def instances(log: TraceLog, described: Descriptions) -> list[Any]:
             met = log.met.get(id(value))
             if met is not None:
                 if isinstance(value, torch.Tensor):
-                    continue  # a trace knows its sizes and its type, on which there are guards
+                    continue  # there are guards on a tensor's sizes and type
                 name = min(met[1])
                 found[name] = met[1][name]
                 continue

@@ -1,12 +1,13 @@
-"""Optimizers with a compiled ``step``: repeat for an entry what Dynamo does to an optimizer before it traces it.
+"""Repeats for an entry what Dynamo does to an optimizer with a compiled ``step`` before it traces the step.
 
 Dynamo does not trace how an optimizer creates its state (torch/_dynamo/variables/optimizer.py). While it traces, it
 calls ``_init_group`` on the program's own optimizer, once for each group. Then the state exists, and Dynamo makes
 guards on it. Dynamo also marks parameters and state as static. That makes them attributes of the graph, each with a
 guard on its identity (torch_internals/client/graph_attributes.py makes inputs of them).
 
-In a later process, no state exists before the first step. So the calls of Dynamo are noted, and repeated on the live
-optimizer before its state is compared. If the entry does not fit the call, everything is undone.
+In a later process, no state exists before the first step. So Dynamo's calls of ``_init_group`` are recorded, and
+repeated on the live optimizer before its state is compared. If the entry does not fit the call, the effects of these
+calls are undone.
 
 Only torch's own ``_init_group`` is called. It reads only parameters, gradients, the group and the state. All of these
 have guards, except gradients, which are described instead.
@@ -75,7 +76,7 @@ def _argument(value: Any, groups: list[int]) -> tuple[str, Any]:
 
 
 def _not_torchs(optimizer: Any) -> str | None:
-    """Why an entry must not call ``_init_group``: it is not torch's own, so it may read anything. Else None."""
+    """Why an entry must not call ``_init_group``: the method is not torch's own, so it may read anything. Else None."""
     owner = next((kind for kind in type(optimizer).__mro__ if "_init_group" in vars(kind)), None)
     function = inspect.unwrap(vars(owner)["_init_group"]) if owner is not None else None
     code = getattr(function, "__code__", None)
@@ -157,7 +158,7 @@ def prepare(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo
                     if _FOR_A_CALL:
                         _capturable(optimizer, after)
                     optimizer._init_group(*map(argument, values), **more)
-            except Exception as error:  # it rejects these gradients; a trace would raise this too
+            except Exception as error:  # ``_init_group`` rejects these gradients, and would do so in a trace too
                 raise Mismatch(f"{type(optimizer).__qualname__}._init_group raises {error}") from error
         for tensor in pytree.tree_leaves(list(optimizer.state.values())):
             if isinstance(tensor, torch.Tensor):

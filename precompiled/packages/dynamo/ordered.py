@@ -1,4 +1,4 @@
-"""Notes reads of a set or dictionary, in an order or by keys, on which Dynamo has no guard.
+"""Notes that a trace read a set or dictionary in an order, or by keys, on which Dynamo has no guard.
 
 Sets: Dynamo guards on the content of a set, and rarely on its order. If the items are texts or objects, the order
 differs between processes, so a trace in one order does not serve a process with another order. Set operations (``a -
@@ -52,8 +52,9 @@ _WRITES = ("repr_impl", "tp_repr_impl", "debug_repr")
 _IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
 # Callers that take a set as a constant only to make another set, to compare it, or to test whether it is empty.
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
-_ASKS = ("generic_bool", "generic_is_true", "inner")  # ``inner`` is a conditional jump
-_PASSES_ON = "realize_and_forward"  # of a lazy variable
+# Callers that test whether a set is empty; ``inner`` is a conditional jump
+_ASKS = ("generic_bool", "generic_is_true", "inner")
+_PASSES_ON = "realize_and_forward"  # a method of a lazy variable
 # Dynamo's function that makes a function with the contents of its cells, and its caller that only needs the file name.
 _OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"

@@ -1,4 +1,4 @@
-"""Read what a trace depends on in torch.distributed, beside its guards (docs/decisions/0041).
+"""Reads what a trace depends on in torch.distributed besides its guards (docs/decisions/0041).
 
 Private names: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, torch.distributed.distributed_c10d._world.{pg_names,
 pg_map, pg_group_ranks}, torch.nn.parallel.DistributedDataParallel._get_active_ddp_module,
@@ -23,7 +23,7 @@ from precompiled.packages.describe import descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.torch_internals.ranks import dtensor_state, dtensors
 
-# Kinds of guards that are on these objects only.
+# Kinds of guards that occur only on objects of torch.distributed.
 KINDS = frozenset({"FAKE_SCRIPT_TYPE_MATCH", "OPAQUE_OBJ_GUARD_FN_MATCH", "DTENSOR_SPEC_MATCH"})
 # The attribute in which fully_shard and others keep their state on a module
 # (torch/distributed/_composable/contract.py).

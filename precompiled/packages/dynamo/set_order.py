@@ -1,11 +1,11 @@
-"""Find the sets that a trace makes with an order that is the same in every process.
+"""Finds the sets to which a trace gives an order that is the same in every process.
 
 Dynamo keeps the items of a set as a dictionary does. If a set is made by ``{a, b}`` or ``set()`` and gets its items one
 by one, or from a list, its items are in the order in which the program added them, in every process. Dynamo also
 iterates in that order, whatever Python would do. Items that come from another set have the order of that set.
 
-This file assumes nothing about how Dynamo changes a set: the order counts as known only while the items are exactly
-those that were seen to be added.
+This file assumes nothing about how Dynamo changes a set: the order counts as known only while the set's items are
+exactly those that this file has seen added.
 
 Private names: torch._dynamo.variables.{ConstantVariable, SetVariable.__init__, SetVariable.call_method,
 SetVariable.items}, torch._dynamo.variables.lists.BaseListVariable.items,
@@ -45,7 +45,7 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
 
 
 def is_torchs(tx: Any) -> bool:
-    """Whether the code that is being traced belongs to torch and gives the same result for any order of a set.
+    """Whether the traced code belongs to torch and gives the same result for any order of a set.
 
     True for Dynamo's own code for methods of sets, and for modules of torch (functional_call looks for tied weights).
     False for Dynamo's code for other functions, such as reduce.
@@ -74,7 +74,7 @@ def _order(noted: TraceLog, variable: Any) -> list[Any] | None:
 
 
 def _forget(noted: TraceLog, variable: Any) -> None:
-    """Forget the order for good: by chance the items may be in that order again later."""
+    """Forget the order for good. Otherwise the items may later be in that order by chance."""
     noted.in_order.pop(id(variable.items), None)
 
 
@@ -165,7 +165,7 @@ def _is_expected(found: list[Any], order: list[Any], name: str, coming: list[Any
 
 
 def _alike(left: Any, right: Any) -> bool:
-    """Whether two variables, or values of lazy ones, are equal. Makes no constants, because that reads sets."""
+    """Whether two variables, or values of lazy ones, are equal. Creates no constants, since that would read sets."""
     left, right = _text_or_number(left), _text_or_number(right)
     return left is right or (type(left) is type(right) and isinstance(left, (str, int)) and left == right)
 

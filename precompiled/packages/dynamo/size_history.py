@@ -1,13 +1,13 @@
-"""Keep Dynamo's history of sizes and numbers when an entry replaces the trace that would have recorded it.
+"""Keeps Dynamo's history of sizes and numbers complete when an entry replaces the trace that would have recorded them.
 
 A trace notes each size, int and float that it meets (torch/_dynamo/pgo.py). If a later trace meets a different value,
-it makes a symbol of it. A process that gets the first trace from a package would have no history. Its second trace
-would then differ from that of a process that traced both, with other graphs, and even other errors. So an entry stores,
-the names of the sizes and numbers that its trace met. When the entry is used, their values in that call are kept. The
-next trace adds them to the history before its own values.
+it turns the value into a symbol. A process that gets the first trace from a package would have no history. Its second
+trace would then differ from that of a process that traced both: other graphs, and even other errors. So an entry stores
+the names of the sizes and numbers that its trace met. When the entry is used, the values that these names have in that
+call are kept. The next trace adds the values to the history before its own.
 
-Until then this file keeps the values, not torch's table, because the keys of that table (file, line, closure) are those
-of the code that is traced.
+Until that trace, this file keeps the values itself. Torch's table could not hold them, because its keys (file, line,
+closure) are those of the code that is traced.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},
@@ -34,7 +34,7 @@ from precompiled.torch_internals.patches import Patches
 
 
 class Met(NamedTuple):
-    """A size or number that a trace met, by the name of its source."""
+    """A size or number that a trace met, named by its source."""
 
     code: types.CodeType
     closure: tuple[str, ...]  # digests of the functions that the code's cells hold
@@ -46,9 +46,9 @@ class Met(NamedTuple):
 class Kept(NamedTuple):
     """A ``Met`` in an entry, as plain data."""
 
-    place: list[Any] | None  # where the code is (describe/places.py); None: inside the frame's own code
+    place: list[Any] | None  # where the code is found (describe/places.py); None: inside the frame's own code
     digest: str
-    number: int  # index among the code objects at that place with this digest
+    number: int  # index of the code among the code objects at that place that have this digest
     closure: tuple[str, ...]
     name: str
     strides: tuple[int | None, ...] | None
@@ -59,14 +59,16 @@ _Code = tuple[str, int, str, tuple[str, ...]]
 
 
 class _Waiting:
-    """Values that traces of used entries met, until their code is traced. Cleared when Dynamo clears its history."""
+    """Values from the traces of used entries, kept until Dynamo traces their code. Cleared when Dynamo clears its
+    history.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[tuple[_Code, str], list[Any]] = {}
         self._of: Any = None
 
     def _fresh(self) -> dict[tuple[_Code, str], list[Any]]:
-        if self._of is not (here := pgo.get_code_state()):  # torch.compiler.reset() makes a new one
+        if self._of is not (here := pgo.get_code_state()):  # after torch.compiler.reset(), pgo has a new table
             self._of, self._entries = here, {}
         return self._entries
 
@@ -83,7 +85,8 @@ _waiting = _Waiting()
 def wrap(
     now: Callable[[], list[Met] | None], looking: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> Callable[[], None]:
-    """Append what this thread's traces meet to ``now()``, unless it is None. Returns a function that stops this.
+    """Append the sizes and numbers that this thread's traces meet to ``now()``, unless that is None. Returns a function
+    that stops this.
 
     ``looking`` keeps errors of a note out of the trace.
     """
@@ -172,7 +175,8 @@ def _value(name: str, names: dict[str, Any]) -> Any:
 
 
 def _entry(value: Any, strides: tuple[int | None, ...] | None) -> Any:
-    """What a trace would note for a value. None if its type or number of dimensions differs from the entry's."""
+    """What a trace would record for a value. None if the value's type or number of dimensions differs from the entry's.
+    """
     if strides is None:
         return pgo.FrameStateSizeEntry.make_scalar(value) if type(value) in (int, float) else None
     if not isinstance(value, torch.Tensor) or (strides and value.dim() != len(strides)):

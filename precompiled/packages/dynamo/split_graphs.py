@@ -1,4 +1,5 @@
-"""Graphs that Dynamo calls in turn, because DistributedDataParallel has cut a graph at its buckets.
+"""Stores and rebuilds the graphs that Dynamo calls in turn after DistributedDataParallel has cut a graph at its
+buckets.
 
 The gradients of one bucket are sent while the backward of the next one runs. Dynamo gets a ``torch.fx.GraphModule``
 that calls what the backend returned for each part: ``submod`` of a module, and ``unwrap_singleton_tuple``, which says

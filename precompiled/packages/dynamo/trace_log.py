@@ -1,4 +1,5 @@
-"""What Dynamo read while it traced a frame. trace_patches and untraced fill the log; unguarded describes its content.
+"""Logs what Dynamo read while it traced a frame. trace_patches and untraced fill the log; unguarded describes its
+content.
 
 Private names: torch._dynamo.source.ConstantSource. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

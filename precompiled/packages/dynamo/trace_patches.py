@@ -1,4 +1,4 @@
-"""Note what a trace reads. unguarded.py describes the reads that have no guard.
+"""Notes what a trace reads. unguarded.py describes the reads that have no guard.
 
 Dynamo guards on most things that it finds, and rarely on things that it looks for and does not find. No note may raise
 an error into a trace, because the trace belongs to the user. Noted are:

@@ -1,4 +1,4 @@
-"""Record the parts of an entry while Dynamo traces a frame.
+"""Records the parts of an entry while Dynamo traces a frame.
 
 Guards, their values and the expressions of symbolic sizes are read in ``CheckFunctionManager.serialize_guards``, the
 only place where Dynamo holds all of them (``save_guards``). Facts without a guard are noted before that: the code that
@@ -51,7 +51,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.torch_internals.patches import Patches
 
 _RESUME = "torch_dynamo_resume_in"
-# A local of the bytecode, for a context manager around a graph break. The numbers differ between processes.
+# A local variable of the bytecode, for a context manager around a graph break. Its numbers differ between processes.
 _OF_A_CONTEXT = re.compile(r"___context_manager_\d+_\d+")
 _now = threading.local()
 _patches = Patches()
@@ -206,7 +206,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
             continue
         unguarded.check_code(code)
         if unguarded.is_standard(code.co_filename):
-            continue  # the entry requires this version of Python
+            continue  # the entry requires this version of Python, so code of the standard library is the same
         if digest not in known and digest not in described.covered:
             raise NotPortable(
                 f"{qualname(code)} was inlined, and no name leads to its code",
@@ -238,7 +238,7 @@ def _scopes(
     """
     placeholders: dict[int, str] = {}
     for name, value in traced.scopes.items():
-        if id(value) in placeholders:  # each attempt has its own name for it
+        if id(value) in placeholders:  # each attempt has its own name for these globals
             traced.names[name] = placeholders[id(value)]
             continue
         if value is scope:
@@ -289,7 +289,7 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
         if code is not None:
             return "resume", code
     if isinstance(value, types.CodeType) and value.co_name.startswith(_RESUME):
-        return "resume code", value  # 2.11: the bytecode makes the function itself
+        return "resume code", value  # on 2.11 the bytecode itself makes the function
     if isinstance(value, types.ModuleType):
         return "module", value.__name__
     if (place := _place_in_python(value)) is not None:
@@ -347,7 +347,7 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
         said = f"the bytecode has an address of this process in it: {addresses[0]!r}"
         traced.problem = NotPortable(said, code="package-id")
     elif any(item.opname == "BUILD_SET" and (item.arg or 0) > 1 for item in dis.get_instructions(traced.body.code)):
-        # A set of the user's that the frame has changed. Results would be right, but an audit would refuse them.
+        # The frame has changed a set of the user's. The entry would give right results, but an audit would refuse it.
         said = "the frame changes a set, which its bytecode makes again in the order of this process"
         traced.problem = NotPortable(said, code="package-set-order")
     else:
@@ -369,7 +369,7 @@ def left(frame: Frame, traced: Traced) -> SkippedFrame:
         raise traced.trace_log.problem
     if traced.trace_log.asked:
         raise NotPortable(f"it may have been left alone for what {sorted(traced.trace_log.asked)[0]} gave")
-    if not all(attempt.guards for attempt in traced.attempts):  # each attempt has guards on the global state
+    if not all(attempt.guards for attempt in traced.attempts):  # every attempt has guards on the global state
         raise NotPortable("this torch does not say by what a frame was left alone", code="package-unsupported")
     imports = traced.imports
     guards = {(guard.name, guard.create_fn_name()): guard for guard in traced.guards}

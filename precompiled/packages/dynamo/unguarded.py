@@ -1,4 +1,4 @@
-"""Describe what a trace read without a guard, and compare it in a later process.
+"""Describes what a trace read without a guard, and compares the descriptions in a later process.
 
 Within one process, Dynamo may assume that a name stays unset and that a class stays the same. An entry outlives the
 process. So this file describes the reads of a trace (trace_patches.py) for which Dynamo has no guard, and the order of
@@ -176,19 +176,23 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
 
 
 def _is_a_builtin(source: Any) -> bool:
-    """Whether a source is like ``G['__builtins_dict___3']['IndexError']``. Its name differs at each attempt."""
+    """Whether a source is a builtin, as ``G['__builtins_dict___3']['IndexError']``. Its name differs between attempts.
+    """
     base = getattr(source, "base", None)
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
 
 
 def _is_a_key_of_pythons(source: Any) -> bool:
-    """Whether a source is a key of Python's copyreg.dispatch_table or the like. Lookups are noted separately."""
+    """Whether a source is a key of a table of Python's, such as copyreg.dispatch_table. Lookups are noted separately.
+    """
     found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
     return found is not None and found[1] in sys.stdlib_module_names
 
 
 def _is_in_a_set(source: Any) -> bool:
-    """Whether a source is an item of a set by position, which differs between processes. Membership is noted."""
+    """Whether a source is an item of a set by its position, which differs between processes. Tests of membership are
+    noted.
+    """
     return isinstance(source, NonSerializableSetGetItemSource)
 
 
@@ -207,7 +211,7 @@ def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
-    """Describe a value without its contents: each read from inside it has a source of its own."""
+    """Describe a value without its contents, because each read from inside the value has a source of its own."""
     kind = type(value)
     if is_a(value, torch.Tensor):
         return described.a_class(kind_of(value))

@@ -1,12 +1,12 @@
-"""Refuses traces in which Dynamo runs code of the user's untraced, or reuses a trace without guards.
+"""Refuses traces in which Dynamo runs the user's code without tracing it, or reuses a trace without guards.
 
-Reads of such code are not noted. Examples:
+Reads in such code are not noted. Examples of the code:
 
 - the key of a ``max()``,
 - a function given to ``re.sub``,
 - a protocol or hook that ``isinstance()`` calls,
 - a region that Dynamo assumes to equal an earlier one (``nested_compile_region``),
-- a function that Dynamo calls for the number that it returns.
+- a function that Dynamo calls to use the number that it returns.
 
 Private names: torch._dynamo.variables.lazy.LazyVariableTracker.{is_realized, realize, peek_value},
 torch._dynamo.variables.base.VariableTracker.{is_python_constant, as_python_constant},
@@ -41,9 +41,9 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import INSTALLATION, OF_C, global_unseen, is_installed
 from precompiled.packages.dynamo.trace_log import TraceLog
 
-# Functions of a graph, without arguments, whose result other facts of an entry already require to be equal.
+# Functions that a graph may call, without arguments. Their results are covered by other facts of an entry.
 _SAME_IN_EACH_PROCESS = ("get_device_capability",)
-_OF_NUMBERS = "sym_"  # torch.sym_int(2.67): computed from its arguments
+_OF_NUMBERS = "sym_"  # prefix of functions such as torch.sym_int(2.67), whose result depends only on their arguments
 
 
 def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
@@ -198,8 +198,8 @@ def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
 def _stamped(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
     """Refuse a reused region of ``nested_compile_region``.
 
-    Dynamo does not trace a region like an earlier one. If the region has other objects (the next layer), no guard says
-    that these are like the earlier ones.
+    Dynamo does not trace a region that resembles an earlier one. The region may use other objects (the next layer), and
+    no guard says that these resemble the earlier ones.
     """
     regions = sys.modules[original.__module__]
 

@@ -1,4 +1,4 @@
-"""Describe guarded values beyond what Dynamo's guards on them say.
+"""Describes guarded values in more detail than Dynamo's guards on them do.
 
 A trace reads more of a value than it guards on: a module's hooks, the names of an object's attributes, the memory that
 tensors share, marks of dynamic dimensions. So a fact (guard_facts.py) includes these.
@@ -41,7 +41,7 @@ _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
 )  # fmt: skip
 _HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-# Dynamo guards only on the types of these, and compares the values in C.
+# Dynamo guards only on the types of these values, and compares the values in C.
 _NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
 _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 
@@ -62,8 +62,8 @@ def tensor(value: Any, described: Descriptions) -> Any:
 def exactly(value: Any, described: Descriptions) -> Any:
     """Describe a tensor with its sizes and strides.
 
-    For tensors on whose identity Dynamo guards, or which it assumes to stay the same. Its other guards on tensors say
-    which sizes a trace accepts.
+    For tensors on whose identity Dynamo guards, or which Dynamo assumes to stay the same. For other tensors, Dynamo's
+    guards say which sizes the trace accepts.
     """
     strides = value.stride() if value.layout is torch.strided else ()
     return [tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
@@ -103,7 +103,7 @@ def hooks(value: Any, described: Descriptions) -> Any:
     found: dict[str, Any] = {
         name: [_hook(hook, described) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
     }  # fmt: skip
-    for name in _HOOKS_WITH:  # described by the positions of these hooks in the table of hooks
+    for name in _HOOKS_WITH:  # A hook is described by its position in the table of hooks.
         if ids := state.get(name):
             of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
             found[name] = [number for number, id in enumerate(of) if id in ids]
