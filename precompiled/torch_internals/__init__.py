@@ -1,7 +1,7 @@
 """Code that uses private names of torch, one file per concern. Only ``packages/dynamo`` uses such names as well.
 
 Each file lists the private names that it uses and the versions on which they were checked. If a name is missing or
-behaves differently, the graph is bypassed with a reason. Nothing here may make a user's program fail.
+behaves differently, the graph is bypassed with a reason. No function of these files may make a user's program fail.
 
 - ``graph``: a graph as plain data, encoded in the client and decoded in the worker
 - ``user_code``: the user's own code that a compile depends on
@@ -19,7 +19,7 @@ NEWEST = (2, 15)
 
 
 def version_tuple(version: str) -> tuple[int, int]:
-    """``"2.13.0+cpu"`` to ``(2, 13)``."""
+    """Convert ``"2.13.0+cpu"`` to ``(2, 13)``."""
     major, minor = version.split(".")[:2]
     return int(major), int("".join(character for character in minor if character.isdigit()))
 

@@ -18,7 +18,7 @@ class SpansLines(Exception):
 
 
 def edited(text: str, places: Iterable[tuple[ast.expr, str]]) -> str:
-    """``text`` with these nodes of its tree replaced by other code. Raises SpansLines."""
+    """Return ``text`` with these nodes of its tree replaced by other code. Raises SpansLines."""
     lines = text.split("\n")  # splitlines recognizes more line ends than ast
     for node, written in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
         if node.lineno != node.end_lineno:

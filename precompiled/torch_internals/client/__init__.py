@@ -1,1 +1,1 @@
-"""Code for clients only: routing ``torch.compile`` to this project, preparing graphs, loading artifacts, retracing."""
+"""Holds code for clients only: routes ``torch.compile`` to this project, prepares graphs, loads artifacts, retraces."""

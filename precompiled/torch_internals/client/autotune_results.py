@@ -1,12 +1,13 @@
 """Redirects the autotuning results of a loaded artifact's Triton kernels to the client's own Inductor cache.
 
-Inductor measures the configurations of a kernel at its first launch, and writes the fastest beside the kernel's source
-(torch/_inductor/runtime/autotune_cache.py). In an artifact, this source is in the folder of the worker that compiled
-it. The folder may belong to another user, another host or an image, so writing there would fail and the client's step
-would raise. Therefore the kernel's path is set to the client's own cache folder, as in plain torch.compile.
+Inductor measures the configurations of a kernel at its first launch, and writes the fastest one beside the kernel's
+source (torch/_inductor/runtime/autotune_cache.py). For a kernel of an artifact, the source is in the folder of the
+worker that compiled it. The folder may belong to another user, another host or an image, so writing to it would fail
+and the client's step would raise. Therefore the kernel's path is set to the client's own cache folder, as in plain
+torch.compile.
 
 A stored result is valid only for equal configurations. A worker adds a smaller block for a reduction
-(static_launchers.py) after the kernel's cache was created, so this file creates the cache again.
+(static_launchers.py) after it has created the cache for the kernel, so this file creates the cache again.
 
 Private names: torch._inductor.output_code.CompiledFxGraph._triton_bundle,
 torch._inductor.triton_bundler.TritonBundle.static_autotuners,

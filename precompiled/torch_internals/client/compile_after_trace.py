@@ -113,7 +113,9 @@ class _Inductor:
 
 
 def raised_by_dynamo(name: str, error: Exception) -> Exception | None:
-    """The exception that the program gets if the backend raises ``error``; None if the function runs eagerly."""
+    """The exception that the program gets if the backend raises ``error``; None if Dynamo runs the function eagerly
+    instead.
+    """
     if isinstance(error, _GOES_ON):
         return None
     if torch._dynamo.config.suppress_errors:

@@ -1,8 +1,8 @@
 """Keeps artifact loads from breaking a CUDA graph that the program captures (``torch.cuda.graph``).
 
-During a capture, CUDA by default also forbids other threads to load code or allocate memory, and such a call breaks the
-capture (torch's default capture_error_mode="global"). The swap thread does both when it loads an artifact. The rule
-exists for threads that work for the capturing thread. The swap thread does not, so it opts out by
+During a capture, CUDA by default forbids all threads to load code or allocate memory. If a thread does so, the capture
+breaks (torch's default capture_error_mode="global"). The swap thread does both when it loads an artifact. The rule
+protects against threads that work for the capturing thread. The swap thread does not, so it opts out by
 cuThreadExchangeStreamCaptureMode, a function of CUDA's driver API.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -27,7 +27,8 @@ def is_capturing() -> bool:
 
 @contextmanager
 def unconcerned() -> Iterator[None]:
-    """Inside this context, captures of other threads neither restrict this thread nor are broken by it."""
+    """Within this context, captures of other threads do not restrict this thread, and this thread does not break them.
+    """
     exchange = _exchange() if torch.cuda.is_initialized() else None
     if exchange is None:
         yield

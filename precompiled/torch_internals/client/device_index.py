@@ -31,11 +31,11 @@ from precompiled.torch_internals import code_edits
 
 HOME = "cuda:0"
 
-# Calls that take only an index, by the last part of the function's name.
+# Functions, by the last part of their name, whose only argument is an index of a GPU.
 _TAKES_AN_INDEX = frozenset({"_DeviceGuard", "set_device", "get_raw_stream", "device", "synchronize", "current_stream"})
 # The only place for an index in the text of a Triton kernel, which is a string in the wrapper.
 _PROPERTIES = re.compile(r"(DeviceProperties\(type='cuda', index=)0(?=,)")
-# Names of arguments that are an index, and a pattern of other functions that may take one.
+# Names of arguments that hold an index of a GPU, and a pattern of other functions that may take one.
 _LABELS = frozenset({"device", "device_index", "device_idx"})
 _SUSPICIOUS = re.compile(r"cuda|device|stream|generator", re.IGNORECASE)
 
@@ -54,7 +54,8 @@ def move(bundle: Any, codes: list[Any], index: int) -> None:
 
 def _move_code(code: Any, index: int) -> None:
     if any(constant.is_cuda for constant in (code.constants or {}).values()):
-        raise Bypass(f"the artifact holds a constant on {HOME}", code="device-index")  # no known graph has one
+        # No known graph has a constant on a GPU.
+        raise Bypass(f"the artifact holds a constant on {HOME}", code="device-index")
     before = _kernels(code.source_code)
     code.source_code = moved_text(code.source_code, index)
     keys = {

@@ -1,7 +1,7 @@
 """Runs a user's factory without allocating the memory of its tensors.
 
-Dynamo treats fake tensors of another mode than its own like the real tensors that they represent. So the graphs and
-their keys are those of real tensors (tests/watch/test_entry.py). Code that reads a tensor's value raises.
+Dynamo treats fake tensors like the real tensors that they represent, if their fake mode is not Dynamo's own. So the
+graphs and their keys are those of real tensors (tests/watch/test_entry.py). Code that reads a tensor's value raises.
 
 Private names: torch._subclasses.fake_tensor.FakeTensorMode. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -47,12 +47,12 @@ def _begin(_frame: Any = None) -> None:
 
 def _end(_frame: Any = None) -> None:
     global _before
-    before, _before = _before, None  # set first, because a collection runs finalizers
+    before, _before = _before, None  # set the variable first, because a collection runs finalizers
     # If the thresholds differ, the program set them meanwhile. Python 3.14 reports 0 for the oldest generation.
     if before is not None and gc.get_threshold()[:2] == SELDOM[:2]:
         # Collect only the young generations. Otherwise the program's next allocation would start a full collection,
-        # which is due by then and takes a third of a second with torch and transformers imported.
-        if not _WITHOUT_A_LOCK:  # without the GIL every collection is a full one
+        # which takes a third of a second with torch and transformers imported.
+        if not _WITHOUT_A_LOCK:  # without the GIL, every collection is a full one
             gc.collect(1)
             _put_off()
         gc.set_threshold(*before)
@@ -65,7 +65,8 @@ def _put_off() -> None:
     would start a full collection within the program's first call.
     """
     if not gc.get_freeze_count():  # otherwise unfreeze() would undo the program's own freeze()
-        gc.freeze()  # this resets the counters; it joins the generations' lists without examining the objects
+        # freeze() resets the counters, and joins the lists of the generations without examining the objects.
+        gc.freeze()
         gc.unfreeze()
 
 

@@ -1,15 +1,16 @@
 """Turns tensors that Dynamo leaves on a graph's module into inputs of the graph.
 
-Dynamo turns a function's arguments into inputs, but not the tensors of a compiled ``optimizer.step()``. Its parameters
-and state stay attributes of the module, and the graph reads them (``get_attr``). AOTAutograd would put them before the
-graph's inputs (torch/_functorch/aot_autograd.py: ``aot_module_simplified``); this file puts them after the inputs. So
-the graph is the same in every process, and no tensor is sent.
+Dynamo turns a function's arguments into inputs, but not the tensors of a compiled ``optimizer.step()``. The optimizer's
+parameters and state stay attributes of the module, and the graph reads them (``get_attr``). AOTAutograd would put these
+tensors before the graph's inputs (torch/_functorch/aot_autograd.py: ``aot_module_simplified``); this file puts them
+after the inputs. So the graph is the same in every process, and no tensor is sent.
 
-The list of tensors is stored in the frame's tracing context, as AOTAutograd does. Torch empties the list when the
-optimizer is deleted (torch/_dynamo/variables/optimizer.py: ``create_finalizer``). Otherwise the optimizer's state would
-stay alive.
+The list of these tensors is stored in the frame's tracing context, where AOTAutograd stores it too. Torch empties the
+list when the optimizer is deleted (torch/_dynamo/variables/optimizer.py: ``create_finalizer``). Otherwise the
+optimizer's state would stay alive.
 
-Dynamo gives both meta entries to these nodes as to placeholders (torch/_dynamo/variables/builder.py).
+Dynamo sets the same two meta entries on nodes for these tensors as on placeholders
+(torch/_dynamo/variables/builder.py).
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
 torch._guards.TracingContext.{try_get, params_flat}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -36,9 +37,10 @@ def as_input(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
 
 
 def lifted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """The graph with its tensors as additional last inputs, in the order of their first use, and the tensors.
+    """The graph with the tensors of its module as additional last inputs, in the order of their first use, and the
+    tensors.
 
-    Returns the graph itself if it holds no tensors. Raises Bypass if Dynamo gives no metadata for one.
+    Returns the graph itself if its module has no tensors. Raises Bypass if Dynamo gives no metadata for one of them.
     """
     held: dict[str, torch.Tensor] = {}
     reads: dict[str, list[torch.fx.Node]] = {}

@@ -1,4 +1,5 @@
-"""Converts graphs into a form that a worker can rebuild: held tensors become inputs, compiled autograd becomes ATen.
+"""Converts graphs into a form that a worker can rebuild: lifts the module's tensors to inputs, traces backwards to
+ATen.
 
 The graph of a backward that compiled autograd captured differs from other graphs in two ways:
 

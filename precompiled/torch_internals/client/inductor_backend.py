@@ -1,4 +1,5 @@
-"""Calls plain torch.compile's own backend "inductor": its compile of a graph, and its handling of mode= and options=.
+"""Calls plain torch.compile's own backend "inductor": compiles a graph with it, and reads mode= and options= as it
+does.
 
 Private names: torch._TorchCompileInductorWrapper.config, torch._inductor.compile_fx.compile_fx.
 Checked on 2.11.0, 2.13.0, 2.15.0.

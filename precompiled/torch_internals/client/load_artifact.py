@@ -36,13 +36,14 @@ def load_bundle(
     cudagraphs: bool, name: str, classes: program_classes.Classes, frozen: Sequence[torch.Tensor] = (),
     device: str = "cpu", groups: Sequence[str] = (),
 ) -> Callable[..., Any]:  # fmt: skip
-    """The compiled callable, which takes the graph's inputs and returns its outputs as a tuple.
+    """Load a bundle. Returns the compiled callable, which takes the graph's inputs and returns its outputs as a tuple.
 
     - ``pickled``: the bundle. Unpickling it runs code, so the caller has checked its origin (store/trust.py).
     - ``native``: name of a kernel -> the file that contains it, and the file's SHA-256.
     - ``program_modes``: restored around the load, which reads thread-local state and may run in another thread.
     - ``classes``: the program's tensor subclasses that the bundle needs.
-    - ``frozen``: those of the graph's last inputs that are constants of the code (frozen_weights.py).
+    - ``frozen``: the graph's last inputs, as far as the compiled code has their values as constants
+      (frozen_weights.py).
     - ``device``, ``groups``: the graph's device, and the names of its process groups.
 
     Raises Bypass if the artifact cannot be moved to this device and these groups (relocate.py).
@@ -67,7 +68,7 @@ def load_bundle(
     # A separate context, so that the load does not depend on the frame that Dynamo is compiling.
     context = TracingContext(input_metadata.new_fake_mode())
     taken: Callable[[tuple[Any, ...]], list[Any]] = list
-    # Another GPU may be current in this thread.
+    # In this thread, another GPU than the graph's may be current.
     there = torch.cuda.device(index) if index else nullcontext()
     ahead = cudagraph_parts.made_ahead() if cudagraphs else nullcontext()
     alone = triton_futures.of_this_thread()
@@ -96,7 +97,7 @@ def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., 
         """Replaces CompiledFxGraph's own method, which writes to Inductor's cache and imports from it."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
         module.__file__ = filename
-        # This lets tracebacks and profilers show lines of the code.
+        # Makes tracebacks and profilers show the lines of the generated code.
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does

@@ -1,17 +1,17 @@
 """Keeps eager steps fast beside a compile: makes OpenMP's threads sleep at barriers instead of spinning.
 
 A compile occupies a core from time to time. The OpenMP thread that shares this core then reaches each barrier late, and
-a training step has about a thousand barriers. The other threads spin meanwhile and use up their share of the CPU, so
-that they have to wait a time slice when their work arrives. On 2 cores a step of 80 ms took 3 seconds. Threads that
-sleep keep their share, and the kernel wakes them at once.
+a training step has about a thousand barriers. Meanwhile the other threads spin and use up their time slices, so they
+have to wait when their next work arrives. On 2 cores, a step of 80 ms took 3 seconds. Threads that sleep keep their
+time slices, and Linux wakes them at once.
 
-OpenMP runtimes sleep by themselves if they have more threads than cores: GNU's libgomp then spins 1,000 rounds instead
-of 300,000 (``gomp_throttled_spin_count_var``), LLVM's and Intel's do not spin (``__kmp_zero_bt``). So a helper thread
-runs one empty parallel region with a team that raises the number of threads above that of the cores. The team then
-sleeps until no graph is being compiled. No environment variable and no thread of the program is changed.
+OpenMP runtimes let threads sleep if there are more threads than cores: GNU's libgomp then spins 1,000 rounds instead of
+300,000 (``gomp_throttled_spin_count_var``), LLVM's and Intel's runtimes do not spin (``__kmp_zero_bt``). So a helper
+thread runs one empty parallel region, whose team of threads raises the number of threads above that of the cores. The
+team then sleeps until no graph is being compiled. The program's environment variables and threads stay unchanged.
 
-libtorch_cpu.so leads to the OpenMP runtime that torch's kernels call. If this library is missing, or the runtime is of
-another kind, threads wait as usual.
+This file finds the OpenMP runtime that torch's kernels call through libtorch_cpu.so. If that library is missing, or if
+the runtime is of an unknown kind, threads wait as usual.
 
 Private names: torch/lib/libtorch_cpu.so. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -30,7 +30,7 @@ log = logging.getLogger("precompiled.openmp")
 
 # If one of these is set, the user has chosen how threads wait.
 SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
-FREE = 2  # if torch's threads leave this many cores free, a compile has its own cores
+FREE = 2  # if torch's threads leave this many cores free, a compile does not disturb them
 END_S = 5.0  # the longest wait of a fork for a team's end, which usually takes a millisecond
 _PAUSE_SOFT = 1  # omp_pause_soft of omp.h
 
@@ -69,7 +69,7 @@ class _Runtime:
         self._parallel = library.GOMP_parallel  # LLVM's and Intel's runtimes have this function too
         self._parallel.restype = None
         self._cores = library.omp_get_num_procs
-        # Since OpenMP 5.0. Without it the team ends with its thread, a moment later.
+        # Only runtimes with OpenMP 5.0 have this function. Without it, the team ends shortly after its thread.
         self._pause = getattr(library, "omp_pause_resource_all", None)
         self._nothing = ctypes.CDLL(None).free  # called with a null pointer: a C function that any thread may call
 
@@ -118,7 +118,7 @@ def _begin(threads: int) -> _Team | None:
         return None
     runtime = _Runtime()
     if runtime.cores - threads >= FREE:
-        return None  # waking sleeping threads would slow the program down
+        return None  # some cores are free, and waking sleeping threads would slow the program down
     # libgomp does not count this team's leader. With the program's team, there is one thread more than cores.
     return _Team(runtime, max(2, runtime.cores - threads + 2))
 

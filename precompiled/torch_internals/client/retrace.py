@@ -1,12 +1,12 @@
 """Makes Dynamo retrace a function at its next call, as if an object that its guards refer to had been deleted.
 
-This serves a graph that only a compile within Dynamo can serve: one that makes Dynamo retrace (with the value of a
-float, for example), or one that adds guards. The client invalidates Dynamo's entry for the graph like
-torch/_dynamo/guards.py ``CheckFunctionManager.invalidate``, which torch calls at any time, even while the entry runs.
-The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
+Only a compile within Dynamo can serve some graphs: those that make Dynamo retrace (with the value of a float, for
+example), and those that add guards. For such a graph, the client invalidates Dynamo's cache entry, as
+``CheckFunctionManager.invalidate`` does (torch/_dynamo/guards.py), which torch calls at any time, even while the entry
+runs. The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
 
-An entry has a compile_id and a guard_manager. The guard_manager has a cache_entry and an extra_state, which has
-invalidate.
+A cache entry has a compile_id and a guard_manager. The guard_manager has a cache_entry and an extra_state, whose method
+invalidate this file calls.
 
 Private names: torch._C._dynamo.eval_frame._debug_get_cache_entry_list, torch._dynamo.guards.{GuardManagerWrapper,
 DeletedGuardManagerWrapper}, torch._dynamo.eval_frame._stance, torch._dynamo.config.{error_on_recompile,
@@ -33,14 +33,16 @@ from precompiled.torch_internals.graph import trace_origin
 
 log = logging.getLogger("precompiled.retrace")
 
-# Code -> why its next trace is compiled in process, or None once it was. A function is retraced only once, because its
-# invalid entries count towards Dynamo's limit.
+# Code -> why its next trace is compiled in process; None after that trace. A function is retraced only once, because
+# its invalidated entries count towards Dynamo's recompile limit.
 _asked: weakref.WeakKeyDictionary[CodeType, Bypass | None] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class TracedFrame:
-    """A frame that Dynamo traces, and the compile id of this trace. ``limit``: on the frame's entries."""
+    """A frame that Dynamo traces, and the compile id of this trace. ``limit``: the most entries that the frame may
+    have.
+    """
 
     # A weak reference: a code object keeps Dynamo's entries alive, and an entry keeps the graph's callable alive.
     code: weakref.ref[CodeType]
@@ -63,7 +65,8 @@ class TracedFrame:
             return False
         try:
             entries = _debug_get_cache_entry_list(code)
-            # At its limit, or if a stance or setting requires it, Dynamo would run the function eagerly or raise.
+            # At its recompile limit, or if a stance or setting requires it, Dynamo would not retrace but run eagerly or
+            # raise.
             if code in _asked or 2 * len(entries) > self.limit or torch._dynamo.config.error_on_recompile:
                 return False
             stance = torch._dynamo.eval_frame._stance
@@ -73,7 +76,7 @@ class TracedFrame:
             for guards in mine:
                 if not isinstance(guards, DeletedGuardManagerWrapper):
                     guards.extra_state.invalidate(guards.cache_entry, DeletedGuardManagerWrapper(str(why)))
-        except (AttributeError, TypeError):  # this torch has other names
+        except (AttributeError, TypeError):  # this torch uses other names
             log.warning("Dynamo's entries are not as they were: a graph stays eager", exc_info=True)
             return False
         if mine:
@@ -91,7 +94,9 @@ def being_traced() -> TracedFrame | None:
 
 
 def why_in_process() -> Bypass | None:
-    """Why the current graph must be compiled in process: returned once after ``again``, and None for other graphs."""
+    """Why the current graph must be compiled in process. Returns the reason once after ``again``; None for other
+    graphs.
+    """
     code = trace_origin.function()
     why = _asked.get(code) if code is not None else None
     if code is not None and why is not None:

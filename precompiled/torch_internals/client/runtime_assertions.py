@@ -55,7 +55,9 @@ def restored(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def _restored(
     module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol] = frozenset()
 ) -> torch.fx.GraphModule:
-    """``inputs``: the unbacked symbols that come from the graph's inputs. Empty for subgraphs."""
+    """Insert the lost assertions. ``inputs``: the unbacked symbols that come from the graph's inputs; empty for
+    subgraphs.
+    """
     inner = {
         str(node.target): held
         for node in module.graph.nodes
@@ -99,7 +101,8 @@ def _unbacked_inputs(module: torch.fx.GraphModule, env: ShapeEnv) -> frozenset[s
 
 
 def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
-    """The symbolic sizes of an input with their dimensions. For an input that is itself a size, that size and None."""
+    """The symbolic sizes of an input, each with its dimension. An input that is itself a size has the dimension None.
+    """
     value = node.meta.get("example_value")
     if isinstance(value, torch.SymInt):
         return [(value, None)]
@@ -109,7 +112,7 @@ def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
 
 
 def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol]) -> list[Any]:
-    """The assertions on these inputs, and on values of this graph that another expression has replaced."""
+    """The assertions on the inputs' symbols, and on values of this graph that another expression has replaced."""
     replaced = inputs | {
         symbol
         for node in module.graph.nodes

@@ -1,7 +1,7 @@
-"""Graphs that a program compiles ahead of their calls with ``torch._inductor.standalone_compile``, and their results.
+"""Supports graphs that a program compiles before their first call with ``torch._inductor.standalone_compile``.
 
-Torch calls such a result an artifact, and the program may save it. If a private name is missing, such a graph is
-compiled in process.
+Torch calls the result of such a compile an artifact, and the program may save it. If a private name is missing, the
+graph is compiled in process.
 
 Private names: torch._inductor.compile_fx.graph_returns_tuple,
 torch._inductor.standalone_compile.AOTCompiledArtifact, torch.fx.Node.meta["example_value"].
@@ -19,7 +19,7 @@ from precompiled.core.errors import Bypass
 from precompiled.torch_internals.client import relocate
 from precompiled.torch_internals.user_code import program_classes
 
-# Settings that standalone_compile adds to those of every compile (compile_graph.py).
+# The settings that standalone_compile adds to those of every other compile (compile_graph.py).
 SETTINGS = {"triton.autotune_at_compile_time": True}
 
 
@@ -39,7 +39,7 @@ def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.G
     given = iter(inputs)
     for node in module.graph.nodes:
         copies[node] = made = graph.node_copy(node, copies.__getitem__)
-        made.meta.pop("example_value", None)  # it has the sizes of Dynamo's trace
+        made.meta.pop("example_value", None)  # the entry has the sizes of Dynamo's trace
         if node.op == "placeholder":
             made.meta["example_value"] = next(given)
     copy = torch.fx.GraphModule(module, graph)
@@ -61,7 +61,8 @@ class SavedCallable:
         self, function: Callable[..., Any], bundle: bytes, classes: Mapping[str, type], device: str,
         groups: Sequence[str],
     ) -> None:  # fmt: skip
-        """``bundle``: this result, pickled by compile_graph.py. ``device`` and ``groups``: those of the callable."""
+        """``bundle``: AOTAutograd's result, pickled by compile_graph.py. ``device``, ``groups``: those of the callable.
+        """
         self._function, self._bundle, self._classes = function, bundle, dict(classes)
         self._device, self._groups = device, groups
 

@@ -59,7 +59,7 @@ def _compile_of(result: Any) -> Any:
 
 def _artifact(name: str, document: dict[str, Any], compile_id: Any) -> None:
     try:
-        # Emit it within the compile that it belongs to, even if that compile has ended or was skipped.
+        # Write the report into the compile that it belongs to, even if that compile has ended or was skipped.
         with nullcontext() if compile_id is None else compile_context(CompileContext(compile_id)):
             trace_structured(
                 "artifact", metadata_fn=lambda: {"name": name, "encoding": "json"}, payload_fn=lambda: document,

@@ -1,9 +1,9 @@
 """Gives each thread that loads an artifact its own table of the Triton kernels that the artifact contains.
 
-Torch has one table per process, from a kernel's source to a future of the kernel (torch/_inductor/async_compile.py,
-CompiledTritonKernels). A load fills the table, and the artifact's code removes each kernel that it takes. A compile in
-another thread clears the table at its end, and a load in another thread may have the same kernels. A missing kernel is
-then rebuilt by compilers in the client, or a valid artifact appears to be invalid.
+Torch has one table per process: source of a kernel -> future of the kernel (torch/_inductor/async_compile.py,
+CompiledTritonKernels). A load fills the table, and the artifact's code removes each kernel that it takes. But a compile
+in another thread clears the table at its end, and a load in another thread may take a kernel of the same source. The
+missing kernel would then be rebuilt by compilers in the client, or a valid artifact would appear to be invalid.
 
 Private names: torch._inductor.async_compile.CompiledTritonKernels.{_cache, cache_clear}.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -26,7 +26,7 @@ _patches = Patches()
 
 
 class _Table(dict[str, Any]):
-    """Acts as the process's table. In a thread that loads an artifact, it acts as that thread's table."""
+    """Replaces the process's table. In a thread that loads an artifact, each access goes to that thread's own table."""
 
     def __getitem__(self, key: str) -> Any:
         return super().__getitem__(key) if (own := _own()) is None else own[key]

@@ -1,1 +1,1 @@
-"""The eager run of a graph until its artifact is ready (docs/explanation/stand-in.md)."""
+"""Runs a graph eagerly until its artifact is ready (docs/explanation/stand-in.md)."""

@@ -49,7 +49,7 @@ _not_dynamos = torch._dynamo.decorators.skip
 
 
 class _Inputs(torch.autograd.Function):
-    """The node before the operators. It gives each differentiable input as a tensor with a new history."""
+    """The node before the operators. It returns each differentiable input as a tensor with a new history."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -61,7 +61,7 @@ class _Inputs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
             # With create_graph, AOTAutograd returns gradients that require a gradient, and raises if they are
-            # differentiated. (torch's once_differentiable would return gradients that are constants.)
+            # differentiated. torch's once_differentiable would return gradients that are constants instead.
             connected = torch.empty(0, requires_grad=True)
             return tuple(_Once.apply(connected, *gradients))
         return gradients
@@ -79,7 +79,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: Any, *_: Any) -> Any:
-        # The text of AOTAutograd's error, so that a search for it finds this case.
+        # This is the text of AOTAutograd's error, so that a web search for it finds this case.
         raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
 
 
@@ -95,7 +95,7 @@ class CompiledFunction(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        _ = ctx.saved_tensors  # raises at a second backward through a graph that is not retained
+        _ = ctx.saved_tensors  # this read raises at a second backward through a graph that is not retained
         given = list(gradients)
         # The gradient of a sum is one expanded number. AOTAutograd gives it the output's strides, and a custom Function
         # of the program may need these strides (for ``view``).
@@ -122,7 +122,7 @@ class _Assign(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
-        # For a view, autograd would take None as the gradient of the whole base.
+        # For a view, autograd would treat None as the gradient of the whole base.
         return torch.zeros_like(gradient) if ctx.is_view else None, gradient
 
 
@@ -144,7 +144,7 @@ def differentiable(args: Sequence[Any]) -> list[int]:
 
 
 def share_memory(args: Sequence[Any], positions: list[int]) -> bool:
-    """Whether one of these inputs shares memory with any other input."""
+    """Whether one of these inputs shares memory with another input of the graph."""
     counted = Counter(storage(value) for value in args if isinstance(value, torch.Tensor))
     return any(counted[storage(args[at])] > 1 for at in positions)
 
@@ -194,8 +194,8 @@ def run_between(
 
     ``positions`` are those of ``differentiable``, ``apart`` those of ``without_gradient``. ``last`` are the outputs
     that no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise autograd would
-    continue into it without a gradient: into the step that produced a recurrent network's state, for example, whose
-    graph is freed.
+    run into that history, without a gradient. For the state of a recurrent network, the history is the previous step,
+    whose graph is freed already.
     """
     taken = [value.detach().requires_grad_() if at in apart else value for at, value in enumerate(args)]
     inner, histories = _inside(taken, positions)
@@ -206,7 +206,7 @@ def run_between(
 
 
 def _inside(args: Sequence[Any], positions: list[int]) -> tuple[list[Any], dict[int, Any]]:
-    """The arguments in the form that the operators get, and the history of each tensor among them."""
+    """The arguments as the operators get them, and the history of each tensor among them."""
     inner = list(args)
     for at, tensor in zip(positions, _Inputs.apply(*(args[at] for at in positions)), strict=True):
         inner[at] = tensor
@@ -228,7 +228,8 @@ class _Outputs:
     def finished(self, outputs: Sequence[Any], last: frozenset[int]) -> list[Any]:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
         in_storage = Counter(storage(tensor) for tensor in tensors)
-        # Torch refuses in-place changes of views that are created together (by ``chunk``), so this count excludes them.
+        # Torch refuses in-place changes of views that one operator created together (``chunk``), so this count excludes
+        # them.
         may_change = Counter(storage(tensor) for tensor in tensors if not _is_one_of_many(tensor))
         places = [self._place(output, may_change) for output in outputs]
         changed = [self._pass(self._inner[at]) for at in self._changed]
@@ -308,9 +309,9 @@ def _alone(output: Any, storages: set[Any]) -> Any:
 def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
     """Whether the operator that made the tensor keeps it for its backward although compiled code does not.
 
-    Examples are relu, where compiled code keeps only the zeros' positions, and amax, where it keeps the positions of
-    the maximum. The caller may change such a tensor in place. A tensor that compiled code keeps as well (the
-    result of exp) must not be changed.
+    Compiled code keeps only the zeros' positions for relu, for example, and the positions of the maximum for amax. The
+    caller may change such a tensor in place. A tensor that compiled code keeps as well (the result of exp) must not be
+    changed.
     """
     return tensor.grad_fn is not None and tensor.grad_fn.name() in _KEEP_THEIR_RESULT
 

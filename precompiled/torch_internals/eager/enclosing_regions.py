@@ -1,13 +1,13 @@
 """Detects regions around a call of a graph that may run the call again and treat both runs as one.
 
-Two kinds of region are recognized by torch's mechanisms, not by the code that uses them:
+Two kinds of region are detected by the mechanism of torch that they use:
 
-- A non-reentrant checkpoint, by its hooks on saved tensors, which recompute.
+- A non-reentrant checkpoint, by its hooks on saved tensors. The hooks recompute the tensors.
 - A custom autograd Function. A reentrant checkpoint (torch's, DeepSpeed's, a user's own) runs the graph without
   gradients in its forward, and with gradients in its backward. For Dynamo these are two graphs, each with an artifact.
 
-The code reads variables of a checkpoint's hooks: "frame" of the first hook's pack function and "target_frame_ref" of
-the second's. It also reads the frame's weak_holders and x_metadatas.
+This file reads variables of a checkpoint's hooks: "frame" of the first hook's pack function, "target_frame_ref" of the
+second hook's. It also reads weak_holders and x_metadatas of the checkpoint's frame.
 
 Private names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER, torch._C._autograd._top_saved_tensors_default_hooks,
 torch._C._current_graph_task_id, torch.utils.checkpoint.{_checkpoint_hook, _recomputation_hook},
@@ -43,7 +43,9 @@ def in_a_checkpoint() -> bool:
 
 
 def checkpoint_around() -> tuple[object | None, bool]:
-    """The checkpoint's object that lives until no second run is needed, and whether this is the second run."""
+    """The checkpoint's object that lives until no second run is needed (None outside a checkpoint), and whether this is
+    the second run.
+    """
     pack = _pack_hook()
     if pack is None:
         return None, False
@@ -75,10 +77,10 @@ def in_a_backward() -> bool:
 
 def in_a_function() -> bool:
     """Whether this thread is in the forward of a custom autograd Function."""
-    if torch.is_grad_enabled():  # a Function's forward runs without gradients, unless the Function itself enables them
+    if torch.is_grad_enabled():  # a Function's forward runs without gradients, unless its own code enables them
         return False
     global _known  # noqa: PLW0603
-    made = repr(AUTOGRAD_FUNCTION_COUNTER)  # a counter of all Function classes
+    made = repr(AUTOGRAD_FUNCTION_COUNTER)  # the counter of all Function classes
     if made != _known[0]:
         _known = made, {id(code): code for code in _forwards(Function)}
     forwards = _known[1]
@@ -119,7 +121,7 @@ class _SeesRandom(TorchDispatchMode):
 
 
 def _without_dropout(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
-    """Whether an operator is an attention with a dropout of 0, which draws no random numbers."""
+    """Whether an operator is an attention without dropout, which draws no random numbers."""
     for at, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             value = (kwargs or {}).get("dropout_p", args[at] if at < len(args) else argument.default_value)

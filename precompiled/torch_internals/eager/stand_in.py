@@ -1,7 +1,8 @@
-"""The stand-in: the eager run of a graph until its artifact is ready. A program sees the behavior of compiled code.
+"""Runs a graph eagerly until its artifact is ready (the *stand-in*), with the behavior of compiled code.
 
-docs/explanation/stand-in.md is the contract and lists the permitted differences. autograd_edges.py gives autograd's
-view of the stand-in. enclosing_regions.py decides whether it may run. Some operators need help to run eagerly:
+docs/explanation/stand-in.md is the contract, and lists the permitted differences. autograd_edges.py makes the eager run
+look like compiled code to autograd. enclosing_regions.py decides whether a graph may run eagerly. Some operators need
+help to run eagerly:
 
 - Activation checkpointing inside a graph does not restore the random state when it recomputes
   (torch/_higher_order_ops/wrap.py: preserve_rng_state=False; the partitioner is expected to handle it). It runs as
@@ -65,7 +66,7 @@ class StandIn:
         self._draws: bool | None = None
         self._module = module
         self._effects: undo_effects.Effects | None = None  # created at the first run, because most stand-ins never run
-        # Positions of the inputs with a history -> those that never get a gradient.
+        # Positions of the inputs that require a gradient -> the positions among them that never get one.
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -138,7 +139,9 @@ class StandIn:
         return positions
 
     def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
-        """The checkpoint that treats this run and another as the same (or None); whether this is the second run."""
+        """The checkpoint that treats this run and another one as the same (or None), and whether this is the second
+        run.
+        """
         return enclosing_regions.checkpoint_around() if self._is_recorded(args) else (None, False)
 
     @staticmethod
@@ -172,7 +175,7 @@ def _calls(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 
 def _changes_an_input(module: torch.fx.GraphModule) -> bool:
-    """Whether an operation changes the metadata of an input, or of a possible view of one, in place."""
+    """Whether an operation changes the metadata of an input, or of a possible view of an input, in place."""
     changing = (node for node in _calls(module) if operation_effects.name(node) in operation_effects.CHANGE_THE_TENSOR)
     return any(_chain(node)[-1].op == "placeholder" or not node.all_input_nodes for node in changing)
 
@@ -248,9 +251,9 @@ def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx.Node, list[torch.fx.Node]]]:
-    """Operations that keep an input which the caller may change before the backward.
+    """Operations that keep an input for their backward although the caller may change this input before the backward.
 
-    For each operation, also this input and the caller's tensors whose memory it may share.
+    Returns each operation, the input, and the caller's tensors with which the input may share memory.
     """
     output = next(node for node in graph.nodes if node.op == "output")
     callers = {node for value in output.all_input_nodes for node in _chain(value)}
@@ -279,7 +282,7 @@ def _runner(target: Any) -> Callable[..., Any] | None:
     operators = torch.ops.higher_order
     if target is operators.invoke_subgraph:
         return _call
-    # Compared by name, because versions differ in which of the two operators exist.
+    # The operators are compared by name, because versions of torch differ in which of them exist.
     if isinstance(target, torch._ops.HigherOrderOperator) and target._name in (
         "tag_activation_checkpoint",
         "wrap_activation_checkpoint",

@@ -9,7 +9,7 @@ surrounding checkpoint as they were before the eager run.
   writes to them.
 - The variables of FX's generated code show how far a run got: a node that has run has set the variable of its name.
 
-A version guard of _unsafe_preserve_version_counter has tensors and prev_versions.
+This file reads tensors and prev_versions of a version guard (_unsafe_preserve_version_counter).
 
 Private names: torch.autograd._unsafe_preserve_version_counter, torch.Tensor._version,
 torch._ops.{HigherOrderOperator, OpOverload, OpOverloadPacket}, torch._C._dispatch_has_kernel_for_dispatch_key,
@@ -45,7 +45,7 @@ class Effects:
         self.nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
         self.draws = any(operation_effects.may_draw(node) for node in _nested(module))
         self.writers: set[str] = set()  # names of the nodes that may write to inputs
-        self.lasting: set[str] = set()  # those whose changes a copy of an input cannot undo
+        self.lasting: set[str] = set()  # names of the writers whose changes a copy of an input cannot undo
         places = {node: at for at, node in enumerate(module.graph.find_nodes(op="placeholder"))}
         inputs: dict[int, None] = {}
         for node in self.nodes:
@@ -128,7 +128,7 @@ class Before:
         return _is_opaque(failed.target) and not is_of_memory
 
     def _changed_elsewhere(self) -> bool:
-        """Whether an input has changed that shares no memory with a copied input."""
+        """Whether an input has changed that no copy can restore, because it shares no memory with a copied input."""
         if self._versions is None:
             return False
         copied = {autograd_edges.storage(self._args[at]) for at in self._copies}
