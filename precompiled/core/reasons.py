@@ -130,7 +130,7 @@ _TABLE = (
         "no remedy yet"),
     _bypass("exported-graph", "the graph comes from `torch.export`", "compile the original module"),
     _bypass("freezing",
-        "the frozen weights are on a GPU, discarded, tensor subclasses, or too large "
+        "the frozen weights are on a GPU, discarded, of a subclass, or too large "
         "([0025](../decisions/0025-frozen-weights-by-content.md))",
         "switch `freezing` off, or raise `max_graph_bytes`"),
     _bypass("fx-wrapper", "`fx_wrapper` is on, and its result cannot be stored", "switch `fx_wrapper` off"),
@@ -254,7 +254,7 @@ _TABLE = (
         "See the message"),
     _daemon(_IN_PROCESS, "device-lost", "the worker's GPU was lost, or CUDA failed in the worker",
         "See the message, `dmesg` and `nvidia-smi`", running=_EAGER),
-    _daemon(_IN_PROCESS, "gpu-unavailable", "the GPU has no memory for the worker, or is in exclusive-process mode",
+    _daemon(_IN_PROCESS, "gpu-unavailable", "the GPU lacks free memory, or is in exclusive-process mode",
         "Leave memory free, or [compile without the GPU](../guides/targets.md#compiles-without-the-gpu)"),
     _daemon(_IN_PROCESS, "no-made-up-gpu",
         "`compile_without_gpu` is on, and torch's CUDA build, a compiler or headers are missing",
