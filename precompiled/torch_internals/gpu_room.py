@@ -1,7 +1,7 @@
 """Frees GPU memory for machine code in a client, if PyTorch's allocator holds all of it.
 
-CUDA loads code into memory outside the allocator. Eager steps need more memory than compiled ones, so at the time of
-the swap the allocator may hold the whole GPU, most of it in unused blocks.
+CUDA loads machine code into memory outside the allocator. Eager steps need more memory than compiled ones, so at the
+time of the swap the allocator may hold the whole GPU, although most of its blocks are unused.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -25,7 +25,7 @@ def with_room(load: Callable[[], T], device: str) -> T:
     except RuntimeError as error:
         if device == "cpu" or not is_full(error):
             raise
-    # If another GPU is current in this thread, CUDA would create a context of hundreds of MB on that one.
+    # CUDA would create a context of hundreds of MB on another GPU, if that one is current in this thread.
     with torch.cuda.device(device):
         torch.cuda.empty_cache()
     return load()

@@ -1,6 +1,8 @@
-"""Replaces functions of torch and restores them. All code that replaces one does it here.
+"""Replaces functions of torch, and restores them. All code of this project that replaces such a function uses this
+file.
 
-``in_force`` lists what is replaced now. tests/lint/test_replaced_functions.py fails if other code replaces one.
+``in_force`` lists the functions that are replaced now. tests/lint/test_replaced_functions.py fails if code replaces
+functions in another way.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -20,7 +22,8 @@ _in_force: list[_Patch] = []
 class _Patch:
     owner: Any  # a module or a class
     name: str
-    original: Any  # as ``vars`` gives it; _MISSING: inherited, or made by the module's ``__getattr__``
+    # The value in ``vars(owner)``; _MISSING if the name is inherited, or made by the module's ``__getattr__``.
+    original: Any
     replacement: Any
 
     def is_replaced(self) -> bool:
@@ -40,7 +43,9 @@ class _Patch:
 
 
 class Patches:
-    """The replaced functions, in order. True while there are any. As a context, it restores them at its end."""
+    """The functions that one part of this project has replaced, in order. True if there are any. As a context manager,
+    it restores them at its end.
+    """
 
     def __init__(self) -> None:
         self._patches: list[_Patch] = []

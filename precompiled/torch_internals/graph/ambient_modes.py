@@ -1,4 +1,4 @@
-"""The modes around a graph (grad mode, autocast, precision, ...): read in the client, restored for compile and load.
+"""Reads the modes around a graph (grad mode, autocast, precision, ...) and restores them for a compile or a load.
 
 - Thread-local modes (grad mode, inference mode, autocast) are restored around every compile and every load, since both
   read them.
@@ -58,7 +58,7 @@ def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": autocast,
-        # Included even if autocast is off: a graph may enable it without a dtype.
+        # The dtypes are included even if autocast is off, because a graph may enable autocast without naming a dtype.
         "autocast_dtypes": {
             device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             for device in torch._C._autocast_supported_devices()
@@ -80,7 +80,7 @@ def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, Any]:
         "sm_carveout": torch._C._get_sm_carveout_experimental(),
         "opt_einsum": _opt_einsum(),
         "threads": torch.get_num_threads() if uses_cpu else 0,
-        # AOTAutograd treats the parameters of such a graph as static (collect_metadata_analysis.py).
+        # If this is true, AOTAutograd treats the graph's parameters as static (collect_metadata_analysis.py).
         "compiled_autograd": compiled_autograd.in_compiled_autograd_region,
     }
 
@@ -104,7 +104,7 @@ _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_redu
 
 @cache
 def _settled_sdp_priority() -> None:
-    # Torch sets the priority before it chooses a kernel. The choice warns and raises if all are disabled.
+    # Torch sets the priority before it chooses a backend. The choice warns and raises if all backends are disabled.
     with warnings.catch_warnings(), suppress(RuntimeError):
         warnings.simplefilter("ignore")
         with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
@@ -115,10 +115,10 @@ def _settled_sdp_priority() -> None:
 def _settle_sdp_priority() -> None:
     """Make torch set its default priority of attention backends now.
 
-    Torch puts cuDNN first at the first attention on a GPU, traced or not
+    Torch gives cuDNN the highest priority at the first attention on a GPU, traced or not
     (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order). Without this call a graph would have two
-    keys, one before and one after that moment, and a worker's first attention would overwrite the priority that the
-    program has set. Plain torch.compile also reaches that moment by its first compile, because Inductor's own patterns
+    keys, one before and one after that moment. Also, a worker's first attention would overwrite the priority that the
+    program has set. Plain torch.compile reaches that moment at its first compile too, because Inductor's own patterns
     contain attention.
     """
     if torch.cuda.is_initialized():
@@ -126,7 +126,9 @@ def _settle_sdp_priority() -> None:
 
 
 def _legacy_matmul_precision() -> str | None:
-    """None if the program has used the newer ``fp32_precision``: the older getter raises from then on."""
+    """The precision in its older form; None if the program has used the newer ``fp32_precision``, after which the older
+    getter raises.
+    """
     try:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -196,8 +198,8 @@ def set_back_after_an_error() -> Iterator[None]:
     except BaseException:
         torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         torch._C._set_fwd_grad_enabled(forward)
-        if forward_ad._current_level < 0:  # at most one level exists, and the program is in none
-            with suppress(RuntimeError):  # the graph has not entered the level either
+        if forward_ad._current_level < 0:  # Forward mode has at most one level, and the program is in none.
+            with suppress(RuntimeError):  # this raises if the graph has not entered the level either
                 torch._C._exit_dual_level(level=0)
         torch.set_grad_enabled(grad)
         if torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True) != attention:
@@ -244,7 +246,7 @@ def _set(modes: Mapping[str, Any]) -> None:
 
 
 def _set_opt_einsum(enabled: bool, strategy: str | None) -> None:
-    """Raises CompileFailed if the program has opt_einsum and this process has not."""
+    """Raises CompileFailed if the program has opt_einsum and this process lacks it."""
     if [enabled, strategy] == _opt_einsum():
         return
     einsum = torch.backends.opt_einsum

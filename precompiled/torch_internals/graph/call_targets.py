@@ -8,7 +8,8 @@ includes digests::
 
 - ``modules``: the modules that a worker imports, joined by commas; ``digest``: of their sources
 - ``kernels``: the operator's dispatch keys
-- ``units``: the sources of an operator that the program itself defines (program_ops.py), or its schema (schema_ops.py)
+- ``units``: the sources of an operator that the program itself defines (program_ops.py), or an operator's schema
+  (schema_ops.py)
 
 Private names: torch._C.{_nn, _special, _linalg, _fft, _VariableFunctions, _autograd, _functorch,
 _log_api_usage_once}, torch._VF,
@@ -38,7 +39,8 @@ from precompiled.torch_internals.user_code import custom_ops, user_modules
 BUILTIN_OP_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "quantized_decomposed", "inductor", "_quantized"}
 )
-# Functional collectives carry all that a compile needs: the name of a group, and its size if a shape depends on it.
+# A functional collective contains all that a compile needs: the group's name, and the group's size if a shape depends
+# on the size.
 COLLECTIVE_OP_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
 GROUP_ARGUMENT = "group_name"
 _OTHER_COLLECTIVE_OP_NAMESPACES = frozenset({"c10d", "c10d_functional", "_dtensor"})
@@ -47,8 +49,8 @@ _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
 # Files of the wrapper with which torch marks deprecated functions (torch._check_is_size, for example).
 _DEPRECATING = frozenset({typing_extensions.__file__, warnings.__file__})
 
-# Operators that take graphs and otherwise data only: the encoded graphs describe them completely. Operators that take
-# code by reference (user Triton kernels: user_kernels.py) or have effects are excluded.
+# Higher-order operators whose arguments are graphs and data only, so the encoded graphs describe them completely.
+# Operators that take code by reference (user Triton kernels: user_kernels.py) or have effects are excluded.
 _HIGHER_ORDER = frozenset(
     {
         "tag_activation_checkpoint",
@@ -70,8 +72,8 @@ _HIGHER_ORDER = frozenset(
     }
 )
 
-# Namespaces to search, in this order, for functions whose own __module__ and __qualname__ do not resolve to them:
-# builtins such as torch.add, and wrappers such as max_pool2d, which is a "boolean_dispatch.<locals>.fn".
+# Namespaces of torch to search, in this order, for functions that cannot be found by their own __module__ and
+# __qualname__: builtins such as torch.add, and wrappers such as max_pool2d, which is a "boolean_dispatch.<locals>.fn".
 _NAMESPACES = (
     "torch",
     "torch.nn.functional",
@@ -135,7 +137,8 @@ def encode(target: Any) -> list[str]:
     if known is not None and known[0] is target:
         return known[1]
     name = _encode(target)
-    # Not cached: a digest of a user's operator covers current values, and some functions are new in each trace.
+    # These names are not cached: the digest of a user's operator covers current values, and some functions are new in
+    # each trace.
     if name[0] not in ("cop", "local", numpy_calls.KIND):
         _NAMES[id(target)] = (target, name)  # the reference keeps the object alive, so its id is not reused
     return name
@@ -163,7 +166,7 @@ def _encode(target: Any) -> list[str]:
         return ["hop", name]
     if (of_numpy := numpy_calls.encode(target)) is not None:
         return of_numpy
-    # A method of a C type has no __module__; its type has one (torch.Tensor.set_, for example).
+    # A method of a C type (torch.Tensor.set_, for example) has no __module__, but its type has one.
     kind = getattr(target, "__objclass__", None)
     module = getattr(target, "__module__", None) or getattr(kind, "__module__", None) or ""
     qualname = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or ""
@@ -176,8 +179,8 @@ def _encode(target: Any) -> list[str]:
         return ["fn", *_LOGGED]
     if _is_local(module, qualname, target):
         return ["local", module, qualname]
-    # The table may also contain a user's function that was patched into a torch namespace. It was refused above
-    # (is_torchs_code), since its name means torch's function in a worker.
+    # A user's function that was patched into a torch namespace may be in this table too. It was refused above
+    # (is_torchs_code), because in a worker its name means torch's function.
     found = _searched().get(id(target))
     if found is not None and getattr(_namespace(found[0]), found[1], None) is target:
         return ["fn", *found]

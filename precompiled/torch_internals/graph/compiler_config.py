@@ -1,6 +1,6 @@
 """Encodes the part of Inductor's and functorch's configuration that a compile depends on, and applies it in a worker.
 
-The private functions come from torch/utils/_config_module.py. An entry of _config has a user_override.
+The private functions are defined in torch/utils/_config_module.py. An entry of _config has a user_override.
 
 Private names: torch._inductor.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
 torch._functorch.config.{save_config_portable, patch, _save_config_ignore, _config, _is_default},
@@ -31,7 +31,7 @@ _shapes = torch.fx.experimental._config
 
 # Settings that save_config_portable omits.
 _LEFT_OUT = ("pre_grad_pass_timing",)
-# Settings that affect where and how fast a graph is compiled, but not the result.
+# Settings that affect where and how fast torch compiles a graph, but not the result.
 _IRRELEVANT = (
     "compile_threads",
     "worker_start_method",
@@ -42,12 +42,12 @@ _IRRELEVANT = (
 )
 # "aot_inductor." is not in this list, because its debug_compile and debug_symbols also affect torch.compile.
 _IRRELEVANT_PREFIXES = ("trace.", "quiesce_")
-# Settings under which an artifact would differ from plain torch.compile's result, or could not contain its code.
+# Under these settings, an artifact would differ from plain torch.compile's result, or could not contain its code.
 _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
 }
-_COMMS = "config_comms"  # the settings that Inductor reads in addition if _REORDERS is on
+_COMMS = "config_comms"  # the settings that Inductor reads in addition if one of _REORDERS is on
 _REORDERS = "reorder_for_compute_comm_overlap"
 _SHAPES = "shapes"  # settings of symbolic sizes that differ from torch's defaults (backed_size_oblivious, for example)
 _MODULES = {
@@ -56,8 +56,8 @@ _MODULES = {
     _COMMS: "torch._inductor.config_comms",
     _SHAPES: "torch.fx.experimental._config",
 }
-# Settings under which Inductor synchronizes measurements between ranks, reads the global rank, or decomposes
-# collectives by the state of this process. A worker has no rank, and all ranks share one artifact.
+# Under these settings, Inductor synchronizes measurements between ranks, reads the global rank, or decomposes
+# collectives by the state of the process. But a worker has no rank, and all ranks share one artifact.
 _OF_RANKS = {
     "inductor": (
         "distributed_max_autotune_gemm",
@@ -146,7 +146,7 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     inductor.update(_set(_inductor))
     inductor.update(options)
     for name, refused in _REFUSED.items():
-        # Read by name: save_config_portable omits aliases, such as force_disable_caches.
+        # Read the setting by its name, because save_config_portable omits aliases such as force_disable_caches.
         if inductor.get(name, getattr(_inductor, name, None)):
             raise Bypass(refused[1], code=refused[0])
     functorch = _functorch.save_config_portable(ignore_private_configs=False) | _set(_functorch)
@@ -162,12 +162,13 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "functorch": _plain(_MODULES["functorch"], functorch),
         **comms,
         _SHAPES: _plain(_MODULES[_SHAPES], _other_than_torchs(_shapes, shapes)),
-        # A user changes this tag to make torch's caches miss. It is in the key, so the store misses too.
+        # A user changes this tag to cause cache misses in torch's caches. It is part of the key, so the store misses
+        # too.
         "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
 
 
-# Settings of a context exist since 2.13 (torch/utils/_config_module.py). In 2.11 a setting applies to all threads.
+# From 2.13 on, a setting applies to a context (torch/utils/_config_module.py). In 2.11 it applies to all threads.
 _OF_A_CONTEXT = frozenset(
     found for module in (_inductor, _functorch, _comms, _shapes) for entry in module._config.values()
     if isinstance(found := getattr(entry, "user_override", None), contextvars.ContextVar)
@@ -196,7 +197,9 @@ def changed() -> list[str]:
 
 
 def _set(module: Any) -> dict[str, Any]:
-    """Changed settings that torch omits when it saves its configuration because their values may be code."""
+    """Settings that were changed, and that torch omits when it saves its configuration because their values may be
+    code.
+    """
     values = {name: getattr(module, name) for name in module._save_config_ignore if hasattr(module, name)}
     return _other_than_torchs(module, values)
 

@@ -25,7 +25,8 @@ from precompiled.torch_internals.graph import operation_effects
 
 
 class FixedFloats(Exception):
-    """The graph is unusable because Dynamo fixed some floats while tracing. ``names``: of their symbols."""
+    """Raised if the graph is unusable because Dynamo fixed some floats while tracing. ``names``: the floats' symbols.
+    """
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(", ".join(names))
@@ -33,19 +34,20 @@ class FixedFloats(Exception):
 
 
 def fixed(value: torch.SymFloat) -> str:
-    """The name of a float's symbol if its value is fixed and Dynamo can trace without the input; else ""."""
+    """The name of a float's symbol if the float's value is fixed and Dynamo can trace without this input; else ""."""
     symbol, content = value.node._expr, value.node.expr
     if not symbol.is_Symbol or not content.is_number:
         return ""
     name = str(symbol)
-    # Dynamo already had this request and kept the input: another retrace would loop forever.
+    # If Dynamo has already had this request and kept the input, another retrace would loop forever.
     return "" if TensorifyState.should_specialize(name) else name
 
 
 def ignored(read: torch.fx.Node) -> str:
     """The name of the symbol that the node ``read`` returns, if no operation uses the float's value; else "".
 
-    Plain torch.compile fixes such a float, since no tensor replaces it (the ``norm_type`` of an embedding).
+    Plain torch.compile fixes the value of such a float, because no tensor replaces it (the ``norm_type`` of an
+    embedding).
     """
     value = read.meta["example_value"]
     if not isinstance(value, torch.SymFloat) or not value.node._expr.is_Symbol:

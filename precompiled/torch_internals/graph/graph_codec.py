@@ -24,7 +24,7 @@ A launch of a user's Triton kernel has a special target (user_kernels.py). Argum
     {"x": [kind, name]}             a torch.dtype, device, layout or memory_format
     {"P": [name, ...]}              a placement of a DTensor
 
-Torch has no public way to read the code generator of a graph.
+This file reads the graph's code generator by a private name, because torch has no public one.
 
 Private names: torch.fx.Graph._codegen. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -51,7 +51,7 @@ from precompiled.torch_internals.user_code import user_kernels
 _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
-# node.meta entries that AOTAutograd reads from Dynamo's nodes. A graph with one of them is bypassed.
+# If a node has one of these meta entries, which AOTAutograd reads, the graph is bypassed.
 _MEANINGFUL_META = (
     "recompute",
     "ac_graph_id",
@@ -119,12 +119,12 @@ class _Encoder:
         self.graphs: list[list[list[Any]]] = []
         self._groups = groups
         self._known: dict[int, int] = {}
-        # Encoded targets: a name may need a digest of sources, which is computed once per graph.
+        # Encoded targets. They are cached because a name may need a digest of sources.
         self._targets: dict[Any, list[str]] = {}
         self._replaced = replaced_functions.replaced_functions()
 
     def graph(self, module: torch.fx.GraphModule) -> int:
-        """Encode a graph once, and return its number."""
+        """Encode a graph, unless it is encoded already. Returns its number."""
         known = self._known.get(id(module))
         if known is not None:
             return known

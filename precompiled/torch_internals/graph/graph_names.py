@@ -1,4 +1,4 @@
-"""A readable name for a graph: the function that Dynamo is compiling, and its compile id.
+"""Derives a readable name for a graph from the function that Dynamo is compiling and from the compile id.
 
 If that function is torch's own (a module of torch, an optimizer's step), the name is that of the graph's outermost
 module. Without the private names the name is "graph".
@@ -27,7 +27,7 @@ def graph_name(module: torch.fx.GraphModule) -> str:
 def _function_name(module: torch.fx.GraphModule) -> str:
     code = trace_origin.function()
     if code is not None and not is_torchs(code.co_filename):
-        # After a graph break the code is Dynamo's, and its name contains the function's name.
+        # After a graph break, the code is Dynamo's resume function, whose name contains the original function's name.
         resumed = re.fullmatch(r"torch_dynamo_resume_in_(.+)_at_\d+", code.co_name)
         return resumed.group(1) if resumed else getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
     for node in module.graph.nodes:

@@ -3,8 +3,8 @@
 A backend's ``example_inputs`` contain real tensors for parameters. The fake tensors of the placeholders
 (``node.meta["example_value"]``) have the same metadata, so no weight is read or sent.
 
-Dynamo writes the metadata in torch/_dynamo/output_graph.py. torch/_subclasses/meta_utils.py gives a non-leaf fake
-tensor a DelayedError as its history.
+Dynamo writes the metadata in torch/_dynamo/output_graph.py. For a fake tensor with a history,
+torch/_subclasses/meta_utils.py makes a DelayedError its history.
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
 torch.Tensor.{_dynamo_static_input_type, _is_param}, torch.UntypedStorage._cdata,
@@ -32,7 +32,7 @@ from precompiled.torch_internals.graph.symbolic_sizes import SizeMaker, Symbols
 from precompiled.torch_internals.ranks import device_meshes, dtensor_state, dtensors
 from precompiled.torch_internals.user_code import program_classes, program_source, user_modules
 
-# Flags that Dynamo sets in an input's tensor_dict and that AOTAutograd or Inductor read. The dict has one other entry
+# Flags that Dynamo sets in an input's tensor_dict, and that AOTAutograd or Inductor read. Dynamo sets one more entry
 # ("tag", torch/_dynamo/utils.py, _extract_tensor_dict), which neither reads.
 _TENSOR_FLAGS = ("_dynamo_static_input_type",)
 
@@ -45,7 +45,7 @@ class Inputs:
     ranges: list[list[int | None]]
     hints: list[int]
     floats: list[float]
-    modules: dict[str, str]  # modules of tensor subclasses and opaque objects: name -> digest of the sources
+    modules: dict[str, str]  # modules that define tensor subclasses and opaque objects: name -> digest of the sources
     described: program_classes.Described  # tensor subclasses that the program itself defines
     unbacked: list[list[Any]]  # symbolic_sizes.Symbols.unbacked
     meshes: device_meshes.Meshes
@@ -117,7 +117,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             if "subclass" in described[first]:
                 _refuse_shared(first, position)
             described[-1]["shares"] = described[first]["shares"] = first
-    if fixed:  # all at once, because each retrace takes as long as the first trace
+    if fixed:  # request all retraces at once, because each takes as long as the first trace
         raise fixed_floats.FixedFloats(fixed)
     return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes, symbols.unbacked,
                   found_meshes)  # fmt: skip
@@ -135,7 +135,8 @@ def _reads_a_scalar(user: torch.fx.Node) -> bool:
 def _float_of(value: FakeTensor, position: int) -> float:
     """The value of a float that Dynamo passes as a tensor and that the graph reads as a symbol.
 
-    The compiled code must hold for every value. If it does not, the worker refuses the graph (compile_graph.py).
+    The compiled code must be valid for every value of the float. If it is not, the worker refuses the graph
+    (compile_graph.py).
     """
     memo = value.item_memo
     if not isinstance(memo, torch.SymFloat) or not memo.node.expr.is_Symbol:
@@ -223,9 +224,10 @@ def make_inputs(
     inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode,
     classes: program_classes.Classes = program_classes.NONE, found_meshes: Sequence[Any] = (),
 ) -> list[Any]:  # fmt: skip
-    """Fake tensors, sizes and opaque objects in ``mode`` with exactly this metadata.
+    """Create fake tensors, sizes and opaque objects in ``mode`` with the described metadata.
 
-    ``classes`` are those of ``Inputs.described``. ``found_meshes`` are those of ``Inputs.meshes``, or their stand-ins.
+    ``classes`` are the classes of ``Inputs.described``. ``found_meshes`` are the meshes of ``Inputs.meshes``, or their
+    stand-ins in a worker.
     """
     shared: dict[int, torch.UntypedStorage] = {}
     return [_make_input(item, sizes, mode, shared, classes, found_meshes) for item in inputs["args"]]
@@ -280,7 +282,7 @@ def _make(
     shape = [sizes.size(size) for size in item["shape"]]
     stride = [sizes.size(size) for size in item["stride"]]
     with mode, torch.inference_mode(item["inference"]), torch.no_grad():
-        # The whole storage: the compiled code may depend on the offset (alignment) and on other inputs in the storage.
+        # Create the whole storage: the compiled code may depend on the offset (alignment) and on other inputs in it.
         storage = shared.get(item.get("shares", -1))
         if storage is None:
             nbytes = sizes.size(item["storage"])
@@ -290,7 +292,7 @@ def _make(
         made = torch.empty(0, dtype=dtype, device=item["device"])
         offset = sizes.size(item["offset"])
         assert mode.shape_env is not None
-        # Each such input lies within its storage, so this check must not become a guard of the graph.
+        # Each of these inputs lies within its storage, so torch's check for this must not become a guard of the graph.
         with mode.shape_env.suppress_guards():
             made.set_(storage, offset, shape, stride)
         if item["parameter"]:

@@ -1,6 +1,7 @@
-"""Encodes NumPy calls in a graph, which Dynamo replaces by torch's equivalents (torch._numpy) in new wrappers.
+"""Encodes NumPy calls in a graph. Dynamo replaces them by torch's equivalents (torch._numpy), in wrappers that it
+creates.
 
-A wrapper is named after the function that it calls, if torch has exactly this function under its name.
+A wrapper's encoded name is the name of the wrapped function, if torch has exactly that function under that name.
 
 Private names: torch._numpy, torch._dynamo.utils.{numpy_to_tensor_wrapper, numpy_to_tensor_wrapper.f,
 numpy_method_wrapper, numpy_method_wrapper.method, numpy_operator_wrapper, numpy_operator_wrapper.op}.

@@ -1,9 +1,9 @@
-"""Opaque objects among a graph's inputs: only their class matters (torch._library.opaque_object).
+"""Encodes opaque objects among a graph's inputs by their class, because only the class matters to a compile.
 
-A program may pass its own objects to its operators: vLLM passes the name of a layer. If the class is registered as
-hoisted, Dynamo turns the object into an input without guards, so the compiled code must hold for every object. The key
-contains the class, like the key of torch's own cache. The worker gets an object without a value. A compile that reads
-the value fails, because torch's fake object refuses access.
+A program may pass its own objects to its operators: vLLM passes the name of a layer (torch._library.opaque_object). If
+the class is registered as hoisted, Dynamo turns the object into an input without guards, so the compiled code must be
+valid for every object of the class. The key contains the class, like the key of torch's own cache. The worker gets an
+object without a value. A compile that reads the value fails, because torch's fake object refuses access.
 
 Private names: torch._library.opaque_object.{is_opaque_type, should_hoist, has_members, _OPAQUE_TYPES,
 get_opaque_obj_info}, torch._library.fake_class_registry.{FakeScriptObject, maybe_to_fake_obj},

@@ -1,10 +1,10 @@
-"""What the operations of a graph do to their arguments: which arguments they change, alias in views, or keep.
+"""Determines what the operations of a graph do to their arguments: change them, return views of them, or keep them.
 
-The schema of an operator shows this if the graph calls it by its overload (``aten.mul_.Tensor``), as in graphs of
-``make_fx`` and ``torch.export`` and for custom operators. All other operations are recognized by the naming rules of
+An operator's schema says this if the graph calls the operator by its overload (``aten.mul_.Tensor``), as in graphs of
+``make_fx`` and ``torch.export`` and for custom operators. For other operations, this file uses the naming rules of
 Python and torch.
 
-The code reads alias_info and is_out of a schema's arguments and returns.
+This file reads alias_info and is_out of a schema's arguments and returns.
 
 Private names: torch._ops.{HigherOrderOperator, OpOverload, OpOverloadPacket}, torch._ops.OpOverload._schema.
 Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -114,12 +114,13 @@ def written(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def may_draw(node: torch.fx.Node) -> bool:
-    """Whether the operation may draw random numbers. True for operators of other libraries."""
+    """Whether the operation may draw random numbers. True for operators that are not torch's."""
     if not node.op.startswith("call_"):
         return False
     schemas = _schemas(node.target)
     if isinstance(node.target, HigherOrderOperator):
-        return "rng" in name(node) or "mutation" in name(node)  # the caller checks the nodes of its graphs
+        # A higher-order operator contains graphs, whose nodes the caller checks itself.
+        return "rng" in name(node) or "mutation" in name(node)
     if any(schema.name.partition("::")[0] not in BUILTIN_OP_NAMESPACES for schema in schemas):
         return True
     return "drop" in name(node) or "rand" in name(node) or _is_random(name(node).rstrip("_"))
@@ -200,7 +201,7 @@ def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
         names = list(inspect.signature(target).parameters)
     elif target is torch.batch_norm or "batch_norm" in getattr(target, "__name__", ""):
         schemas = _schemas(torch.ops.aten.batch_norm.default if target is torch.batch_norm else target)
-        # Torch's own only: an operator of the program may use its statistics in any way.
+        # Only torch's own batch norm is replaced: an operator of the program may use its statistics in any way.
         found = [[argument.name for argument in schema.arguments] for schema in schemas
                  if schema.name.startswith("aten::")]  # fmt: skip
         names = next((names for names in found if set(_STATISTICS) <= set(names)), [])

@@ -1,4 +1,4 @@
-"""The process groups of a graph's collectives: read in the client, replaced by stand-ins of equal size in a worker.
+"""Reads the process groups of a graph's collectives in the client, and creates stand-ins of equal size in a worker.
 
 A functional collective (torch.ops._c10d_functional.*) names its group, and the compiled code depends only on the
 group's size. Inductor looks the group up by its name during the compile. A worker belongs to no group, so it registers
@@ -8,8 +8,8 @@ Code that reads its rank from such a group would be specialized to one rank, but
 
 - Under the settings that are known to read the rank (compiler_config.ask_for_ranks), the key contains the rank's
   position in each group, and the stand-in returns that position.
-- Any other code that reads the rank, or requests the group of all ranks, fails the compile with the reason
-  ``rank-dependent``. The graph is then compiled in process.
+- Any other code that reads the rank, or requests the group of all ranks, makes the compile fail with the reason
+  ``rank-dependent``. The client then compiles the graph in process.
 
 Private names: torch._C._distributed_c10d.{ProcessGroup, _register_process_group, _unregister_process_group},
 torch.distributed.distributed_c10d.{_resolve_process_group, _get_default_group, get_rank},
@@ -57,7 +57,7 @@ def _collect(module: torch.fx.GraphModule, found: dict[str, int], seen: set[int]
                     raise Bypass(f"the collective {node.target} does not name its group", code="collective")
                 found.setdefault(name, size(name))
         elif names_group(node.target):
-            # Only torch's groups: code of torch cannot query a group of another library (vLLM has its own).
+            # Groups of another library are left out (vLLM has its own), because code of torch cannot query them.
             for name in _groups(node):
                 if name not in found and _is_torchs(name):
                     found[name] = size(name)
@@ -134,7 +134,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
     asked: list[CompileFailed] = []
 
     def refuse(*_: object) -> NoReturn:
-        # Recorded as well as raised: Inductor wraps the exceptions of its passes, or ignores them.
+        # The error is recorded as well as raised, because Inductor wraps or ignores exceptions of its passes.
         asked.append(CompileFailed("what is compiled depends on the rank", code="rank-dependent"))
         raise asked[0]
 
@@ -142,7 +142,8 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
         place: int | None = None
 
         def rank(self) -> int:
-            # Exempt: torch._dynamo.repro writes the rank into its script for bug reports at every compile.
+            # One caller is exempt: torch._dynamo.repro writes the rank into its script for bug reports at every
+            # compile.
             caller: str = sys._getframe(1).f_globals.get("__name__", "")
             if self.place is None:
                 return 0 if caller.startswith("torch._dynamo.repro.") else refuse()

@@ -2,11 +2,11 @@
 
 Dynamo inlines a replacement that the user's code calls directly. But a graph also calls torch's Python functions
 (``F.layer_norm``) and tensor methods (``x.relu()``, ``operator.matmul``), and AOTAutograd runs the functions that these
-call. A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. A package entry
-requires the same replacements as when it was traced.
+call in turn. A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. An entry
+of a package requires the replacements that were in place when it was traced.
 
-A public function of torch has the name that its namespace gives it, except for underscores and for a prefix
-(``torch.special.psi`` is ``special_psi``). _ALIASES lists the exceptions.
+A public function of torch has the name under which its namespace contains it, except for underscores and for a prefix
+(``torch.special.psi`` has the name ``special_psi``). _ALIASES lists the exceptions.
 
 Private names: torch._C.{_nn, _special, _linalg, _fft, TensorBase}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -37,10 +37,10 @@ _ALIASES = {
     "__rtruediv__": "__rdiv__", "__itruediv__": "__idiv__", "__ipow__": "pow_", "__pos__": "positive",
     "__torch_dispatch__": "_disabled_torch_dispatch_impl",
 }  # fmt: skip
-# unittest is excluded because of its mocks.
+# Installed packages, without unittest, whose mocks replace functions.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
-# Special methods that Python calls for these functions besides NAME, rNAME and iNAME. The reflected form of < is >.
+# Python calls these special methods for these functions, besides NAME, rNAME and iNAME. The reflected form of < is >.
 _OTHERS = {
     "lt": ("gt",), "gt": ("lt",), "le": ("ge",), "ge": ("le",), "not": ("bool",), "truth": ("bool",),
     "inv": ("invert",), "concat": ("add", "radd"), "iconcat": ("iadd", "add", "radd"),
@@ -90,7 +90,7 @@ class _Space:
     place: str
     names: Mapping[str, Any]
     own: dict[str, Any] = field(default_factory=dict)  # torch's functions
-    others: set[str] = field(default_factory=set)  # names under which torch has no public function
+    others: set[str] = field(default_factory=set)  # names in the namespace that are not public functions of torch
 
     def is_replaced(self, name: str, value: Any) -> bool:
         if not _is_public_function(self.place, name):
@@ -126,7 +126,7 @@ def _is_own(name: str, value: Any) -> bool:
 
 
 def _is_public_function(place: str, name: str) -> bool:
-    if place == _TENSOR:  # excludes methods that the program has added
+    if place == _TENSOR:  # excludes methods that the program has added to tensors
         return hasattr(torch._C.TensorBase, name) or name.startswith("__")
     if name.startswith("_"):
         return False

@@ -1,4 +1,5 @@
-"""Encodes selective activation checkpointing, which decides the results to keep, in a form that a worker can rebuild.
+"""Encodes the function of a selective activation checkpoint, which decides what is kept, so that a worker can rebuild
+it.
 
 ``torch.utils.checkpoint.checkpoint(..., context_fn=...)`` names a function that returns two context managers.
 AOTAutograd runs it during its trace, to mark what the backward recomputes. Known forms, as plain data:

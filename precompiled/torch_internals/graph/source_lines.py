@@ -1,4 +1,4 @@
-"""Finds the source line of each operation of a graph: file, line, function and code. For display; not part of the key.
+"""Finds the source line of each operation of a graph: file, line, function and code. People read them; no key has them.
 
 The lines are collected when a graph is submitted, so a cache hit costs nothing. They are sent beside the program
 (graph/about.py)::
@@ -8,8 +8,8 @@ The lines are collected when a graph is submitted, so a cache hit costs nothing.
      "inputs": [name, ...],                             the program's names of the inputs: ``self.fc.weight``
      "calls": [[file, line, function, code], ...]}      the user's frames that led to the trace, innermost first
 
-stack_trace is read through the public ``Node.stack_trace``, in the form of ``traceback.StackSummary.format``. Without
-it no places are known. Without the other private names, inputs have Dynamo's names.
+This file reads stack traces by the public ``Node.stack_trace``, in the form of ``traceback.StackSummary.format``.
+Without stack traces, no places are known. Without the private names, inputs have Dynamo's names.
 
 Private names: torch.fx.Node.meta["stack_trace"], torch.fx.Node._dynamo_source, torch._guards.Source.name. Checked on
 2.11.0, 2.13.0, 2.15.0.
@@ -29,7 +29,7 @@ import torch.fx
 from precompiled.core.files import innermost_users, is_users
 from precompiled.core.names import in_words
 
-# Bounds, because a line of generated code can have any length.
+# A line of generated code can have any length, so lines are cut.
 MAX_CODE_CHARS = 160
 MAX_NAME_CHARS = 500
 MAX_CALLS = 8

@@ -31,7 +31,7 @@ def encode(value: Any, modules: dict[str, str]) -> Any:
     if kind is dict:
         return {"dict": [[encode(key, modules), encode(item, modules)] for key, item in value.items()]}
     if isinstance(value, enum.Enum):
-        if kind.__members__.get(value.name) is not value:  # a combination of flags
+        if kind.__members__.get(value.name) is not value:  # a combination of several flags has no name of its own
             _refuse(value)
         return {"member": [_class(kind, modules), value.name]}
     if dataclasses.is_dataclass(value):

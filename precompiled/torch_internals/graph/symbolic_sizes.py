@@ -1,4 +1,4 @@
-"""Symbolic sizes: encodes the symbols of Dynamo's shape environment, and rebuilds them and their guards in the worker.
+"""Encodes the symbols of Dynamo's shape environment, and rebuilds the symbols and their guards in the worker.
 
 A symbol is named by the position of its first use (``s0``, ``s1``, ...) and described by its range. Its *hint*, the
 size that the client had when it traced, is not part of the key: one artifact serves all sizes that its guards accept.
@@ -8,10 +8,10 @@ Guards name the graph's *size inputs* by their position: ``t0``, ``t1``, ... Eve
 symbols is a size input. An integer that Dynamo has specialized to one value remains a SymInt, so it is a size input
 too.
 
-An *unbacked* symbol (``mark_unbacked``) has no hint and no guards, and its inputs are not size inputs. The compiled
-code is valid for all its values, or asserts its conditions at run time (runtime_assertions.py). Its expression is
-encoded as it was before any assertion, and without a range: the graph repeats the assertions, and the worker learns the
-range from them.
+An *unbacked* symbol (``mark_unbacked``) has no hint and no guards, and inputs with such a symbol are not size inputs.
+The compiled code is valid for all values of the symbol, or asserts its conditions at run time (runtime_assertions.py).
+The symbol is encoded as it was before any assertion, and without a range: the graph repeats the assertions, and the
+worker learns the range from them.
 
 Private names: torch.fx.experimental.symbolic_shapes.{DimDynamic, SYMPY_INTERP, ShapeEnv.{create_symbol,
 create_unspecified_symbol, create_unbacked_symint, create_symintnode, create_symfloatnode, replacements, guards,
@@ -91,7 +91,7 @@ class Symbols:
             raise Bypass(f"the size {symbol} is neither backed nor unbacked", code="unsupported-size")
         value_range = env.var_to_range.get(symbol)
         if value_range is None:
-            # The symbol of a SingletonInt, which equals only itself.
+            # The symbol belongs to a SingletonInt, which equals only itself.
             raise Bypass(f"the size {symbol} is that of a nested tensor's rows", code="unsupported-input")
         self.ranges.append([_bound(value_range.lower), _bound(value_range.upper)])
         self.hints.append(int(env.backed_var_to_val[symbol]))
@@ -223,7 +223,9 @@ class SizeMaker:
 
 
 def _new_unbacked(env: ShapeEnv, is_size: bool, hint: int | None) -> sympy.Symbol:
-    """A symbol as create_symbol makes it for an unbacked input (DimDynamic.UNBACKED), without the source of a frame."""
+    """Create a symbol as create_symbol does for an unbacked input (DimDynamic.UNBACKED), but without a source of a
+    frame.
+    """
     symbol = env.create_unbacked_symint().node.expr
     if is_size:
         env._constrain_range_for_size(symbol)

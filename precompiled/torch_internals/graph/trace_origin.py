@@ -1,4 +1,5 @@
-"""What a graph was traced from: the function, and the files of all code that Dynamo inlined and of every operation.
+"""Finds what a graph was traced from: the function, and the files of all code that Dynamo inlined and of all
+operations.
 
 traced_code lists the code objects that Dynamo has inlined for the current frame. node.stack_trace adds the lines of the
 operations (source_lines.py). If traced_code is missing, functions that leave no operation in the graph are covered only

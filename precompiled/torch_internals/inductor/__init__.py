@@ -1,1 +1,1 @@
-"""Parts of Inductor that client and worker use in the same way."""
+"""Holds the parts of Inductor that client and worker use in the same way."""

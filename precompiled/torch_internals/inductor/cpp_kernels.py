@@ -15,8 +15,8 @@ file also prevents two actions of torch that start processes:
 - Each load computes the hash of Triton's backend, for a remote cache of autotuning that is off by default. With an
   empty Triton cache, that hash starts gcc for Triton's driver and ptxas for its version.
 
-The kernels read the address _torchinductor_pyobject_tensor_data_ptr from an environment variable of the same name in
-capitals (torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
+Kernels need the address of _torchinductor_pyobject_tensor_data_ptr. They read it from an environment variable with this
+name in capitals (torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding, entry_function},
@@ -68,7 +68,8 @@ class KernelHandler(Protocol):
         """The kernel as a callable."""
 
     def wrapper(self, options: dict[str, Any]) -> Any:
-        """The entry of a C++ wrapper. ``options``: the arguments of Inductor's call by name (types, source, flags)."""
+        """The callable of a C++ wrapper. ``options``: the arguments of Inductor's call by name (types, source, flags).
+        """
 
     def all_named(self, compiler: AsyncCompile) -> None:
         """Called when a wrapper has requested all its kernels, before it waits for them."""
@@ -80,12 +81,14 @@ def kernel_name(argtypes: list[str], source: str) -> str:
 
 
 def wrapper_name(options: Mapping[str, Any]) -> str:
-    """The name of a C++ wrapper: the SHA-256 of everything that it is built from."""
+    """The name of a C++ wrapper: the SHA-256 of all that affects its build."""
     return hashlib.sha256(json.dumps(["wrapper", options], sort_keys=True).encode()).hexdigest()
 
 
 def module_name(kernel: str) -> str:
-    """The name of a kernel's extension module in a file with several: a C identifier with half of the digest."""
+    """The name of a kernel's extension module in a ``.so`` with several kernels: a C identifier with half of the
+    digest.
+    """
     return f"kernel_{kernel[:32]}"
 
 
@@ -180,7 +183,7 @@ def load_kernel(name: str, path: Path, digest: str) -> Any:
     if known is not None:
         return known
     slot = str(getattr(torch._C._dynamo.guards, _SLOT))
-    # Set only once: another thread may read the environment in C, without the GIL.
+    # Set the variable only once, because another thread may read the environment in C, without the GIL.
     if os.environ.get(_VARIABLE) != slot:
         os.environ[_VARIABLE] = slot
     # The import system derives the name of the init function from the last part of the module's name. The loader maps a

@@ -30,13 +30,13 @@ _patches, _inside = Patches(), 0
 
 
 def called_here() -> None:
-    """Prepare this thread to call a graph with CUDA graphs, before another thread loads it."""
+    """Prepare this thread to call a graph with CUDA graphs. Call this before another thread loads the graph."""
     import torch._inductor.cudagraph_trees  # noqa: F401
 
 
 @contextmanager
 def made_ahead() -> Iterator[None]:
-    """Patch torch for a compile or load that builds both parts.
+    """Patch torch for a compile or load that builds forward and backward.
 
     Any number of threads may be inside at once. They share the patch, which behaves like torch's own function for other
     compiles.
@@ -63,7 +63,7 @@ def _tell_at_the_call(graph: Any, forward_device: Any) -> None:
     if not (graph.fx_kwargs["is_backward"] and config.triton.cudagraph_trees):
         return
     call, index = graph.current_callable, forward_device.value if forward_device is not None else None
-    if index is None:  # the forward has no CUDA graphs either
+    if index is None:  # the forward does not use CUDA graphs either
         return
 
     def backward(inputs: Any) -> Any:

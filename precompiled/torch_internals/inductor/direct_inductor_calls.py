@@ -1,4 +1,4 @@
-"""Detects compiles of Inductor that bypass ``torch.compile``'s backend, or whose result torch saves.
+"""Detects compiles of Inductor that bypass ``torch.compile``'s backend, and compiles whose result torch saves.
 
 ``torch._inductor.compile``, ``standalone_compile``, AOTInductor, ``maybe_enable_compiled_autograd`` and third-party
 backends call ``compile_fx`` themselves. Their results stay torch's own. Such compiles are counted, so that users see
@@ -38,7 +38,8 @@ _count: Callable[[Any, bool], Callable[[], None]] | None = None
 
 
 class _Inside(threading.local):
-    compiling = False  # in a compile that this project started or has counted; compile_fx calls itself
+    # True in a compile that this project started or has counted already, because compile_fx calls itself.
+    compiling = False
 
 
 _inside = _Inside()
@@ -59,7 +60,8 @@ def remove() -> None:
     global _count  # noqa: PLW0603
     _count = None
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
-    if not _patches.are_replaced():  # other code may have wrapped our function, which counts nothing from now on
+    # Other code may have wrapped our function, so the function stays in place but counts nothing from now on.
+    if not _patches.are_replaced():
         _patches.undo()
 
 
@@ -107,7 +109,8 @@ def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Finder:
-    """Waits for the import of the module, which may never happen. Finds nothing itself, like bootstrap.py for torch."""
+    """Waits until the module is imported, which may never happen. Finds no module itself, like bootstrap.py for torch.
+    """
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != _MODULE:

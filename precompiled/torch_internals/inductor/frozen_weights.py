@@ -1,4 +1,4 @@
-"""``freezing``: a worker compiles with the weights as constants, and a client restores the constants.
+"""Supports Inductor's setting ``freezing``: a worker compiles with the weights as constants, a client restores them.
 
 With freezing, Inductor treats the weights as constants, folds values that are computed only from them, and returns a
 function that drops the weights from its arguments. Torch cannot serialize such a result. This file adds a kind of
@@ -143,12 +143,12 @@ class Frozen(OutputCode):
 
 
 def code_of(part: Any) -> Any:
-    """The CompiledFxGraph of a bundle's forward or backward."""
+    """The CompiledFxGraph of a bundle's forward or backward part."""
     return part.result.graph if isinstance(part.result, Frozen) else part.result
 
 
 class _Freezing:
-    """The weights and packed tensors of the compiles while ``collected`` is open."""
+    """The weights and packed tensors of the compiles that run while ``collected`` is open."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self._weights = list(weights)

@@ -38,9 +38,8 @@ def on_copies(call: Callable[..., Any], overwritten: Sequence[int]) -> Callable[
 
 
 def inner_compile(*args: Any, **kwargs: Any) -> Any:
-    """``compile_fx_inner`` for backwards whose graph may be retained. Requires that AOTAutograd's cache is off.
-
-    The cache would not call this function.
+    """Call ``compile_fx_inner`` for backwards whose graph may be retained. AOTAutograd's cache must be off, because it
+    would not call this function.
     """
     compiled = compile_fx_inner(*args, **kwargs)
     context = TracingContext.try_get()
@@ -48,6 +47,7 @@ def inner_compile(*args: Any, **kwargs: Any) -> Any:
         donated = context.fw_metadata.bw_donated_idxs
         if donated and getattr(compiled, "current_callable", None) is not None:
             compiled.current_callable = on_copies(compiled.current_callable, tuple(donated))
-            # Clear the list itself: with tensor subclasses, other metadata, which a call checks, has the same list.
+            # Clear the list itself: with tensor subclasses, a second metadata object, which each call checks, shares
+            # the list.
             donated.clear()
     return compiled

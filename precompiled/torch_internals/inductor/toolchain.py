@@ -1,4 +1,4 @@
-"""Tests whether this host can build what Inductor generates.
+"""Tests whether this host can build the code that Inductor generates.
 
 A compile that fails because the host has no compiler says nothing about its graph. So no process may store that
 failure, and no program that already runs the graph may fail because of it.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 # Triton's errors if it finds no compiler for its launchers, or no assembler (triton/runtime/build.py, knobs.py).
 _TRITONS = re.compile(r"Failed to find C compiler|Cannot find (?:ptxas|cuobjdump|nvdisasm)")
-# The includes and link flags of each CPU kernel.
+# A test program with the includes and link flags that every CPU kernel has.
 _PROBE = "#include <Python.h>\n#include <omp.h>\nint probe() { return omp_get_max_threads(); }\n"
 _PROBE_S = 60.0  # enough for a loaded host
 

@@ -1,4 +1,4 @@
-"""Process-wide state of torch that affects a trace of DTensors.
+"""Reads process-wide state of torch that affects a trace of DTensors, and applies it in a worker.
 
 loss_parallel() and implicit_replication() change how DTensor handles an operator, so they are in the key and are
 applied in the worker. The program's own rules (register_sharding, other handlers) are code that a worker lacks, so they
@@ -42,7 +42,7 @@ def read() -> dict[str, Any]:
     _refuse_rules(dispatcher.sharding_propagator)
     if getattr(ExplicitRedistributionContext._local, "_active", None) is not None:
         raise _cannot("ExplicitRedistributionContext is on")
-    # Torch 2.15 has this setting in torch.compiler.config, and warns about the other place.
+    # Torch 2.15 has this setting in torch.compiler.config, and warns if it is read from the old place.
     if getattr(config if hasattr(config, _ONE_RANK) else torch.distributed.config, _ONE_RANK, False):
         raise _cannot("torch.distributed.config.compile_on_one_rank is on")
     return {

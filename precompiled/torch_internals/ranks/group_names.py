@@ -1,8 +1,8 @@
 """Numbers the process groups of a program's collectives, in the order of their first use.
 
 Torch names groups by the number of earlier groups (``"0"``, ``"1"``) or by a digest of their ranks. With these names,
-ranks that do the same work in different groups would have different graphs. A client writes the names of its groups
-into an artifact that it loads (docs/decisions/0039).
+ranks that do the same work in different groups would have different graphs. So artifacts contain numbers, and a client
+replaces them by the names of its groups when it loads an artifact (docs/decisions/0039).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

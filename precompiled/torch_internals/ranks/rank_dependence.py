@@ -2,11 +2,12 @@
 
 DTensor reads a rank's place from the mesh to cut out a shard, to mask rows of other shards, or to pad. If all shards
 have equal sizes, the result rarely depends on the place: with tensor parallelism, a block of a model compiles to the
-same code on each rank. In a worker, the stand-in of a mesh stores its place in an object that records reads. Nothing
-else in the worker leads to the rank, so without a recorded read the result is valid for every place. Torch's
-computation of a shard's size reads the place, but often returns the same for all places. So this file calls it for
-every place. If the sizes differ, the call counts as a read. If only the offsets differ, a later read of the offset
-counts.
+same code on each rank.
+
+In a worker, the stand-in of a mesh stores its place in an object that records reads. Nothing else in the worker leads
+to the rank, so without a recorded read the result is valid for every place. Torch's computation of a shard's size reads
+the place, but often returns the same size for all places. So this file calls the computation for every place. If the
+sizes differ, the call counts as a read. If only the offsets differ, a later read of the offset counts.
 
 The place must not be a tuple, because C++ code would read a tuple without being recorded.
 
@@ -48,7 +49,7 @@ class MeshPlace:
         return self._numbers
 
     def __len__(self) -> int:
-        return len(self._numbers)  # equal for every place, so this is not recorded
+        return len(self._numbers)  # the number of dimensions is equal for every place, so this read is not recorded
 
     def __getitem__(self, dim: Any) -> Any:
         return self._looked_at()[dim]
@@ -118,7 +119,7 @@ def answering(asked: RankReads) -> Iterator[None]:
             return torchs_shape(shape, mesh_shape, place, placements, skip_offset)
         if all(offset == answers[0][1] for _, offset in answers):
             return answers[0]
-        before, asked.yes = asked.yes, True  # do not record this call; reads of its result are recorded
+        before, asked.yes = asked.yes, True  # do not record this call, because reads of its result are recorded
         try:
             _, offset = torchs_shape(shape, mesh_shape, place, placements, skip_offset)
         finally:

@@ -1,4 +1,4 @@
-"""The user's code that a compile depends on: operators, kernels, classes, modules, and settings that are code.
+"""Finds the user's code that a compile depends on: operators, kernels, classes, modules, and settings that are code.
 
-Each file finds one kind of user code, describes it for the key, and rebuilds it in a worker.
+Each file finds one kind of user code, describes the code for the key, and rebuilds it in a worker.
 """

@@ -6,8 +6,9 @@
 - A module is named with the digest of its sources.
 - An object is encoded as its class and its attributes, if these are plain values or code themselves.
 
-Therefore a pass needs no ``uuid()``. If it has one, the worker's must be equal. Inductor's caches, which are on in a
-worker, accept only passes with a ``uuid()``, so a function gets one (``with_uuid``).
+Because the digest is in the key, a pass needs no ``uuid()``. If a pass has one, the worker's pass must return the same.
+Inductor's caches, which are on in a worker, accept only passes with a ``uuid()``, so a function gets one
+(``with_uuid``).
 
 Private names: torch._inductor.custom_graph_pass.{CustomPassBase (2.13, 2.15), CustomGraphPass, CustomSchedulerPass
 (2.13, 2.15)}. Checked on 2.11.0, 2.13.0, 2.15.0.
@@ -27,7 +28,7 @@ from precompiled.torch_internals.user_code import program_source, program_units,
 
 # The base class of this project's own passes. Inductor's caches require it.
 GraphPass = custom_graph_pass.CustomGraphPass
-# The settings that Inductor calls with a graph, and those that it calls with a scheduler's nodes.
+# The settings that Inductor calls with a graph, and the settings that it calls with a scheduler's nodes.
 _GRAPH_PASSES = (
     "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
     "pre_grad_custom_pass",

@@ -72,15 +72,16 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
     name = op._schema.name
     if op in getattr(sys.modules.get("torch._inductor.lowering"), "user_lowerings", {}):
         raise Bypass(f"{name} is autotuned here (register_custom_op_autotuning)", code="custom-op")
-    # Torch wraps some functions. The wrapped functions are in the list, too. A method in C
-    # (``register_fake(torch.Tensor.clone)``) has no module and defines nothing.
+    # The list also contains the functions that torch wraps. A method in C (``register_fake(torch.Tensor.clone)``) has
+    # no module and defines nothing.
     named = {module for f in _functions(op) if (module := getattr(f, "__module__", None)) is not None}
     modules = sorted({module for module in named if not module.startswith("torch.")} | _by_fake(op))
     own = _definition(op)
     if not modules and own is None and (unit := schema_ops.describe(op)) is not None:
         return ["", "", unit]
     modules = sorted({*modules, *_by_registrations(op)})
-    if not modules and own is not None:  # one of torch's own, such as torch_nn::_linear_cross_entropy_batch_chunked
+    # The operator is torch's, such as torch_nn::_linear_cross_entropy_batch_chunked.
+    if not modules and own is not None:
         modules = [own._init_fn.__module__]
     if not modules:
         raise Bypass(f"the custom op {name} has no Python definition that a worker could import", code="custom-op")
@@ -96,7 +97,8 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
 def _by_fake(op: torch._ops.OpOverload) -> set[str]:
     """The module that registered the fake kernel. The kernel itself may be a function of another module, or in C."""
     kernel = simple_registry.singleton.find(_qualified(op)).fake_impl.kernel
-    if kernel is None or _definition(op) is not None:  # for such an operator, torch itself registers the fake kernel
+    # Torch itself registers the fake kernel of an operator with such a definition.
+    if kernel is None or _definition(op) is not None:
         return set()
     module = _module_of(kernel.source.rpartition(":")[0])
     return {module} if module is not None else set()
@@ -147,7 +149,8 @@ def _refuse(op: torch._ops.OpOverload, why: str) -> NoReturn:
 
 
 def define(units: str) -> None:
-    """In a worker, define the operators in the JSON of ``defining_modules``. In a program, compare them with its own.
+    """In a worker, define the operators in the JSON of ``defining_modules``. In the user's process, compare the
+    operators with the JSON.
 
     Raises ValueError if an operator of the same name differs.
     """
@@ -165,7 +168,7 @@ def _kind(unit: dict[str, Any]) -> Any:
 
 
 def is_made_of_source(name: str) -> bool:
-    """Whether this name stands for a class or kernel whose source is sent with the graph."""
+    """Whether this name denotes a class or kernel whose source is sent with the graph."""
     return name.startswith((program_classes.PREFIX, program_kernels.PREFIX))
 
 
@@ -181,7 +184,7 @@ def load(modules: Mapping[str, str]) -> None:
 
 
 def compare(modules: Mapping[str, str]) -> None:
-    """In the program, check that its modules and operators have these digests.
+    """In the user's process, check that its modules and operators have these digests.
 
     ``modules`` maps modules (a,b) and operators that were encoded as JSON (lib::name) to digests. Raises ValueError if
     one differs, or whatever an import raises.
@@ -189,7 +192,7 @@ def compare(modules: Mapping[str, str]) -> None:
     load(modules)
     for name, digest in modules.items():
         if name.startswith(program_classes.PREFIX):
-            continue  # the caller looks up the class itself: program_classes.find
+            continue  # the caller itself looks up a class (program_classes.find)
         if name.startswith(program_kernels.PREFIX):
             program_kernels.compare(name, digest)
         elif "::" in name:
@@ -217,16 +220,17 @@ def _functions(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
     yield from dispatcher_registrations.backwards(op)
     yield from op.py_kernels.values()
     for module, table in (("lowering", "lowerings"), ("decomposition", "decompositions")):
-        # The table is empty until its module is imported.
+        # Inductor's table is empty until its module is imported.
         rule = getattr(sys.modules.get(f"torch._inductor.{module}"), table, {}).get(op)
         if rule is not None:
             yield rule
 
 
 def _with_what_it_wraps(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The function, and the functions in its closure if it is torch's own.
+    """Yield the function, and the functions in its closure if the function is torch's own.
 
-    A fake kernel of torch.library.register_fake is in the closure of torch's wrapper (``_check_pystubs_once``).
+    The fake kernel that a program passes to torch.library.register_fake is in the closure of a function of torch
+    (``_check_pystubs_once``).
     """
     yield function
     if getattr(function, "__module__", None) == "torch.library":

@@ -1,11 +1,12 @@
 """Finds kernels that the program registers for torch's operators: ``Library("aten", "IMPL").impl("silu", f, ...)``.
 
-AOTAutograd traces through such kernels, except through device kernels, which only run. A worker has torch's kernels.
+AOTAutograd traces through such kernels, except kernels for a device, which compiled code only calls. A worker has
+torch's own kernels.
 
-Torch has no list of these kernels with their functions. But each Library has the names that it has registered, and the
-dispatcher knows the file that created each Library. So one query per Library tells whether it is torch's. The Libraries
-of ``torch.library.impl``, ``register_fake`` and similar functions are created in torch/library.py, and torch uses none
-of these functions for its own operators.
+Torch has no list of these kernels with their functions. But each Library object has the names that it has registered,
+and the dispatcher knows the file that created each Library. So one query per Library shows whether the Library is
+torch's. Libraries of ``torch.library.impl``, ``register_fake`` and similar functions are created in torch/library.py,
+but torch calls none of these functions for its own operators.
 
 The names that a Library has registered (namespace/operator/key) are available only through its finalizer
 (torch/library.py: Library.__init__).
@@ -36,7 +37,8 @@ def found(namespaces: Collection[str]) -> dict[str, str]:
     """Operator (aten::silu) -> the place and key of a traced kernel that the program has registered for it."""
     global _known  # noqa: PLW0603
     libraries = list(_libraries())
-    # Sizes show changes: a registration grows its Library, and a destroyed Library's names leave torch's set.
+    # The sizes of these sets show changes: a registration enlarges its Library's set, and when a Library is destroyed,
+    # its names leave torch's set.
     sizes = [len(torch.library._impls), *map(len, libraries)]
     if _known is None or _known[0] != sizes:
         overrides: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""Reads torch's dispatcher: where an operator was defined, and where each of its kernels was registered.
+"""Reads from torch's dispatcher where an operator was defined, and where each of its kernels was registered.
 
-The text comes from aten/src/ATen/core/dispatch/OperatorEntry.cpp (dumpState). A backward of
-``torch.library.register_autograd`` is in the closures of the class that torch._library.autograd.make_autograd_impl
-creates for it.
+This file parses the text of aten/src/ATen/core/dispatch/OperatorEntry.cpp (dumpState). It finds a backward of
+``torch.library.register_autograd`` in the closures of the class that torch._library.autograd.make_autograd_impl creates
+for the backward.
 
 Private names: torch._C._dispatch_dump, torch._library.autograd.Info, torch._ops.OpOverload.{_namespace, _opname,
 _overloadname}.
@@ -60,7 +60,9 @@ def backwards(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
 
 
 def _held(function: Any, depth: int = 0) -> Iterator[autograd.Info]:
-    """The Infos in a function's closure, and in those of functions that it wraps (for lists of tensors)."""
+    """The Infos in a function's closure, and in the closures of functions that this function wraps (for lists of
+    tensors).
+    """
     for cell in getattr(function, "__closure__", None) or ():
         content = cell.cell_contents
         if isinstance(content, autograd.Info):

@@ -1,13 +1,13 @@
-"""Decompositions and lowerings that the program puts into Inductor's tables for torch's operators.
+"""Finds decompositions and lowerings that the program has put into Inductor's tables for torch's operators.
 
 Programs add them by ``torch._inductor.decomposition.register_decomposition``, ``lowering.register_lowering``,
 ``register_pointwise``, ``make_fallback`` and ``kernel.custom_op.register_custom_op_autotuning``. A worker has torch's
 own tables.
 
-A function is torch's own if its file is, and the files of all functions that it wraps or holds. Two changes show only
-by comparison with the first check of a table: a removed entry, and a lowering that became a call of eager code
-(``make_fallback``). Such changes before the first check are not detected (docs/reference/limits.md). Torch adds entries
-to its tables but removes none.
+A function counts as torch's own if its file is torch's, and the files of all functions that it wraps or holds are too.
+Two changes show only in a comparison with the first check of a table: a removed entry, and a lowering that became a
+call of eager code (``make_fallback``). Such changes before the first check are not detected (docs/reference/limits.md).
+Torch adds entries to its tables but removes none.
 
 The functions that make_fallback registers have the attribute "_is_fallback_handler" (torch/_inductor/lowering.py).
 
@@ -50,7 +50,7 @@ def found(namespaces: Collection[str]) -> dict[str, str]:
     """Operator (aten::silu) -> how the program has changed its entry, and in which table."""
     overrides: dict[str, str] = {}
     for module, name in _TABLES:
-        # A table is empty until its module is imported.
+        # Inductor's table is empty until its module is imported.
         table: _Table | None = getattr(sys.modules.get(f"torch._inductor.{module}"), name, None)
         if table is not None:
             overrides.update(_of(f"torch._inductor.{module}.{name}", table, namespaces))
@@ -102,7 +102,7 @@ def _is_torchs(rule: Any, known: dict[int, bool]) -> bool:
     """Whether a rule, and all functions that it wraps or holds, are torch's own. ``known``: earlier answers, by id."""
     found = known.get(id(rule))
     if found is None:
-        known[id(rule)] = True  # assumed while its own parts are checked, since a function may hold itself
+        known[id(rule)] = True  # assume True while the rule's parts are checked, since a function may hold itself
         found = known[id(rule)] = _is_torchs_own(rule, known)
     return found
 

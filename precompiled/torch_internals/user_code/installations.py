@@ -1,4 +1,4 @@
-"""A digest of an installed package's files, taken from the installer's record.
+"""Computes a digest of an installed package's files from the installer's record.
 
 A worker imports code of installed packages (custom operators, tensor subclasses), and a new version has different code.
 The files are not read, because the RECORD in the distribution's *.dist-info contains their hashes (PEP 376, PEP 627).
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 
-# Packages whose versions are in the key.
+# Packages whose versions are part of the key.
 _IN_THE_KEY = frozenset({"torch", "triton", *sys.stdlib_module_names})
 
 
@@ -29,7 +29,8 @@ def digest(package: str) -> str:
     state = hashlib.sha256()
     found = False
     for lines in _records(package):
-        # Excluded: scripts, whose first line names the virtual environment, and the installer's own notes.
+        # Leave out scripts, whose first line names the virtual environment, and files that the installer itself has
+        # written.
         for line in sorted(line for line in lines if line.partition("/")[0].partition(".")[0] == package):
             if not line.partition(",")[0].endswith(".pyc"):
                 state.update(f"{line}\n".encode())
@@ -41,7 +42,8 @@ def _records(package: str) -> Iterator[list[str]]:
     names = [package]
     try:
         metadata.distribution(package)
-    except metadata.PackageNotFoundError:  # the distribution has a different name; finding it takes longer
+    # The distribution has another name than the package, which would take longer to find.
+    except metadata.PackageNotFoundError:
         names = sorted(set(metadata.packages_distributions().get(package, ())))
     for name in names:
         yield (metadata.distribution(name).read_text("RECORD") or "").splitlines()

@@ -1,12 +1,12 @@
-"""Tensor subclasses that a worker cannot import (in ``__main__`` or in a function): their source is sent instead.
+"""Sends the source of tensor subclasses that a worker cannot import (in ``__main__`` or in a function).
 
-A compile needs a subclass's methods: they take it apart, put it together, and implement its operators. The methods are
-sent, and are in the key, with everything that they read (program_units.py). A class about which torch keeps facts
-elsewhere (operator rules, an entry in pytree) is refused.
+A compile needs a subclass's methods: they take the subclass apart, put it together, and implement its operators. The
+methods are sent, and are in the key, with everything that they read (program_units.py). If torch keeps facts about a
+class outside the class (operator rules, an entry in pytree), the class is refused.
 
-A worker creates the class for one compile and then discards it, since a method may change the values that it reads. In
-the compile's output, the digest of the class's unit replaces the module name that a pickle would contain. A process
-that loads the output must have the class.
+A worker creates the class for one compile and then discards it, since a method may change the values that it reads.
+Where a pickle of the compile's output would contain the class's module, it contains the digest of the class's unit. A
+process can load the output only if it has the class.
 
 Private names: torch._library.simple_registry.{singleton._data, GenericTorchDispatchRuleHolder.find},
 torch._ops._higher_order_ops, torch._ops.HigherOrderOperator.python_key_table, torch.utils._pytree.{SUPPORTED_NODES,
@@ -38,7 +38,7 @@ NONE: Classes = MappingProxyType({})
 
 
 class Described:
-    """The program's own classes among the inputs of one graph."""
+    """The classes that the program itself defines, among the inputs of one graph."""
 
     def __init__(self) -> None:
         self.units: list[Unit] = []
@@ -58,12 +58,13 @@ class Described:
 
 
 def made(units: Iterable[Unit]) -> dict[str, type]:
-    """Create the classes of ``Described.units``."""
+    """Create the classes that ``Described.units`` describes."""
     return {source_units.digest(unit): _made(unit) for unit in units}
 
 
 def find(modules: Mapping[str, str]) -> dict[str, type]:
-    """In the program, find its classes that ``Described.name`` recorded. Raises ValueError if one has changed."""
+    """In the user's process, find the classes that ``Described.name`` recorded. Raises ValueError if one has changed.
+    """
     wanted = {name.removeprefix(PREFIX): digest for name, digest in modules.items() if name.startswith(PREFIX)}
     return {digest: _found(name, digest) for name, digest in wanted.items()}
 

@@ -1,4 +1,4 @@
-"""User Triton kernels that a worker cannot import (in ``__main__`` or in a function): their source is sent instead.
+"""Sends the source of user Triton kernels that a worker cannot import (in ``__main__`` or in a function).
 
 Triton compiles the text of a kernel's function. Inductor copies this text into its own code, with everything that the
 function reads: other kernels, and numbers, strings and constants by their global names. All of this is written out as a
@@ -7,8 +7,9 @@ unit (program_units.py) with more fields::
     {"kernel": "added", "source": "@_precompiled_triton.jit()\\ndef added(x, ...): ...", ...,
      "given": {"scaled": Triton's cache key}}
 
-``given`` lists imported kernels. A program may set the globals that they read, so Triton's own key of them is compared.
-A kernel with a closure is refused, because Inductor would not copy the closure's contents.
+``given`` lists imported kernels. Their modules' sources do not determine them, because a program may set the globals
+that they read. So Triton's own key of each imported kernel is compared. A kernel with a closure is refused, because
+Inductor would not copy the closure's contents.
 
 Private names: triton.runtime.jit.JITFunction.{fn, src, noinline, do_not_specialize, do_not_specialize_on_alignment,
 version, debug, launch_metadata, cache_key}, triton.language.core.{constexpr.value, dtype.name}. Checked on 2.11.0,
@@ -53,7 +54,7 @@ def made(unit_text: str) -> Any:
     unit = json.loads(unit_text)
     import triton
 
-    # Triton reads a kernel's text as inspect does, by the name of its file.
+    # Triton reads a kernel's text by the name of its file, as inspect does.
     file, text = f"<the program's kernel {_digest(unit_text)}>", unit["source"]
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     space = program_units.run(unit, unit["kernel"], file, triton=triton)
@@ -77,7 +78,7 @@ def innermost(kernel: Any) -> Any:
 
 
 def compare(name: str, digest: str) -> None:
-    """In the program, check that ``__main__`` has this kernel. Raises ValueError if it is missing or differs."""
+    """In the user's process, check that ``__main__`` has this kernel. Raises ValueError if it is missing or differs."""
     found = innermost(getattr(sys.modules[PROGRAMS[0]], name.removeprefix(PREFIX), None))
     try:
         here = _digest(describe(found)) if found is not None else None
@@ -88,7 +89,7 @@ def compare(name: str, digest: str) -> None:
 
 
 class _Source(Source):
-    """The text of kernels and of everything that they read."""
+    """The source text of kernels and of everything that they read."""
 
     def __init__(self, kernel: Any) -> None:
         super().__init__(_subject(kernel), CODE, kernel.__module__)
@@ -170,7 +171,7 @@ class _Source(Source):
         return text
 
     def _defaults(self, function: FunctionType, node: ast.FunctionDef) -> None:
-        """Check that the defaults are as written, because the source text is used unchanged."""
+        """Check that the function's defaults equal those in its source, because the source text is used unchanged."""
         try:
             written = [ast.literal_eval(default) for default in node.args.defaults]
             named = [default if default is None else ast.literal_eval(default) for default in node.args.kw_defaults]

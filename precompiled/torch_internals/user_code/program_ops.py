@@ -1,14 +1,15 @@
-"""Custom operators that the program itself defines: their source is sent, since a worker cannot import ``__main__``.
+"""Sends the source of custom operators that the program itself defines, since a worker cannot import ``__main__``.
 
-A compile needs an operator's schema and the functions that traces run: the fake kernel, the backward with its setup,
-and the rule for vmap. Compiled code calls the operator's kernels by name, in the program, so a worker's kernel only
-raises. These functions and everything that they read (program_source.py) are sent, and are in the key, as a *unit*::
+A compile needs an operator's schema and the functions that run during a trace: the fake kernel, the backward with its
+setup, and the rule for vmap. Compiled code calls the operator's kernels by name, in the user's process, so the kernels
+that a worker defines only raise. The functions and everything that they read (program_source.py) are sent, and are in
+the key, as a *unit*::
 
     {"op": "lib::name", "schema": "(Tensor x) -> Tensor", "mutates": [], "devices": [null], "registered": ["Meta", ...],
      "roles": {"fake": "_precompiled_fake"}, "source": "def _precompiled_fake(x): ...", "flags": 0, "imports": ["math"]}
 
-An operator with anything else that affects a compile (registrations of a library, effects, tags, autocast rules,
-lowerings in Inductor) raises Bypass, and the graph is compiled in process.
+If anything else of the operator affects a compile (registrations of a library, effects, tags, autocast rules, lowerings
+in Inductor), ``describe`` raises Bypass, and the graph is compiled in process.
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _schema, _abstract_fn,
 _setup_context_fn, _backward_fn, _vmap_fn, _backend_fns, _torch_dispatch_fns, _autocast_dtype (2.13, 2.15),
@@ -63,7 +64,8 @@ def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
 
 
 def define(unit: dict[str, Any]) -> None:
-    """In a worker, define an operator that ``describe`` encoded. In the program itself, compare it with its own.
+    """In a worker, define an operator that ``describe`` encoded. In the user's process, compare the operator with the
+    unit.
 
     Raises ValueError if an operator of the same name differs.
     """
@@ -77,7 +79,7 @@ def define(unit: dict[str, Any]) -> None:
 
 
 def compare(name: str, digest: str) -> None:
-    """In the program, check its operator of this name. Raises ValueError if its digest differs."""
+    """In the user's process, check the operator of this name. Raises ValueError if its digest differs."""
     if source_units.digest(_described(custom_ops.OPDEFS[name])) != digest:
         raise ValueError(f"the custom op {name} differs from that of the process that captured the graph")
 
@@ -160,7 +162,7 @@ def _refuse_what_is_more(definition: custom_ops.CustomOpDef, name: str, register
 
 
 def _registrations(name: str) -> list[str]:
-    """One line per registration: "Meta: registered at FILE:LINE ..."."""
+    """One line of text per registration: "Meta: registered at FILE:LINE ..."."""
     lines: list[str] = torch._C._dispatch_dump(name).splitlines()
     return [line for line in lines if ": registered at " in line and not line.startswith("debug:")]
 

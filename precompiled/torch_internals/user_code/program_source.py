@@ -1,15 +1,15 @@
 """Writes out the source of functions and classes that the program (``__main__``) defines, with all that they read.
 
-The source of a function is used only if compiling its file gives exactly the function's code. Each name that the
-function reads is written out with its current value, which must be one of these:
+A function's source is used only if the compiled source gives exactly the function's code. Each name that the function
+reads is written out with its current value, which must be one of these:
 
 - an immutable value: a number, a string, a tuple of such values, a dtype, a device
-- another function of the program that has only this name and no attributes. It may have a closure only if the described
-  thing is rebuilt for each compile. The closure's contents are written out like globals
-- in the same case also a class of the program without a metaclass. It may contain methods, static methods, class
-  methods, properties, slots, immutable values and functions of torch
+- another function of the program that has only this name and no attributes. It may have a closure only if the subject
+  (the function or class to send) is rebuilt for each compile. The closure's contents are written out like globals
+- if the subject is rebuilt for each compile, also a class of the program without a metaclass. It may contain methods,
+  static methods, class methods, properties, slots, immutable values and functions of torch
 - a builtin that does not depend on the process
-- torch, or a stateless module of the standard library, and functions and classes of their own
+- torch, a stateless module of the standard library, and functions and classes of these two
 - a module that can be imported, or a function or class in one. ``Source.modules`` lists the module, and the caller
   computes its digest
 - an operator of the program or of torch
@@ -61,7 +61,7 @@ _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operato
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
 _METACLASSES = (type, type(torch.Tensor), abc.ABCMeta)
-# Attributes that a class statement or pickling creates. They do not affect the behavior of the class.
+# A class statement or pickling creates these attributes. They do not affect the behavior of the class.
 _NOT_OF_A_CLASS = frozenset({
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
     "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__slotnames__",
@@ -83,18 +83,19 @@ def refuse(subject: str, why: str, code: str) -> NoReturn:
 
 
 class Source:
-    """The source of some of the program's functions and classes, and of everything that they read, for one subject.
+    """Collects the source of some functions and classes of the program, and of everything that they read.
 
-    ``subject`` and ``code`` appear in a refusal. ``module`` is the module of a subject that is defined inside a
-    function. ``anew`` means that the subject is rebuilt for each compile. Then functions may have closures and classes
-    may be read, because changes to their state do not reach the next compile.
+    ``subject`` names what the source is for; ``subject`` and ``code`` appear in the error if it is refused. ``module``
+    is the module of a subject that is defined inside a function. ``anew`` means that the subject is rebuilt for each
+    compile. Then functions may have closures and classes may be read, because changes to their state do not reach the
+    next compile.
     """
 
     def __init__(self, subject: str, code: str, module: str = "", *, anew: bool = False) -> None:
         self.operators: list[custom_ops.CustomOpDef] = []  # operators of the program that the source calls
         self.modules: set[str] = set()  # modules for which the caller needs a digest
         self.imports: set[str] = set()  # modules of torch and of the standard library
-        self.flags = 0  # for compile()
+        self.flags = 0  # flags for compile()
         self._subject, self._code, self._anew = subject, code, anew
         self._texts: dict[str, str] = {}
         self._classes: dict[str, type] = {}
@@ -122,7 +123,7 @@ class Source:
             namespace, _, op = value._opoverload._schema.name.partition("::")
             self._texts[name] = f"{name} = lambda *given, **named: {OURS}torch.ops.{namespace}.{op}(*given, **named)"
         elif type(value) is FunctionType and value.__globals__ is self._globals:
-            if self._names.setdefault(id(value), name) != name:  # a second name would be a second function
+            if self._names.setdefault(id(value), name) != name:  # a second name would create a second function
                 self._refuse(f"{value.__qualname__} has two names, {name} and {self._names[id(value)]}")
             self._texts[name] = ""  # set before the recursion: a function may call itself, or its caller
             self._texts[name] = self._definition(name, value)
@@ -144,7 +145,7 @@ class Source:
     def _written(
         self, name: str, function: FunctionType, node: ast.FunctionDef | None, of: type | None = None
     ) -> ast.FunctionDef:
-        """The definition of the function, under ``name``. ``of`` is the class that has the function as a method."""
+        """The definition of the function, under ``name``. ``of``: the class whose method the function is."""
         if function.__dict__:
             self._refuse(f"{function.__qualname__} has attributes: {', '.join(function.__dict__)}")
         if node is None:
@@ -165,7 +166,7 @@ class Source:
         return node
 
     def _read_all(self, function: FunctionType, held: Mapping[str, types.CellType] = MappingProxyType({})) -> None:
-        """Write out everything that the function reads. ``held``: name -> cell, for its closure."""
+        """Write out everything that the function reads. ``held``: the names and cells of its closure."""
         for code in codes_within(function.__code__):
             for opname, read, attributes in _reads(code):
                 if opname.endswith("_DEREF"):
@@ -227,7 +228,7 @@ class Source:
         return name
 
     def _member(self, kind: type, attribute: str, value: Any) -> ast.stmt:
-        """The statement for one attribute in a class's body."""
+        """The statement that defines one attribute in a class's body."""
         if isinstance(value, property) and (value.fset is not None or value.fdel is not None):
             self._refuse(f"{kind.__name__}.{attribute} can be set")
         held = _HOLD_A_FUNCTION.get(type(value))
@@ -296,7 +297,8 @@ class Source:
         """The import statement for a function or class."""
         module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         short = getattr(value, "__name__", None)
-        if short and getattr(torch, short, None) is value:  # __module__ of torch.empty_like is wrong
+        # The __module__ of some functions (torch.empty_like) is wrong.
+        if short and getattr(torch, short, None) is value:
             module, qualname = "torch", short
         if not module or not qualname or module in PROGRAMS or object_at(module, qualname) is not value:
             self._refuse(f"{name.removeprefix(OURS)} is a {type(value).__qualname__}")
@@ -333,7 +335,7 @@ def _is_standard(name: str) -> bool:
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a callable's code belongs to torch, the standard library or C. False for patches of their functions."""
+    """Whether a callable's code belongs to torch, the standard library or C. False for functions that patch these."""
     if isinstance(value, FunctionType):
         file = os.path.realpath(value.__code__.co_filename)
         return is_really_torchs(file) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)
@@ -371,7 +373,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _reads(code: CodeType) -> Iterator[tuple[str, str, list[str]]]:
-    """The instructions that import, or that read or set a nonlocal name, with the attributes that are read next."""
+    """The instructions that import, or that read or set a nonlocal name, each with the attributes that the next
+    instructions read.
+    """
     instructions = list(dis.get_instructions(code))
     for position, instruction in enumerate(instructions):
         if instruction.opname in _READING:

@@ -1,4 +1,4 @@
-"""Builds a *unit* (plain data) from what program_source.py has read, and runs units in a worker.
+"""Builds *units* (parts of the program as plain data) from what program_source.py has read, and runs them in a worker.
 
     {"source": ..., "flags": 0, "imports": ["math"], "modules": {"lib": digest of its sources}, "ops": [...]}
 
@@ -51,8 +51,8 @@ def needed(unit: Unit) -> dict[str, str]:
 def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
     """Run a unit's source in a new namespace, and return the namespace.
 
-    ``more`` adds values besides torch under the prefix OURS. Raises ValueError if a module or operator differs in this
-    process, or whatever an import raises.
+    ``more``: further values for the namespace besides torch, under names with the prefix OURS. Raises ValueError if a
+    module or operator differs in this process, or whatever an import raises.
     """
     for module, digest in unit["modules"].items():
         user_modules.import_modules(module, digest)

@@ -1,10 +1,10 @@
-"""Custom operators that a compile knows completely from their schema: they write into arguments and return nothing.
+"""Describes custom operators by their schema alone, if they write into arguments and return nothing.
 
-Torch itself creates the fake kernel of such an operator, which does nothing (can_generate_trivial_fake_impl in
-torch/_library/utils.py). If the operator has only device kernels and no rules in Python, its schema is all that a
-compile needs. Compiled code calls the kernels by name, in the program. So a worker loads neither the operator's module
-nor its library: it defines an operator with this schema whose kernels raise. The data that is sent, and is in the key,
-is a *unit*::
+Torch itself creates the fake kernel of such an operator, and the fake kernel does nothing
+(can_generate_trivial_fake_impl in torch/_library/utils.py). If the operator has only device kernels and no rules in
+Python, its schema is all that a compile needs. Compiled code calls the kernels by name, in the user's process. So a
+worker loads neither the operator's module nor its library: it defines an operator with this schema whose kernels raise.
+The data that is sent, and is in the key, is a *unit*::
 
     {"op": "lib::name", "schema": "name(Tensor! out, Tensor x) -> ()", "tags": [], "aliases": "FROM_SCHEMA",
      "registered": ["CPU"]}
@@ -29,9 +29,9 @@ from precompiled.torch_internals.user_code import dispatcher_registrations, prog
 
 _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
-# How torch prints ``Tensor!``. Torch cannot parse this form.
+# Torch prints ``Tensor!`` in this form, which it cannot parse.
 _WRITTEN = re.compile(r"\(\$\d+! -> \)")
-# Torch's text for the class of an opaque object (opaque_inputs.py), and a name that torch can parse instead.
+# Torch's text for the class of an opaque object (opaque_inputs.py), and a name to replace it by, which torch can parse.
 _OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"
 _DEFINED: dict[str, torch.library.Library] = {}  # in a worker: operator -> the Library that defines it
 
@@ -72,7 +72,7 @@ def is_unit(unit: dict[str, Any]) -> bool:
 
 
 def define(unit: dict[str, Any]) -> None:
-    """Define such an operator in a worker. Raises ValueError if a different operator of its name exists."""
+    """Define an operator from its unit in a worker. Raises ValueError if a different operator of its name exists."""
     name = unit["op"]
     namespace, _, operator = name.partition("::")
     if not hasattr(getattr(torch.ops, namespace), operator):

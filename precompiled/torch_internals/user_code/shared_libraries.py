@@ -1,9 +1,9 @@
-"""Shared libraries that this process has loaded: finds those that register operators, and computes their digests.
+"""Finds the shared libraries of this process that register operators, and computes digests of libraries.
 
 For each registration, torch knows the C++ file that it was compiled from, since the macro TORCH_LIBRARY records it.
 Torch does not know the library that contains this file. But a library contains the file's name, as its ``__FILE__``. If
-several libraries contain the name, all of them are used. The digest covers the files of a library and of those that it
-needs, except the libraries that torch itself needs: torch's build is in the key.
+several libraries contain the name, all of them are used. The digest covers the files of a library and of the libraries
+that it needs, except those that torch itself needs: torch's build is in the key.
 
 The loader's state and the files' dynamic sections are read directly (man 3 dl_iterate_phdr, man 5 elf).
 
@@ -125,7 +125,9 @@ def _of_torch(changes: int) -> frozenset[str]:
 
 @cache
 def _by_name(changes: int) -> dict[str, str]:
-    """Loaded libraries by the names under which others need them. Of equal names, the first loaded one counts."""
+    """Loaded libraries by the names under which other libraries need them. If two have one name, the first loaded one
+    counts.
+    """
     found: dict[str, str] = {}
     for path in _loaded(changes):
         for name in (_read(path).name, os.path.basename(path)):
@@ -169,7 +171,7 @@ def _objects(*, first: bool = False) -> Iterator[tuple[bytes, int]]:
         found.append((item.contents.name or b"", item.contents.adds + item.contents.subs))
         return int(first)
 
-    # PyDLL calls this with the GIL held, so that no other Python thread holds the GIL while it waits for the loader.
+    # PyDLL holds the GIL during this call, so no other Python thread can hold the GIL while it waits for the loader.
     ctypes.PyDLL(None).dl_iterate_phdr(_CALLBACK(note), None)
     return iter(found)
 
@@ -185,7 +187,7 @@ class _Library:
 
 
 def _is_readable(path: str) -> bool:
-    """False for the kernel's own library (linux-vdso) and for deleted files."""
+    """False for the vDSO, which the Linux kernel provides (linux-vdso), and for deleted files."""
     try:
         _read(path)
     except (OSError, ValueError):

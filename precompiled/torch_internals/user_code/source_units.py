@@ -18,7 +18,7 @@ Unit = dict[str, Any]
 
 
 def text(unit: Unit) -> str:
-    """A canonical text: equal units have equal texts."""
+    """The unit as a canonical text: equal units have equal texts."""
     return json.dumps(unit, sort_keys=True)
 
 
@@ -27,7 +27,8 @@ def digest(unit: Unit) -> str:
 
 
 def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
-    """Run a unit's ``source`` in a new namespace and return that. ``more``: values besides torch, prefixed OURS."""
+    """Run a unit's ``source`` in a new namespace and return it. ``more``: values besides torch, with the prefix OURS.
+    """
     for module in unit["imports"]:
         importlib.import_module(module)
     space = {f"{OURS}{short}": value for short, value in {"torch": torch, **more}.items()}

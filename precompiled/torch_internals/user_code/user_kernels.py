@@ -1,4 +1,4 @@
-"""Launches of user Triton kernels in a graph: replaces a node's table numbers by names and values, and back.
+"""Encodes launches of user Triton kernels in a graph: replaces numbers in a table by names and values, and back.
 
 Dynamo puts ``kernel[grid](...)`` into a graph as a call of ``triton_kernel_wrapper_mutation`` (after AOTAutograd, of
 ``..._functional``). Its ``kernel_idx`` and ``constant_args_idx`` are positions in a table that each process fills in
@@ -13,8 +13,8 @@ one of these forms instead::
 - The fingerprint covers what a program can change without an edit: the globals that the kernel reads (as Triton's own
   cache key) and the autotuner's configurations. If the worker's fingerprint differs, it refuses the graph, which is
   then compiled in process.
-- ``tuning`` describes an autotuner that is in no module: one of the program, or the one that Dynamo creates from
-  ``triton.heuristics``, whose results become its configurations. It is null for a kernel without an autotuner.
+- ``tuning`` describes an autotuner that no module contains: one that the program creates, or one that Dynamo creates
+  from ``triton.heuristics``, whose results become its configurations. It is null for a kernel without an autotuner.
 
 Private names: torch._higher_order_ops.triton_kernel_wrap.kernel_side_table.{add_kernel, get_kernel, add_constant_args,
 get_constant_args}, torch._ops.HigherOrderOperator._name, triton.runtime.jit.JITFunction.cache_key,
@@ -109,7 +109,7 @@ def _function(kernel: Any) -> Any:
 
 def _name(kernel: Any) -> user_modules.Name:
     function = _function(kernel)
-    # An autotuner and Dynamo's object for heuristics have no name of their own, and the latter is in no module.
+    # An autotuner and Dynamo's object for heuristics have no names, and no module contains Dynamo's object.
     return user_modules.name_of(kernel, function.__module__, function.__name__, code="user-kernel")
 
 

@@ -1,4 +1,5 @@
-"""The user's modules that a worker imports: names of their functions and classes, and a digest of their sources.
+"""Names functions and classes in the user's modules, which a worker imports, and computes digests of the modules'
+sources.
 
 - The sources of a user's module are its file, the files of the user's modules that it imports or refers to, and the
   values that are currently set in them (user_values.py).
@@ -33,15 +34,15 @@ from precompiled.core.files import process_start, saved
 from precompiled.core.names import object_at
 from precompiled.torch_internals.user_code import installations, shared_libraries, user_values
 
-# Digests in the key depend on this list, in clients and in workers. The list in core.files covers more places.
+# In clients and in workers, the digests in the key depend on this list. core.files has a similar list of more places.
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 
-# The key contains torch's version, and SCHEMA (graph/key.py) covers how a worker handles a program.
+# The key contains torch's version. SCHEMA (graph/key.py) changes whenever a worker handles a graph differently.
 _IN_THE_KEY = frozenset({"torch", "precompiled"})
 # vLLM declares the variables on which its operators depend, and these are in the key (graph/environment.py). Each
-# engine sets further values in vLLM's modules, which no worker has.
+# engine sets further values in vLLM's modules, and a worker has none of these values.
 _SAYS_ITSELF = frozenset({"vllm"})
 # A function or class at the top level of a module: module, qualified name, digest of the sources ("" if in the key).
 Name = list[str]
@@ -119,7 +120,8 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
     files, packages = _source_files(modules, code)
     for path, name in sorted(files.items()):
         if path.suffix != ".py":
-            # A named library is loaded, so its digest covers the libraries that it needs. Others may not be loaded yet.
+            # A library in ``modules`` is loaded, so its digest covers the libraries that it needs. Other libraries may
+            # not be loaded yet.
             loaded = name in modules
             found = (
                 shared_libraries.digest(str(path), code=code) if loaded else shared_libraries.content_digest(str(path))
@@ -127,7 +129,8 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
             state.update(f"{path.name} {found}\n".encode())
             continue
         if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
-            # The process may have loaded the old or the new source, so the digest of what it runs is unknown.
+            # The process may have loaded the file before or after this change, so the digest of the loaded code is
+            # unknown.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
         # The path is not included, so that two checkouts of one project can share artifacts.
         state.update(f"{path.name}\n".encode())
@@ -162,7 +165,7 @@ def _source_files(modules: list[str], code: str) -> tuple[dict[Path, str], set[s
         if installed and name not in modules:
             continue
         files[path] = name
-        if path.suffix != ".py":  # importing a library also runs the code of its packages
+        if path.suffix != ".py":  # importing a library also runs the code of the packages that contain it
             waiting += () if name.startswith("/") else itertools.accumulate(name.split(".")[:-1], "{}.{}".format)
         elif not installed:
             waiting += _imported(path, path.stat().st_mtime_ns, name)
@@ -196,7 +199,7 @@ def _spec(name: str) -> ModuleSpec | None:
 @cache
 def _imported(path: Path, saved: int, name: str) -> set[str]:
     """The names that a source file imports, at any depth: modules, and possibly objects in modules."""
-    del saved  # part of the cache's key: the source may change
+    del saved  # ``saved`` is part of the cache's key, because the source may change
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -211,7 +214,7 @@ def _imported(path: Path, saved: int, name: str) -> set[str]:
             base = parents[: len(parents) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-    # Importing a module also runs the code of its packages.
+    # Importing a module also runs the code of the packages that contain it.
     return {part for whole in found for part in itertools.accumulate(whole.split("."), "{}.{}".format) if part}
 
 

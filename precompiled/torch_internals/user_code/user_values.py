@@ -1,10 +1,10 @@
-"""The state of a module that its functions use and its source does not determine: values that were set, registrations.
+"""Describes the state of a module that its functions use and its source does not determine.
 
 The state consists of:
 
 - numbers and strings at the top level of the module, in its classes, and in objects that it holds (a configuration, an
   ``argparse.Namespace``)
-- the functions and classes behind its names, since a program may choose among several, and what these hold
+- the functions and classes behind its names, since a program may choose among several, and the values in these
 - the functions that are registered for its operators
 
 Other values (modules, locks, tensors) are left out. Environment variables are left out too, because a worker has few of
@@ -35,7 +35,8 @@ import torch
 from torch._library import custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 
-# Types whose repr describes a value completely. _PLAIN: also as keys, and in containers of any size.
+# Types whose repr describes a value completely. Values of the types in _PLAIN may also be keys, and may be in
+# containers of any size.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 _BY_REPR = frozenset({
     range, decimal.Decimal, fractions.Fraction, torch.memory_format, torch.layout,
@@ -45,9 +46,10 @@ _CACHED: type = type(functools.lru_cache(len))
 _FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
-_LEFT_OUT = Ellipsis  # a constant with the same repr in every process, because a list may contain it
+_LEFT_OUT = Ellipsis  # replaces a value that is left out; its repr is the same in every process
 MAX_DEPTH = 4
-MAX_LOOKED_AT = 10_000  # values of one module, not counting those inside lists and dictionaries of plain values only
+# Values of one module that are read, not counting those in lists and dictionaries of plain values only.
+MAX_LOOKED_AT = 10_000
 
 
 def values(module: str) -> str:
@@ -77,7 +79,7 @@ class _Look:
             return _LEFT_OUT
 
     def _shown(self, value: Any, depth: int) -> Any:
-        kind = type(value)  # not isinstance(), which returns the type that a proxy stands for
+        kind = type(value)  # isinstance() would give the type that a proxy stands for
         self._left -= 1
         if _is_plain(value):
             return repr(value)
@@ -135,7 +137,9 @@ class _Look:
         return name, definition._schema, [self._function(function, 0) for function in functions], repr(types_)
 
     def _function(self, function: Any, depth: int) -> Any:
-        """A function's place in the sources, its defaults, closure and attributes. For other callables, their parts."""
+        """A function's place in the sources, its defaults, closure and attributes. For other callables, the same of
+        their parts.
+        """
         kind = type(function)
         if depth > MAX_DEPTH:
             return kind.__qualname__

@@ -1,1 +1,1 @@
-"""Code for workers only: compiling a graph with AOTAutograd and Inductor, and building its kernels."""
+"""Holds code for workers only: compiles a graph with AOTAutograd and Inductor, and builds its kernels."""

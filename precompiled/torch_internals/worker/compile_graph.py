@@ -1,4 +1,4 @@
-"""Compiles a program's graph in a worker, into the pickled result of AOTAutograd and Inductor.
+"""Compiles a captured graph in a worker, into the pickled result of AOTAutograd and Inductor.
 
 The worker runs torch's own ``compile_fx``, so the compiled code equals that of plain ``torch.compile``. AOTAutograd's
 *bundle* (torch/_functorch/_aot_autograd/aot_autograd_result.py) contains forward, backward and the runtime wrappers.
@@ -63,14 +63,16 @@ _ALIASED = "an input that is changed shares its memory with another"
 
 @dataclass(frozen=True)
 class CompileResult:
-    """The result of ``compile_graph``. ``bundle``: AOTAutograd's, pickled. ``native``: the C++ kernels it calls."""
+    """The result of ``compile_graph``. ``bundle``: AOTAutograd's bundle, pickled. ``native``: the C++ kernels that it
+    calls.
+    """
 
     bundle: bytes
     native: Native
     has_backward: bool
     guards: str
     any_place: bool  # whether the result is valid for every rank's place in the graph's meshes
-    undecided: int  # choices that need a time measurement, where nothing could be measured
+    undecided: int  # choices that would need a measured time, on a device that cannot measure
 
 
 class _ExampleValues(torch.fx.Interpreter):
@@ -124,7 +126,7 @@ def compile_graph(
         for part in filter(None, (bundle.compiled_fw, bundle.compiled_bw)):
             triton_files.drop_texts(frozen_weights.code_of(part))
             device_meshes.refuse_ranks(found_meshes, frozen_weights.code_of(part).source_code)
-        # The client itself checks the guards against the sizes of its call (torch_internals/graph/symbolic_sizes.py).
+        # The client checks the guards against the sizes of each call itself (torch_internals/graph/symbolic_sizes.py).
         guards, bundle.guards_expr = produced_guards(symints, size_values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
@@ -148,7 +150,7 @@ def _refuse_input_guards(context: TracingContext) -> None:
 def compile_here(
     program: dict[str, Any], classes: program_classes.Classes, found_meshes: Sequence[Any]
 ) -> tuple[Callable[..., Any], str]:
-    """Compile a program, which has these classes and meshes, for this process alone, in a client that gets no artifact.
+    """Compile a captured graph in a client that gets no artifact, for this process alone.
 
     Returns the callable and the guards on its sizes (symbolic_sizes.guard_check). Raises torch's errors, or
     CompileFailed.
@@ -188,7 +190,7 @@ def _compile(
     mode = context.fake_mode
     assert mode is not None
     sizes = input_metadata.size_maker(inputs, hints, floats, mode)
-    # The example run gets inputs of its own, because a graph may change an input's metadata in place.
+    # The example run gets its own inputs, because a graph may change an input's metadata in place.
     assert mode.shape_env is not None
     # Sizes that only a run determines (nonzero, item) get new symbols when AOTAutograd traces. Python's dispatcher is
     # on, as in Dynamo, because some operators accept symbolic sizes only in their Python decomposition.
@@ -210,7 +212,8 @@ def _compile(
     try:
         compiled = compile_fx(module, made, inner_compile=inner_compile)
     except TensorifyScalarRestartAnalysis as error:
-        # Otherwise the floats of the next graph would be fixed too. In a client, Dynamo's own entries stay.
+        # Otherwise the floats of the next graph would be fixed too. In a client, the floats that Dynamo has fixed stay
+        # fixed.
         TensorifyState.force_specializations = fixed
         raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
     except Exception as error:  # torch's own error, except with aliased inputs: the program alone may not fail

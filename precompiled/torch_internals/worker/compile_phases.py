@@ -1,8 +1,9 @@
 """Reports a compile's progress in a worker: its current phase, the number of built kernels, and the time of each phase.
 
-Torch records the start and end of its phases (``dynamo_timed``) per thread, for its own traces. The records include the
-compilers that it starts (``compile_file``). While torch waits for a graph's Triton kernels it updates a progress bar
-(``_inductor.config.disable_progress``), which this file replaces to count them. kernel_units.py counts C++ kernels.
+Torch records the start and end of its phases (``dynamo_timed``) per thread, for its own traces, including the compilers
+that it starts (``compile_file``). While torch waits for a graph's Triton kernels, it updates a progress bar
+(``_inductor.config.disable_progress``). This file replaces the progress bar to count the kernels. kernel_units.py
+counts C++ kernels.
 
 Private names: torch._dynamo.utils.ChromiumEventLogger.{log_event_start, log_event_end},
 torch._inductor.async_compile.tqdm.
@@ -37,7 +38,7 @@ class ProgressReceiver(Protocol):
     spans: list[Span]
 
     def phase(self, name: str) -> None:
-        """The compile enters this phase."""
+        """The compile enters the phase of this name."""
 
     def kernels(self, built: int, of: int) -> None:
         """The compile waits for ``of`` kernels; ``built`` of them are ready."""
@@ -79,7 +80,7 @@ def _counting(on_progress: Callable[[int, int], None]) -> type:
 def noted(progress: ProgressReceiver) -> Iterator[None]:
     """Add torch's measurements in all threads to ``progress.spans``, and report phases and built kernels."""
     with Patches() as patches:
-        with suppress(AttributeError):  # without these names the compile runs unmeasured
+        with suppress(AttributeError):  # without torch's private names, the compile runs unmeasured
             patches.replace(torch._inductor.async_compile, "tqdm", lambda _: _counting(progress.kernels))
             logger = torch._dynamo.utils.ChromiumEventLogger
             patches.replace(logger, "log_event_start", functools.partial(_phase_noted, progress))

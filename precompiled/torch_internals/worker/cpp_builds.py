@@ -7,7 +7,7 @@ every later worker uses the incomplete file: a graph's kernels cannot be loaded,
 can be built, until the store is cleared. So the compiler writes to a temporary name, and a rename follows.
 
 Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
-header in torch's directory for temporary files, and no other user can have created it, the worker copies it. That
+header in torch's directory for temporary files, the worker copies it, unless another user could have created it. That
 program may have been killed as well, so a build that fails with a header is retried without it.
 
 All of torch's C++ builds go through one function, which this file replaces. The writers of the other caches below the
@@ -39,7 +39,7 @@ from precompiled.torch_internals.patches import Patches
 BUILDING = ".building"  # suffix of the file that a compiler is writing
 _HEADERS = "precompiled_headers"
 _HEADER_SUFFIXES = (".gch", ".pch")  # of GCC, of Clang
-_TORCHS_HEADERS = Path(codecache._HEADER_DIR)  # shared by all programs of the user
+_TORCHS_HEADERS = Path(codecache._HEADER_DIR)  # a directory that all programs of the user share
 
 _original: Callable[[str, str], None] = cpp_builder.run_compile_cmd
 _original_header: Any = codecache._precompile_header
@@ -52,7 +52,8 @@ def use(scratch: Path) -> None:
     """Put Inductor's files into ``scratch`` from now on, and make compiler output atomic."""
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != str(scratch):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
-        # Torch caches the path of its measurements, which would be in another store's folder, or a removed one.
+        # Torch caches the path of its file of measurements. The cached path would be in another store's folder, or in a
+        # removed folder.
         codecache.CacheBase.get_local_cache_path.cache_clear()
     headers = scratch / _HEADERS
     if str(headers) != codecache._HEADER_DIR:
@@ -88,7 +89,7 @@ def _run_whole(cmd_line: str, cwd: str) -> None:
         return
     place = arguments.index("-o") + 1
     target = arguments[place]
-    # A separate name for each try, because compilers of a killed worker may live on for a moment and still write.
+    # Each try gets a separate name, because compilers of a killed worker may live on for a moment and still write.
     building = f"{target}.{os.getpid()}-{os.urandom(8).hex()}{BUILDING}"
     arguments[place] = building
     path = os.path.join(cwd, building)
@@ -138,10 +139,11 @@ def _torchs(compiled: str) -> Path:
 
 
 def _header(header: str, command_line: str = "", *arguments: Any, **options: Any) -> str:
-    """The precompiled header. Torch looks for it once per process, but a worker outlives the files in scratch.
+    """Return the precompiled header, and build it if it is missing. Torch looks for it once per process, but a worker
+    may outlive the files in scratch.
 
-    Builds that differ only in the extra flags of their own file share one header. Torch would name a header after these
-    flags too: from 2.13 on it pops ``extra_flags``, but the header's name still contains them. A second header would
+    Builds that differ only in the extra flags of their own file share one header. Torch would include these flags in
+    the header's name: from 2.13 on it pops ``extra_flags``, but the name still contains them. A second header would
     cost seconds of a core and 150 MB.
     """
     own = " ".join(options.pop("extra_flags", ()))  # joined as torch joins them
@@ -150,7 +152,7 @@ def _header(header: str, command_line: str = "", *arguments: Any, **options: Any
     if not _in_use(path):
         for name in _compiled(path):
             with suppress(OSError):
-                os.unlink(name)  # a compiler may refuse one that is older than its source
+                os.unlink(name)  # a compiler may refuse a header that is older than its source
         _original_header.cache_clear()
         path = _original_header(header, *arguments, **options)
         _in_use(path)

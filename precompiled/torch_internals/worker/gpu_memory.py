@@ -1,15 +1,15 @@
-"""Limits a worker's use of GPU memory, so that the user's programs have enough. One of them waits for this job.
+"""Limits a worker's use of GPU memory, so that the user's programs, one of which waits for this job, have enough.
 
 - Between two jobs a worker keeps only its context.
 - A full GPU says nothing about a graph. A worker that finds no memory, even for a context, leaves the graph to the
-  process that requested it.
+  client that requested the job.
 - If PyTorch's allocator refuses memory for a measurement, torch continues as if the measured choice were the slowest
   (torch/_inductor/select_algorithm.py, benchmark_choices), and caches that. In this case nothing is published or
   cached, unless the compile had the GPU to itself.
 - Beside other processes, a compile may use half of the free memory, so that its measurements run out of memory before a
   program's step does.
 
-In exclusive-process mode, the first process with a context has the GPU to itself. A worker must not be that process,
+In exclusive-process mode, only one process at a time can have a context on the GPU. A worker must not be that process,
 because it keeps running and the next program would find no GPU. Under MPS all processes count as one.
 
 Private names: torch._C.{_cuda_clearCublasWorkspaces, _cuda_hasPrimaryContext},
@@ -33,7 +33,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals.gpu_room import FULL
 
-OF_OTHERS = 0.25  # fraction of a GPU's memory; a context takes far less
+OF_OTHERS = 0.25  # fraction of a GPU's memory above which other processes count; a context takes far less
 OF_FREE = 0.5  # fraction of the free memory, for a compile beside other processes
 _COMPUTE_MODE, _DEFAULT = 20, 0  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT
 _MPS = "/tmp/nvidia-mps"
@@ -69,7 +69,8 @@ def given_back() -> Iterator[None]:
 
 def refuse_exclusive() -> None:
     """Raise CompileFailed if the GPU is in exclusive-process mode. Creates no context."""
-    driver = ctypes.CDLL("libcuda.so.1")  # these calls need no context; after an error, ``mode`` stays the default
+    # These calls need no context. After an error, ``mode`` keeps its default value.
+    driver = ctypes.CDLL("libcuda.so.1")
     device, mode = ctypes.c_int(0), ctypes.c_int(_DEFAULT)
     driver.cuInit(0)
     driver.cuDeviceGet(ctypes.byref(device), 0)
@@ -85,7 +86,9 @@ def _refused() -> int:
 
 
 def _is_others() -> bool:
-    """Whether other processes use much of the memory. If not, the compile needs more than a whole GPU."""
+    """Whether other processes use much of the GPU's memory. If not, the compile needs more memory than the whole GPU
+    has.
+    """
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved() > total * OF_OTHERS
 
@@ -99,7 +102,8 @@ def _full() -> CompileFailed:
 
 
 def problem(message: str) -> CompileFailed | None:
-    """The fault of this process's GPU after an error with this message; None if there is none."""
+    """The fault of the GPU or this process after an error with this message; None if the message shows no such fault.
+    """
     try:
         torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - the exception's class depends on the version and on the fault

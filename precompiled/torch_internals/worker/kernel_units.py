@@ -2,8 +2,8 @@
 
 A compiler spends almost all of its time on the header that Inductor's kernels include, even if the header is
 precompiled. So the kernels of a wrapper are joined into one or a few translation units, each kernel in its own
-namespace. A kernel's header, flags and machine code are those of torch's own build (docs/decisions/0015). A C++ wrapper
-(``cpp_wrapper``) contains its kernels and is built by itself, as in torch.
+namespace. The kernel's header, flags and machine code are the same as in torch's own build (docs/decisions/0015). A C++
+wrapper (``cpp_wrapper``) contains its kernels and is built by itself, as in torch.
 
 Private names: torch._inductor.codecache.CppPythonBindingsCodeCache.{load_pybinding, load_async, _load_library_inner,
 entry_function, cache}, torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding_async, _load_library_inner,
@@ -56,7 +56,7 @@ class Native:
 
 
 class _Text(CppPythonBindingsCodeCache):
-    """Builds nothing. Its "kernel" is the text that torch would compile, with the Python binding."""
+    """Builds nothing. Its "kernel" is the text that torch would compile, including the Python binding."""
 
     @classmethod
     def load_async(cls, main_code: str, *_: Any, **_options: Any) -> Callable[[], ModuleType]:
@@ -88,9 +88,9 @@ class _WrapperBuild(CppWrapperCodeCache):
 
 
 class _Native:
-    """The callable that Inductor's code gets for native code that is not built yet.
+    """Inductor's generated code gets this callable for native code that is not built yet.
 
-    It must not be one of Inductor's futures, because the code would wait for a future.
+    The callable must not be one of Inductor's futures, because the generated code would wait for a future.
     """
 
     def __init__(self, collector: KernelCollector, name: str) -> None:
@@ -125,7 +125,7 @@ def _joins(source: str) -> bool:
 def unit_text(kernels: Sequence[_Kernel]) -> str:
     """One translation unit with ``kernels``, each as its own extension module (cpp_kernels.module_name)."""
     if len(kernels) == 1:
-        # As torch builds it, with all of its includes and defines.
+        # A single kernel is built as torch builds it, with all of its includes and defines.
         (kernel,) = kernels
         return f"#define PyInit_kernel PyInit_{module_name(kernel.name)}\n{kernel.text}"
     includes: dict[str, None] = {}
@@ -136,7 +136,7 @@ def unit_text(kernels: Sequence[_Kernel]) -> str:
         includes |= dict.fromkeys(line.strip() for line in lines if line.lstrip().startswith("#include"))
         own = "\n".join(line for line in lines if not line.lstrip().startswith("#include"))
         name = module_name(kernel.name)
-        # These two have C linkage, which ignores namespaces.
+        # The names of these two functions must be changed, because they have C linkage, which ignores namespaces.
         renamed = [("kernel", name), ("PyInit_kernel", f"PyInit_{name}")]
         parts += [f"#define {old} {new}" for old, new in renamed]
         parts += [f"namespace unit_{name} {{", own, "}"]
@@ -145,7 +145,7 @@ def unit_text(kernels: Sequence[_Kernel]) -> str:
 
 
 class _Unit:
-    """Kernels that are built together. If Inductor's configuration allows threads, the build runs in another thread."""
+    """Kernels that are built together, in another thread if Inductor's configuration allows threads."""
 
     def __init__(self, kernels: Sequence[_Kernel]) -> None:
         self.kernels = kernels
@@ -187,7 +187,7 @@ class KernelCollector:
         """``on_progress`` gets the numbers of built kernels and of all kernels, after each unit."""
         self._on_progress = on_progress
         for cache in (_Build.cache, _WrapperBuild.cache):
-            cache.clear()  # a killed compiler's kernels must be built again; finished kernels are found on disk
+            cache.clear()  # so that a killed compiler's kernels are built again; finished kernels are found on disk
         self._kernels: dict[str, _Native] = {}
         self._waiting: list[_Kernel] = []
         self._units: list[_Unit | _WrapperUnit] = []
@@ -227,7 +227,8 @@ class KernelCollector:
         for name in self._kernels:
             try:
                 self.loaded(name)
-            except CorruptArtifact as error:  # no artifact exists yet
+            # A missing kernel is not a corrupt artifact, because no artifact exists yet.
+            except CorruptArtifact as error:
                 raise ImportError(str(error)) from error
         files = {digest: path.read_bytes() for path, digest in self._files.values()}
         return Native(files, {name: digest for name, (_, digest) in self._files.items()})
@@ -244,7 +245,7 @@ class KernelCollector:
             except Exception as error:
                 if isinstance(unit, _WrapperUnit) or len(unit.kernels) == 1:
                     raise
-                # The kernels may conflict, or memory was too short: build them one by one, as torch does.
+                # The kernels may conflict, or the memory was full. So build the kernels one by one, as torch does.
                 said = f"{type(error).__name__}: ...{str(error)[-2000:]}"  # for the worker's log
                 sys.stderr.write(f"{len(unit.kernels)} kernels are built one by one: {said}\n")
                 units = [*(_Unit([kernel]) for kernel in unit.kernels), *units]
@@ -255,7 +256,9 @@ class KernelCollector:
 
 
 def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
-    """Divide kernels into units: one per thread if each gets MIN_KERNELS, and none with more than MAX_KERNELS."""
+    """Divide kernels into units: one unit per thread, unless a unit would get fewer than MIN_KERNELS or more than
+    MAX_KERNELS.
+    """
     count = max(min(threads, len(kernels) // MIN_KERNELS), -(-len(kernels) // MAX_KERNELS), 1)
     for number in range(count):
         part = kernels[number::count]

@@ -1,4 +1,4 @@
-"""Compiles for a device that cannot measure times (a made-up one) without basing any choice on an invented time.
+"""Compiles for a device that cannot measure times (made_up_cuda), without basing any choice on an invented time.
 
 Inductor measures during a compile:
 
@@ -7,11 +7,11 @@ Inductor measures during a compile:
 - under max-autotune and coordinate descent, into how many parts to split a reduction over rows and columns
   (codegen/simd.py, mix order)
 
-This file replaces each by a form without a choice: no padding, the library's kernel, and the number of parts that
-Inductor starts with. It records the number of such choices. Any other measurement fails the compile. Nothing of such a
-compile is cached, because Inductor records a refused time as infinite, and a later compile, even one beside a GPU,
-would use it. Configurations of Triton kernels, including those of coordinate descent, are measured at the first launch,
-in the client.
+Of each, this file selects the form that needs no choice: no padding, the library's kernel, and the number of parts that
+Inductor starts with. It counts these choices. Any other measurement makes the compile fail. Nothing that such a compile
+measures is cached, because Inductor records a refused time as infinite, and a later compile, even one with a GPU, would
+use the infinite time. Configurations of Triton kernels, including those of coordinate descent, are measured at the
+first launch, in the client.
 
 Private names: torch._utils_internal.max_clock_rate, torch._inductor.config.{patch, deterministic, max_autotune,
 max_autotune_gemm, max_autotune_gemm_backends, max_autotune_conv_backends, autotune_in_subproc,
@@ -40,22 +40,22 @@ from precompiled.torch_internals.patches import Patches
 
 @dataclass
 class UndecidedChoices:
-    """``undecided`` is the number of choices that a compile beside a GPU would have measured."""
+    """``undecided``: the number of choices that a compile with a GPU would have measured."""
 
     undecided: int = 0
 
 
 class _Measured(Exception):
-    """Padding depends on measured times."""
+    """Raised where padding would depend on measured times."""
 
 
 @contextmanager
 def choices() -> Iterator[UndecidedChoices]:
-    """For a compile whose result is kept: use the forms without a choice, and count them.
+    """Use the forms without a choice, and count them, in a compile whose result is kept.
 
-    Raises CompileFailed if code requests a time anyway, even if the compile handled the error. Does nothing on a device
-    that can measure, or for a CPU. Call this inside the program's configuration: the key contains that configuration
-    but not the settings of this function.
+    Raises CompileFailed if code requests a time anyway, even if the compile handled the error. Does nothing for the
+    CPU, or on a device that can measure. Call this inside the program's configuration: the key contains that
+    configuration but not the settings of this function.
     """
     found = UndecidedChoices()
     if not (activate.is_active() and torch.cuda.is_available()):
@@ -72,10 +72,10 @@ def choices() -> Iterator[UndecidedChoices]:
     chooses = {"ATEN"} != set(backends)
     # A refusal in a subprocess would count as an infinite time.
     settled: dict[str, Any] = {"autotune_in_subproc": False, "pipeline_max_autotune_gemm": False}
-    if not inductor.deterministic:  # in deterministic mode the choice needs no time
+    if not inductor.deterministic:  # in deterministic mode, torch decides without a time
         settled.update(max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN")
     with Patches() as patches:
-        # This is called only when nothing else decides, just before the measurement.
+        # Torch calls this function only when nothing else decides, just before the measurement.
         patches.replace(pad_mm, "should_pad_bench_key", lambda original: _is_measured)
         patches.replace(pad_mm, "should_pad", functools.partial(_not_padded, found))
         if not inductor.deterministic:
@@ -124,7 +124,8 @@ def _the_only_one(found: UndecidedChoices, chooses: bool, original: Callable[...
     @functools.wraps(original)
     def select(cache: Any, name: str, choices: list[Any], *args: Any, **options: Any) -> Any:
         found.undecided += bool(chooses and (inductor.max_autotune or inductor.max_autotune_gemm))
-        # The library may have two kernels. Torch 2.11 also has an addmm with bias, which it uses only if it is faster.
+        # The library may have two kernels. Torch 2.11 has a further addmm with bias, which it uses only if it is
+        # faster.
         librarys = [choice for choice in choices if choice.name == name]
         return original(cache, name, librarys or choices, *args, **options)
 

@@ -1,4 +1,4 @@
-"""Makes a worker's GPU compile complete, so that a client that loads the artifact starts no compiler.
+"""Makes a worker's compile for a GPU complete, so that a client that loads the artifact starts no compiler.
 
 Torch launches an Inductor kernel itself, without Triton, if the bundle contains the kernel's *static launcher*
 (torch/_inductor/triton_bundler.py, put_static_autotuner). Without a launcher, each process that loads the bundle
@@ -45,7 +45,7 @@ def kept() -> Iterator[None]:
     if not torch.cuda.is_available():
         yield
         return
-    # A compile for a GPU imports these modules anyway.
+    # These modules are imported here, because only a compile for a GPU needs them.
     import torch._inductor.codegen.triton as codegen
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
     from torch._inductor.triton_bundler import TritonBundler
@@ -68,7 +68,7 @@ def _cut(original: Callable[..., str]) -> Callable[..., str]:
 
 
 class _Launchers:
-    """The launchers stored for the artifact, by the id of the kernel that each copies."""
+    """The launchers stored for the artifact, each by the id of the kernel of which the stored launcher is a copy."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Any, Any]] = {}  # by id; the reference to the kernel keeps its id from being reused
@@ -92,7 +92,8 @@ class _Launchers:
             number, make = len(kernel.compile_results), kernel._make_launchers
 
             def _make_launchers() -> None:
-                # Before the results are loaded: then they contain handles of this process instead of a file name.
+                # Copy the kernel before its results are loaded, because loaded results contain handles of this process,
+                # not file names.
                 if kernel.is_statically_launchable():
                     aside.compile_results += copy.deepcopy(kernel.compile_results[number:])
                     aside.prepare_for_caching()

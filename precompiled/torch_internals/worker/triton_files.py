@@ -1,10 +1,10 @@
 """Drops the files of Triton kernels that an artifact does not need, and keeps machine code and metadata.
 
-Inductor's bundle (torch/_inductor/triton_bundler.py) contains the whole entry of Triton's cache. Four fifths of it are
-texts for people: the source, Triton's IR, LLVM IR and PTX. A client reads the machine code if a static launcher loads
-the kernel, and also the metadata if Triton loads it (triton/compiler/compiler.py, CompiledKernel). An entry also has a
-list of its files, the *group* (triton/runtime/cache.py, put_group). Triton 3.9 rebuilds a kernel if a listed file is
-missing, so the texts are removed from the list, too.
+Inductor's bundle (torch/_inductor/triton_bundler.py) contains each kernel's whole entry of Triton's cache. Four fifths
+of an entry are texts that only people read: the source, Triton's IR, LLVM IR and PTX. A client reads the machine code
+if a static launcher loads the kernel, and also the metadata if Triton loads the kernel (triton/compiler/compiler.py,
+CompiledKernel). An entry also has a list of its files, the *group* (triton/runtime/cache.py, put_group). Triton 3.9
+rebuilds a kernel if a listed file is missing, so the texts are removed from the list, too.
 
 Private names: torch._inductor.output_code.CompiledFxGraph._triton_bundle,
 torch._inductor.triton_bundler.{TritonBundle, TritonKernelArtifact, TritonKernelArtifacts},
@@ -43,7 +43,7 @@ def _is_kept(name: str) -> bool:
 
 
 def _listed(file: Any) -> Any:
-    """A ``TritonKernelArtifact``. A group is returned without the files that are dropped."""
+    """Return a ``TritonKernelArtifact``. If it is a group, remove the dropped files from its list."""
     if not file.filename.startswith("__grp__"):
         return file
     group = json.loads(file.payload)

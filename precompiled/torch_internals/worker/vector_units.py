@@ -1,9 +1,9 @@
 """Detects the CPU's vector units for Inductor in a worker, in parallel with the first compile.
 
-Inductor builds and loads a test program for each of the CPU's units, one after the other, before it generates the first
-kernel. It then uses the best unit (torch/_inductor/cpu_vec_isa.py: pick_vec_isa). Here a thread builds the test
-programs while the graph is traced, the best unit first, and stops when one passes. Later units are tested only if the
-configuration requires a certain width.
+Inductor builds and loads a test program for each of the CPU's vector units, one after the other, before it generates
+the first kernel. It then uses the best unit (torch/_inductor/cpu_vec_isa.py: pick_vec_isa). In a worker, a thread
+builds the test programs while the graph is traced, the best unit first, and stops when one passes. The other units are
+tested only if the configuration requires a certain width.
 
 If the compiler of a test program was killed or had no room, the result says nothing about the CPU. Inductor would
 conclude that the CPU lacks the unit and generate slow kernels, which a worker would publish for all later processes.
@@ -36,7 +36,7 @@ _check, _detection = Patches(), Patches()
 
 
 def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
-    """From now on, raise the error of a failed test program if ``of_the_host(error)``, and test again later."""
+    """From now on, raise a test program's error if ``of_the_host(error)`` is true, and test again later."""
 
     def check(self: Any, code: str) -> bool:
         cpp_builds.last_error()
@@ -93,4 +93,4 @@ def _valid() -> list[Any]:
         return found.result()
     except Exception:  # noqa: BLE001 - a fault of the host, perhaps during an earlier job, whose store may be gone
         _found = None
-    return _best_first()  # an error here belongs to this job, and the next job tests again
+    return _best_first()  # an error belongs to this job, and the next job tests again
