@@ -68,10 +68,10 @@ def sum_graphs(rows: Sequence[ServedRow]) -> tuple[int, int]:
     return sum(sum(row.graphs) for row in rows), sum(sum(row.served) for row in rows)
 
 
-def describe_counts(rows: Sequence[ServedRow], added_up: str) -> str:
-    """Return the sentence with the totals. ``added_up``: what the sum is over."""
+def describe_counts(rows: Sequence[ServedRow], runs: str) -> str:
+    """Return the sentence with the totals over all ``runs``."""
     graphs, served = sum_graphs(rows)
-    return f"Of {graphs} graphs, {added_up} added up, {served} ({served / max(graphs, 1):.1%}) were served."
+    return f"{runs} had {graphs} graphs together; {served} of these ({served / max(graphs, 1):.1%}) were served."
 
 
 def count_untraced(rows: Sequence[ServedRow], run: int) -> int:

@@ -40,7 +40,7 @@ def gat() -> Iterator[Values]:
 
 @program("torch_geometric")
 def sampled_sage() -> Iterator[Values]:
-    """A GraphSAGE on parts of a graph, each of another size (dynamic=True)."""
+    """A GraphSAGE on subgraphs of different sizes (dynamic=True)."""
     from torch_geometric.nn import GraphSAGE
 
     model = GraphSAGE(FEATURES, 32, 2, CLASSES)
@@ -56,7 +56,7 @@ def sampled_sage() -> Iterator[Values]:
 
 @program("torch_geometric")
 def pooled_graphs() -> Iterator[Values]:
-    """GINE over a batch of graphs, pooled to one answer for each."""
+    """GINE over a batch of graphs, pooled to one output per graph."""
     from torch_geometric.data import Batch, Data
     from torch_geometric.nn import GINEConv, global_mean_pool
 

@@ -22,7 +22,7 @@ def _unet() -> torch.nn.Module:
 
 @program("diffusers")
 def diffusion_training() -> Iterator[Values]:
-    """A conditional U-Net that predicts the noise which a DDPM scheduler added."""
+    """A conditional U-Net that predicts the noise of a DDPM scheduler."""
     from diffusers import DDPMScheduler
 
     model, scheduler = _unet(), DDPMScheduler(num_train_timesteps=100)
@@ -39,7 +39,7 @@ def diffusion_training() -> Iterator[Values]:
 
 @program("diffusers")
 def ddim_sampling() -> Iterator[Values]:
-    """The loop of a pipeline: a compiled U-Net, and a scheduler that is not."""
+    """A pipeline's loop: a compiled U-Net and an uncompiled scheduler."""
     from diffusers import DDIMScheduler
 
     model, scheduler = _unet().eval(), DDIMScheduler(num_train_timesteps=100, clip_sample=True)
@@ -72,7 +72,7 @@ def autoencoder() -> Iterator[Values]:
 
 @program("diffusers")
 def repeated_blocks() -> Iterator[Values]:
-    """A Flux whose blocks are compiled one for all (compile_repeated_blocks)."""
+    """A Flux whose blocks share one compiled graph (compile_repeated_blocks)."""
     from diffusers import FluxTransformer2DModel
 
     model = FluxTransformer2DModel(
@@ -105,7 +105,7 @@ def monai_unet() -> Iterator[Values]:
 
 @program("monai")
 def monai_sliding_window() -> Iterator[Values]:
-    """Inference over windows of an image that is larger than the network's."""
+    """Sliding-window inference on a large image."""
     from monai.inferers import sliding_window_inference
     from monai.networks.nets import BasicUNet
 
@@ -118,7 +118,7 @@ def monai_sliding_window() -> Iterator[Values]:
 
 @program("kornia")
 def kornia_filters() -> Iterator[Values]:
-    """A pipeline of filters, colours and geometry through which a gradient goes."""
+    """A differentiable pipeline of filters, colours and geometry."""
     import kornia
 
     gain = torch.nn.Parameter(torch.ones(1))

@@ -91,7 +91,7 @@ def accelerate_loop() -> Iterator[Values]:
 
 @program("peft", "transformers")
 def lora() -> Iterator[Values]:
-    """A GPT-2 with LoRA's adapters, which alone are trained."""
+    """A GPT-2 with only LoRA's adapters trained."""
     import peft
 
     model = peft.get_peft_model(_gpt2(), peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
@@ -115,7 +115,7 @@ def ia3() -> Iterator[Values]:
 
 @program("sentence_transformers", "transformers")
 def sentence_embeddings() -> Iterator[Values]:
-    """SentenceTransformer.encode over batches of differing lengths, its transformer compiled."""
+    """SentenceTransformer.encode with a compiled transformer, over batches of different lengths."""
     import transformers
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
@@ -165,7 +165,7 @@ def x_transformers_encoder() -> Iterator[Values]:
 
 @program("local_attention")
 def local_attention() -> Iterator[Values]:
-    """A transformer with attention to neighbours only, trained by its own loss."""
+    """A transformer with local attention, trained by its own loss."""
     from local_attention import LocalTransformer
 
     model = LocalTransformer(num_tokens=VOCABULARY, dim=WIDTH, depth=2, max_seq_len=64, heads=2, dim_head=32,

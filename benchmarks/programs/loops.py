@@ -49,7 +49,7 @@ def lightning_trainer() -> Iterator[Values]:
 
 @program("lightning")
 def lightning_fabric() -> Iterator[Values]:
-    """A loop of one's own on Fabric, which sets up a compiled model."""
+    """A custom loop on Fabric with a compiled model."""
     import lightning
 
     fabric = lightning.Fabric(accelerator="cpu", devices=1)
@@ -66,7 +66,7 @@ def lightning_fabric() -> Iterator[Values]:
 
 @program("skorch")
 def skorch_classifier() -> Iterator[Values]:
-    """NeuralNetClassifier(compile=True), as scikit-learn's users have it."""
+    """NeuralNetClassifier(compile=True)."""
     import numpy
     from skorch import NeuralNetClassifier
 
@@ -99,7 +99,7 @@ def keras_fit() -> Iterator[Values]:
 
 @program("stable_baselines3", "gymnasium")
 def policy_optimization() -> Iterator[Values]:
-    """PPO on CartPole, its policy compiled."""
+    """PPO on CartPole with a compiled policy."""
     from stable_baselines3 import PPO
 
     agent = PPO("MlpPolicy", "CartPole-v1", n_steps=32, batch_size=16, n_epochs=1, seed=0, device="cpu", verbose=0)
@@ -133,7 +133,7 @@ def tensordict_modules() -> Iterator[Values]:
 
 @program("torchrl", "tensordict")
 def q_learning_loss() -> Iterator[Values]:
-    """TorchRL's DQN loss, compiled whole."""
+    """TorchRL's DQN loss, compiled as a whole."""
     from tensordict import TensorDict
     from torchrl.modules import QValueActor
     from torchrl.objectives import DQNLoss
@@ -174,7 +174,7 @@ def schedule_free() -> Iterator[Values]:
 
 @program("torch")
 def compiled_optimizer() -> Iterator[Values]:
-    """Model and optimizer in one compiled step, as torch's recipe for compiled optimizers has it."""
+    """Model and optimizer in one compiled step (torch's recipe)."""
     model = _mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01))
     points, labels = torch.randn(16, 8), torch.arange(16) % 3
@@ -226,7 +226,7 @@ class Critic(torch.nn.Module):
 
 @program("torch")
 def adversarial() -> Iterator[Values]:
-    """A generator and its critic, each compiled, that are trained in turns."""
+    """A compiled generator and a compiled critic, trained in turns."""
     generator, critic = Generator(), Critic()
     makes, judges = torch.compile(generator), torch.compile(critic)
     of_generator = torch.optim.SGD(generator.parameters(), lr=0.01)
@@ -247,7 +247,7 @@ def adversarial() -> Iterator[Values]:
 
 @program("opacus")
 def private_training() -> Iterator[Values]:
-    """Gradients of each sample, by opacus' hooks around a compiled layer."""
+    """Per-sample gradients by opacus' hooks around a compiled layer."""
     from opacus import GradSampleModule
 
     model = _mlp()

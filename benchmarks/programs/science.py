@@ -41,7 +41,7 @@ def patch_tst() -> Iterator[Values]:
 
 @program("gpytorch")
 def gaussian_process() -> Iterator[Values]:
-    """The marginal likelihood of an exact Gaussian process, as far as Dynamo gets."""
+    """The marginal likelihood of an exact Gaussian process, with graph breaks."""
     import gpytorch
 
     class Model(gpytorch.models.ExactGP):
@@ -79,7 +79,7 @@ def normalizing_flow() -> Iterator[Values]:
 
 @program("torchdiffeq")
 def neural_ode() -> Iterator[Values]:
-    """An equation whose right side is compiled, solved by Runge and Kutta's method."""
+    """A differential equation with a compiled right-hand side, solved by Runge-Kutta."""
     from torchdiffeq import odeint
 
     model = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
@@ -179,7 +179,7 @@ def attributions() -> Iterator[Values]:
 
 @program("pytorch_metric_learning")
 def metric_learning() -> Iterator[Values]:
-    """Embeddings by a contrastive loss whose miner looks for pairs."""
+    """Embeddings by a contrastive loss with a pair miner."""
     from pytorch_metric_learning import losses, miners
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))

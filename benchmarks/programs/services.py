@@ -41,7 +41,7 @@ def _thread(serve: Callable[[], Any], stop: Callable[[], Any]) -> Iterator[None]
 
 @program("flask")
 def flask_server() -> Iterator[Values]:
-    """A Flask server, a thread for each request, whose compiled code reads flask.request."""
+    """A Flask server with a thread per request; compiled code reads flask.request."""
     from werkzeug.serving import make_server
 
     from benchmarks.programs.applications import flask_app
@@ -57,7 +57,7 @@ def flask_server() -> Iterator[Values]:
 
 @program("fastapi", "uvicorn")
 def fastapi_server() -> Iterator[Values]:
-    """FastAPI below uvicorn: a view in the event loop and one in its threads, arguments are pydantic's."""
+    """FastAPI on uvicorn: a handler in the event loop, a handler in the thread pool, pydantic arguments."""
     import socket
 
     import uvicorn
@@ -77,7 +77,7 @@ def fastapi_server() -> Iterator[Values]:
 
 @program("django")
 def django_server() -> Iterator[Values]:
-    """A Django view below wsgiref, whose compiled code reads django.conf.settings."""
+    """A Django view on wsgiref; compiled code reads django.conf.settings."""
     from wsgiref.simple_server import make_server
 
     from benchmarks.programs.applications import django_app
@@ -91,7 +91,7 @@ def django_server() -> Iterator[Values]:
 
 @program("celery")
 def celery_worker() -> Iterator[Values]:
-    """Tasks of Celery, run by a worker's forked process."""
+    """Celery tasks in a worker's forked process."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("messages", "results", "control"):
             Path(folder, name).mkdir()

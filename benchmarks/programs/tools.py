@@ -44,7 +44,7 @@ def hydra_config() -> Iterator[Values]:
 
 @program("pydantic_settings", "pydantic")
 def environment_settings() -> Iterator[Values]:
-    """Settings of the environment (pydantic), nested, which a compiled function reads."""
+    """A compiled function that reads nested pydantic settings."""
     from pydantic import BaseModel
     from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -74,7 +74,7 @@ def environment_settings() -> Iterator[Values]:
 
 @program("wandb")
 def watched_model() -> Iterator[Values]:
-    """wandb.watch on a model that is compiled: histograms of its gradients, by hooks."""
+    """wandb.watch on a compiled model: gradient histograms by hooks."""
     import tempfile
 
     import wandb
@@ -91,7 +91,7 @@ def watched_model() -> Iterator[Values]:
 
 @program("torch")
 def patched_torch() -> Iterator[Values]:
-    """A library that has replaced functions of torch, and has hooks on all modules."""
+    """A library that replaces torch functions and hooks all modules."""
     from benchmarks.programs.applications import patches
 
     patches.patch()
@@ -106,7 +106,7 @@ def patched_torch() -> Iterator[Values]:
 
 @program("pytest")
 def mocks_in_tests() -> Iterator[Values]:
-    """Tests by pytest: mocks stand for what compiled code calls."""
+    """pytest tests with mocks for functions that compiled code calls."""
     import pytest
 
     from benchmarks.programs.applications import mocked_tests

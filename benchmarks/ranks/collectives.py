@@ -64,7 +64,7 @@ def functional_all_reduce() -> Iterator[Values]:
 
 @case(KIND)
 def megatron() -> Iterator[Values]:
-    """Megatron's way: an autograd.Function whose forward is dist.all_reduce."""
+    """Megatron's autograd.Function whose forward is dist.all_reduce."""
     model = _Summed(lambda x, group: _Reduce.apply(x))
     compiled = torch.compile(model)
     yield from trained(model, lambda step: _loss(compiled, step))
@@ -85,7 +85,7 @@ def gathered() -> Iterator[Values]:
 
 @case(KIND)
 def experts() -> Iterator[Values]:
-    """Rows go to the rank whose expert they are for, and back (all_to_all)."""
+    """Mixture of experts: rows go to the rank of their expert and back (all_to_all)."""
 
     class Experts(torch.nn.Module):
         def __init__(self) -> None:
@@ -113,7 +113,7 @@ def experts() -> Iterator[Values]:
 
 @case(KIND, ranks=4)
 def pairs() -> Iterator[Values]:
-    """Four ranks in two groups, which compile the same."""
+    """Four ranks in two groups that compile equal graphs."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     model = _Summed(_added_with_gradient, groups[dist.get_rank() // 2])
     compiled = torch.compile(model)
@@ -134,7 +134,7 @@ def bucketed() -> Iterator[Values]:
 
 @case(KIND)
 def reordered() -> Iterator[Values]:
-    """The same, where Inductor moves collectives to where others compute (reorder_for_compute_comm_overlap)."""
+    """Layers whose collectives Inductor moves beside computation (reorder_for_compute_comm_overlap)."""
     yield from _sharded_weights({"reorder_for_compute_comm_overlap": True})
 
 

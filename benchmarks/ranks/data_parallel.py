@@ -32,7 +32,7 @@ def ddp_around() -> Iterator[Values]:
 
 @case(KIND)
 def ddp_buckets() -> Iterator[Values]:
-    """Buckets so small that Dynamo splits the graph at them, and gradients that are views of them."""
+    """Buckets so small that Dynamo splits the graph at them; gradients are views of the buckets."""
     model = DistributedDataParallel(Net(width=256, blocks=3), bucket_cap_mb=1, gradient_as_bucket_view=True)
     compiled = torch.compile(model)
     yield from trained(model, lambda step: loss_of(compiled, step))
@@ -40,7 +40,7 @@ def ddp_buckets() -> Iterator[Values]:
 
 @case(KIND)
 def ddp_no_sync() -> Iterator[Values]:
-    """Gradients of two batches added up before ranks talk (no_sync)."""
+    """Gradients of two batches, summed before ranks communicate (no_sync)."""
     model = DistributedDataParallel(Net())
     compiled = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -76,7 +76,7 @@ class _TwoHeads(torch.nn.Module):
 
 @case(KIND)
 def ddp_unused() -> Iterator[Values]:
-    """Parameters that a step does not use (find_unused_parameters): another head each step, and on each rank."""
+    """Unused parameters (find_unused_parameters): a different head in each step and on each rank."""
     model = DistributedDataParallel(_TwoHeads(), find_unused_parameters=True)
     compiled = torch.compile(model)
 
