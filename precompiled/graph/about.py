@@ -1,4 +1,4 @@
-"""Describe a graph for reports: its source lines, its callers, who set its settings, and the CPU.
+"""Describes a graph for reports: its source lines, its callers, what set its settings, and the CPU.
 
 The description is collected when a graph is submitted, so a hit pays nothing for it. Neither the key nor the compile
 depends on it. To the fields of torch_internals/graph/source_lines.py, it adds::
@@ -7,7 +7,7 @@ depends on it. To the fields of torch_internals/graph/source_lines.py, it adds::
     "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  the key has a digest of the flags
 
 "options" means that ``mode=`` or ``options=`` of torch.compile set a setting; "program" means that other code of the
-program set it at run time. A setting that is not listed has its value from the import of torch. A variable with
+program set it at run time. A setting that is not listed has not changed since torch was imported. A variable with
 "program" differs from its value at the start of the process.
 """
 

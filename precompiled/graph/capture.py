@@ -1,4 +1,4 @@
-"""Turn a graph that Dynamo hands to a backend into a *program*: everything that a compile depends on, as plain data.
+"""Turns a graph that Dynamo hands to a backend into a *program*: all that a compile depends on, as plain data.
 
 A program is a dict of JSON values::
 
@@ -39,7 +39,7 @@ from precompiled.torch_internals.graph import (
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check, is_size_input, size_values
 from precompiled.torch_internals.ranks import group_names
 
-# Source lines for reports (torch_internals/graph/source_lines.py). Neither the key nor the compile depends on them.
+# The section with source lines for reports (torch_internals/graph/source_lines.py). The key and the compile ignore it.
 ABOUT = "about"
 
 
@@ -58,9 +58,10 @@ class SerializedGraph:
     no_stand_in: str  # why the graph must not run eager before its artifact is ready; "" for most graphs
     classes: Mapping[str, type] = field(default_factory=dict)  # digest -> class of inputs that the program defines
     weights: weights.Weights | None = None  # the frozen weights
-    groups: tuple[str, ...] = ()  # names of its process groups here; the sections have numbers (group_names.py)
-    meshes: tuple[Any, ...] = ()  # its meshes in this process
-    # The context in which any thread loads its artifacts. It has the settings of torch.
+    # Names of the graph's process groups in this process; the sections have numbers instead (group_names.py)
+    groups: tuple[str, ...] = ()
+    meshes: tuple[Any, ...] = ()  # the graph's device meshes in this process
+    # Torch's settings, as a context in which any thread can load the graph's artifacts.
     context: contextvars.Context = field(default_factory=contextvars.copy_context, compare=False, repr=False)
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
@@ -104,7 +105,7 @@ def restored(
     modules: dict[str, str], classes: Mapping[str, type], groups: tuple[str, ...],
     context: contextvars.Context,
 ) -> SerializedGraph:  # fmt: skip
-    """Rebuild a program from the sections ``kept`` (from ``parse``). The other arguments are as captured."""
+    """Rebuild a program from its parsed sections ``kept``. The other arguments have the values of the capture."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = _no_stand_in(kept["graph"], kept["inputs"])
@@ -115,21 +116,21 @@ def restored(
 
 
 def _no_stand_in(graph: list[list[list[Any]]], inputs: dict[str, Any]) -> str:
-    # Only a trace shows what torch does with DTensors: it may communicate with other ranks at any operation.
+    # A graph with DTensors must not run eager: torch may communicate with other ranks at any of its operations.
     return graph_codec.no_stand_in(graph) or (graph_codec.MIXED_RANKS if "meshes" in inputs else "")
 
 
 def _dump(value: Any) -> str:
-    # Not sorted: dicts have a fixed order, or their order has a meaning (keyword arguments).
+    # Keys are not sorted: dicts have a fixed order, or their order has a meaning (keyword arguments).
     return json.dumps(value, separators=(",", ":"))
 
 
 def capture(
     module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequence[torch.Tensor] = ()
 ) -> SerializedGraph:
-    """Capture a Dynamo graph and the state around it. Has no side effects. Raises Bypass with the reason.
+    """Capture a Dynamo graph and the modes and settings around it. Has no side effects. Raises Bypass with the reason.
 
-    ``held`` are the tensors of its last inputs (torch_internals/client/graph_attributes.py).
+    ``held``: the tensors that are the graph's last inputs (torch_internals/client/graph_attributes.py).
     """
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
@@ -142,7 +143,7 @@ def capture(
         groups.setdefault(name, process_groups.size(name))
         numbers.setdefault(name, group_names.numbered(len(numbers)))
     device = devices.device_of(module, graph, inputs.args)
-    # Values on the CPU have kernels for the CPU, beside those for a GPU.
+    # A graph on a GPU may have values on the CPU too, which need kernels for the CPU.
     uses_cpu = device == "cpu" or devices.uses_cpu(module, inputs.args)
     read = ambient_modes.read(uses_cpu=uses_cpu, on_gpu=device != "cpu")
     state = {**read, "groups": {numbers[name]: size for name, size in groups.items()}}

@@ -1,7 +1,8 @@
-"""Explain a cache miss in terms of the user's program: what changed, where, and what the user can do.
+"""Explains a cache miss in terms of the user's program: what changed, where, and what the user can do.
 
-Pure: takes two programs as plain data (capture.py) and their differences (difference.py), and returns causes. A
-difference that follows from another one is not a cause of its own (a constant of the graph that follows from a size).
+This file takes two captured graphs as plain data (capture.py) and their differences (difference.py), and returns
+causes. If one difference follows from another, only the other is a cause. (A constant of the graph may follow from a
+size.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from precompiled.core.words import counted
 from precompiled.graph import difference, listing
 from precompiled.graph.difference import Change
 
-# The share of common operators from which two graphs count as versions of one graph: with equal and with other names.
+# Two graphs count as versions of one graph if they share this fraction of their operators: with equal names, and with
+# different names.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _ADVICE = {
@@ -57,7 +59,7 @@ class Cause:
 
     @property
     def advice(self) -> str:
-        if self.kind == "edit" and "-packages/" in self.line:  # in an installed file, which no watch follows
+        if self.kind == "edit" and "-packages/" in self.line:  # an edit in an installed file, which no watch follows
             return "the next run has it"
         return _ADVICE[self.kind]
 
@@ -109,7 +111,7 @@ def causes(before: dict[str, Any], after: dict[str, Any], changes: Sequence[Chan
     called = next(iter(listing.calls(after)), None)
     at = f"called at {called}" if called else ""
     found = [*_environment(by_section.get("environment", []), after), *_configs(by_section.get("configs", []), after)]
-    # torch reads these variables into settings, so the settings follow from them.
+    # Torch reads these variables into settings, so differences in settings follow from the variables.
     if any(cause.kind == "variable" for cause in found):
         found = [cause for cause in found if cause.kind != "setting"]
     found += [
@@ -120,7 +122,7 @@ def causes(before: dict[str, Any], after: dict[str, Any], changes: Sequence[Chan
     if not any(cause.kind == "edit" for cause in of_graph):
         of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found))
         found += of_inputs
-        if of_inputs:  # sizes and dtypes are constants of the graph, too
+        if of_inputs:  # a change of sizes or dtypes changes constants of the graph too, which are not listed then
             of_graph = [cause for cause in of_graph if cause.kind == "operator"]
     unplaced = _unplaced(before, after, bool(by_section.get("graph")))
     return [*of_graph, *found] or [*unplaced] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
@@ -165,7 +167,7 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
         else:
             kind = "input"
         kinds.setdefault(kind, []).append(change)
-    if "size" in kinds:  # a size that is now symbolic also has a range and an input
+    if "size" in kinds:  # a size that has become symbolic also has a range and an input, which are not listed then
         kinds.pop("range", None)
     if len(kinds) > 1 or not is_alone:
         kinds.pop("input", None)
@@ -197,13 +199,13 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
         was = f"{then.code!r} -> {now.code!r}" if now and then and now.code and then.code else operations
         yield Cause("edit", f"edit at {line.short}", was, str(line) if now else f"before the edit {line}")
     elif now is not None and then is not None and (then not in _places(after) or now not in _places(before)):
-        # If both lines ran in both programs, other inputs have only moved what follows.
+        # Both programs ran both lines, so only other inputs can have changed which operation is next.
         lines = f"from {then.short}: {then.code!r} -> {now.code!r}"
         yield Cause("way", f"other way at {now.short}", lines, str(now))
 
 
 def _unplaced(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iterator[Cause]:
-    """The first operation that differs.
+    """Yield the first operation that differs.
 
     Used if no line shows whether the program was edited (torch's modules have no lines).
     """

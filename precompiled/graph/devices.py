@@ -1,4 +1,4 @@
-"""Find the one device on which a graph runs, and rename it for a worker and back.
+"""Finds the one device on which a graph runs, and renames the device for a worker and back.
 
 A worker is pinned to one GPU, which it sees as ``cuda:0``, so programs always name that device. All ranks of a job, on
 ``cuda:0`` to ``cuda:7`` of one kind, then share one key and compile once. A client adapts the artifact to the index on
@@ -18,11 +18,11 @@ from precompiled.core.errors import Bypass
 
 IN_A_WORKER = "cuda:0"
 
-# Loops whose counter Inductor puts on the CPU (torch/_inductor/fx_passes/post_grad.py, decompose_scan_to_while_loop).
-# The graph does not show it.
+# Inductor puts the counter of these loops on the CPU, which the graph does not show
+# (torch/_inductor/fx_passes/post_grad.py, decompose_scan_to_while_loop).
 _COUNTED = frozenset({"scan", "map_impl"})
 
-# Devices are also given as text, x.to("cuda"), and by method, x.cuda().
+# A graph may also give a device as text, x.to("cuda"), or by a method, x.cuda().
 _ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?")
 
 
@@ -34,7 +34,7 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list
     """
     found = {_indexed(item["device"]) for item in inputs if "device" in item}
     _collect(graph, found)
-    # Numbers name devices too, x.to(1). The plain data does not show that.
+    # A graph may also name a device by a number, x.to(1). The plain data does not show that the number is a device.
     found |= {str(value.device) for node in _nodes(module) for value in _tensors(_value(node))}
     accelerators = sorted(device for device in found if device not in ("cpu", "meta"))
     if not accelerators:
@@ -54,7 +54,7 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list
 
 
 def uses_cpu(module: torch.fx.GraphModule, inputs: list[dict[str, Any]]) -> bool:
-    """Whether any tensor of the graph is on the CPU, even if it is only a scalar beside a GPU's."""
+    """Whether any tensor of the graph is on the CPU, even if it is only a scalar in a graph on a GPU."""
     if any(getattr(node.target, "__name__", "") in _COUNTED for node in _nodes(module)):
         return True
     values = (value for node in _nodes(module) for value in _tensors(_value(node)))
@@ -62,12 +62,12 @@ def uses_cpu(module: torch.fx.GraphModule, inputs: list[dict[str, Any]]) -> bool
 
 
 def for_a_worker(plain: Any, device: str) -> Any:
-    """Plain data of a graph on ``device``, as a program has it."""
+    """Rename the device of a graph in plain data from ``device`` to the name that a worker uses."""
     return plain if device == "cpu" else _renamed(plain, device, IN_A_WORKER)
 
 
 def for_a_client(plain: Any, device: str) -> Any:
-    """Plain data of a program, for its graph on ``device``."""
+    """Rename the device of a graph in plain data from the name that a worker uses to ``device``."""
     return plain if device == "cpu" else _renamed(plain, IN_A_WORKER, device)
 
 
@@ -86,7 +86,7 @@ def _renamed(plain: Any, old: str, new: str) -> Any:
 def _collect(encoded: Any, found: set[str]) -> None:
     if isinstance(encoded, list):
         if len(encoded) >= 4 and encoded[0] == "f" and encoded[1][-1:] == ["_enter_autocast"]:
-            return  # autocast("cuda", enabled=False) around CPU operators, as in libraries, uses no GPU
+            return  # libraries use autocast("cuda", enabled=False) around CPU operators, which uses no GPU
         if len(encoded) >= 4 and encoded[0] == "m" and _ACCELERATOR.fullmatch(encoded[1]):
             if len(encoded[2]) == 1:  # x.cuda(), and not x.cuda(1)
                 found.add(_indexed(encoded[1]))
@@ -106,7 +106,7 @@ def _collect(encoded: Any, found: set[str]) -> None:
 
 
 def _indexed(device: str) -> str:
-    """Add an index: ``"cuda"`` is the device that is current when the graph runs."""
+    """Add the index to a device's name: ``"cuda"`` means the device that is current when the graph runs."""
     if device == "cuda" and torch.cuda.is_available():
         return f"cuda:{torch.cuda.current_device()}"
     return device if ":" in device or device in ("cpu", "meta") else f"{device}:0"

@@ -1,7 +1,7 @@
-"""List the differences between two programs in words: values before and after, never hashes.
+"""Lists the differences between two captured graphs in words: values before and after, never hashes.
 
-Pure: takes two programs as plain data (capture.py), and returns a list of changes. Needs no torch, because the command
-line uses it. Values are compared as JSON text, as in the key, so 1, 1.0 and True differ.
+This file takes two captured graphs as plain data (capture.py) and returns a list of changes. It needs no torch, because
+the command line uses it. Values are compared as JSON text, as in the key, so 1, 1.0 and True differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from precompiled.graph.mode_names import PARTS, SET_BY
 NOT_SET = "not set"
 RANGE = "range of the size"
 NONE = "none"
-# If two long texts differ far inside, both are cut around that place.
+# If two long texts differ far from their begin, both are shown around that place.
 _MAX_TEXT = 300
 _CONTEXT = 60
 _MAX_FLAGS = 12
@@ -33,14 +33,14 @@ _MAX_FLAGS = 12
 class Change:
     """One difference. ``source`` is its place in the program: a line of code, or the name of an input.
 
-    ``parameter`` says that it is of an input that is a parameter of a module.
+    ``parameter``: the difference is in an input that is a parameter of a module.
     """
 
     section: str
     where: str
     before: str
     after: str
-    field: str = ""  # of an input
+    field: str = ""  # the input's property that differs
     note: str = ""
     source: str = ""
     parameter: bool = False
@@ -51,18 +51,18 @@ class Change:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
-    """All differences, by section. For data that is not a program, raises the errors that listing.py raises."""
+    """Return all differences, by section. Raises the errors of listing.py if the data is not a captured graph."""
     found: list[Change] = []
     for section in SECTIONS:
         if _text(before[section]) != _text(after[section]):
             changes = [_clipped(change) for change in _COMPARERS[section](before, after)]
-            # The key hashes texts, so another order of fields gives another key.
+            # The key hashes texts, so the order of fields changes the key.
             found += changes or [Change(section, "the order of its fields", "one", "another")]
     return found
 
 
 def distance(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
-    """The distance of two programs: the number of sections that differ, then of fields in them."""
+    """The distance of two captured graphs: the number of sections that differ, then of fields in these sections."""
     changes = compare(before, after)
     operations = sum(1 for _ in _differing_nodes(before["graph"], after["graph"]))
     fields = sum(change.section != "graph" for change in changes) + operations
@@ -93,14 +93,14 @@ def _graph(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
         texts.append(listing.operation(graphs[graph][node]) if there else NONE)
     note = f"the first of {len(differing)} that differ" if len(differing) > 1 else ""
     if texts[0] == texts[1]:
-        # A custom op's name has a digest of its module's sources.
+        # The name of a custom operator contains a digest of its module's sources.
         note = "; ".join(filter(None, ("the same operator, whose sources have changed", note)))
     where = f"operation %{node}" + (f" of graph {graph}" if graph else "")
     yield Change("graph", where, texts[0], texts[1], note=note, source=_line(before, after, graph, node))
 
 
 def _line(before: dict[str, Any], after: dict[str, Any], graph: int, node: int) -> str:
-    """The line of code of an operation. If the other program has a different line there, that line too."""
+    """The source line of an operation. If the other graph has a different line at this position, that line too."""
     now, then = listing.place(after, graph, node), listing.place(before, graph, node)
     if now is None:
         return "" if then is None else f"in the other graph: {then}"
@@ -110,7 +110,7 @@ def _line(before: dict[str, Any], after: dict[str, Any], graph: int, node: int) 
 
 
 def first_differing(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int] | None:
-    """Graph and position of the first operation that differs, or None."""
+    """The index of the graph and the position of the first operation that differs, or None."""
     return next(_differing_nodes(before["graph"], after["graph"]), None)
 
 
@@ -123,7 +123,7 @@ def _differing_nodes(left: list[Any], right: list[Any]) -> Iterator[tuple[int, i
 
 
 def _operators(left: list[Any], right: list[Any]) -> str:
-    """The operators whose number differs."""
+    """The operators that occur more often in one of the graphs than in the other."""
     counts = [Counter(listing.operator(node) for graph in graphs for node in graph) for graphs in (left, right)]
     names = [name for name in {**counts[0], **counts[1]} if counts[0][name] != counts[1][name]]
     shown = [f"{name}: {counts[0][name]} -> {counts[1][name]}" for name in names[:5]]
@@ -196,7 +196,7 @@ def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
         return
     names = dict.fromkeys((*old, *new))
     if "shape" in names and _text([old["shape"], old.get("dtype")]) != _text([new["shape"], new.get("dtype")]):
-        # A stride or storage that follows from another shape or dtype is not a difference of its own.
+        # A stride or storage that follows from a changed shape or dtype is not listed as a difference.
         if all(listing.is_contiguous(item["shape"], item["stride"]) for item in (old, new)):
             names.pop("stride")
         if "storage" in names and all(map(listing.fills_its_storage, (old, new))):
@@ -333,7 +333,7 @@ def _flags(before: dict[str, Any], after: dict[str, Any]) -> str:
 def _fact(name: str, value: Any) -> str:
     """Show a fact of environment.py without its digests.
 
-    If two facts then look equal, the caller shows them unchanged.
+    The caller shows the complete facts if two of them look equal without digests.
     """
     if value is _MISSING or value in (None, ""):
         return NONE

@@ -1,8 +1,8 @@
-"""The environment section of a program: the facts about this interpreter and host that a compile depends on.
+"""Describes the facts about this interpreter and host that a compile depends on: a program's environment section.
 
-Two processes with equal facts may share artifacts. This module starts no process and no compiler. torch's own hash of
-its sources takes 0.7 s, once per process. So a released build is identified by version and commit, and a build from a
-checkout by the sizes and times of its compiler's sources.
+Two processes with equal facts may share artifacts. This module starts no process and no compiler. It does not use
+torch's own hash of torch's sources, which takes 0.7 s once per process. A released build of torch is identified by
+version and commit instead, and a build from a checkout by the sizes and times of its compiler's sources.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals.user_code import custom_ops
 from precompiled.torch_internals.worker import libdevice
 
-# The environment variables that a compile depends on. A worker gets these from the client, and no others. If they
-# differ, the daemon starts another worker, so variables that a launcher sets per rank, job or run must not be among
-# them.
+# The environment variables that a compile depends on. A worker gets these from the client, and no others. If their
+# values differ, the daemon starts another worker. So this list must not contain variables that a launcher sets per
+# rank, job or run.
 _VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
     "VIRTUAL_ENV", "PYTHONPATH", "PYTHONUSERBASE", "HOME", "USER", "LANG", "LC_ALL", "XDG_CACHE_HOME",
 )  # fmt: skip
-# The variables by which Python finds modules; it ignores them with -E and -I.
+# Python finds modules by these variables, and ignores them with -E and -I.
 _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = (
     "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "CUBLAS", "NVIDIA_", "OMP_", "MKL_", "KMP_",
     "ATEN_",
 )  # fmt: skip
-# Exceptions: variables with one of these prefixes that do not change compiled code, or that the pool sets itself.
+# Exceptions: variables that match a prefix above but do not change compiled code, or that the daemon's pool sets
+# itself.
 _NOT_FOR_WORKERS = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
@@ -51,11 +52,11 @@ _NOT_FOR_WORKERS = frozenset(
         "TRITON_HOME",  # the location of triton's caches
     }
 )
-# The user's own caches, often one per job. A worker must not write to them.
+# Suffix of variables that name the user's own caches, often one per job. A worker must not write to these caches.
 _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
 # Variables whose values are in the key. The configs section already has Inductor's settings, but torch reads some
-# variables where it uses them. Directories and numbers of threads affect where and how fast a compile runs, not its
-# result.
+# variables directly. Variables for directories and numbers of threads are left out: they affect where and how fast a
+# compile runs, not its result.
 _KEYED_PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 _KEYED = ("CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
 # Variables of the C++ compiler, in the key of graphs with values on the CPU.
@@ -72,15 +73,15 @@ _GPU = (
 def variables(with_path: bool = False) -> dict[str, str]:
     """The environment variables of this process that a worker of its graphs gets.
 
-    ``with_path``: include all folders where this process finds modules, also those that the program has added.
+    ``with_path``: include all folders in which this process finds modules, also folders that the program has added.
     """
     found = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
     if sys.flags.ignore_environment:
         for name in _OF_PYTHON:
             found.pop(name, None)
     if sys.flags.no_user_site:
-        # Not in the key: it only affects which packages Python finds. The key has torch, Triton and modules of
-        # operators.
+        # This variable is not in the key, because it only affects which packages Python finds. The key has the versions
+        # of torch and Triton and the digests of the operators' modules.
         found["PYTHONNOUSERSITE"] = "1"
     if with_path:
         own = (sys.prefix, sys.base_prefix)
@@ -241,7 +242,7 @@ def set_by_program() -> list[str]:
 
 
 def _began_with() -> dict[str, str]:
-    """This process's variables at its start; empty if unknown."""
+    """The environment variables with which this process started; empty if they are unknown."""
     try:
         with open("/proc/self/environ", "rb") as file:
             return dict(os.fsdecode(item).partition("=")[::2] for item in file.read().split(b"\0") if item)
@@ -278,9 +279,9 @@ def _development_digest() -> str:
 
 
 def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
-    """The interpreter in which a worker must run. ``modules`` are those of its graph's custom ops.
+    """The interpreter in which a worker must run. ``modules``: the modules of the graph's custom operators.
 
-    Classes and kernels of the program are left out: a worker makes these from their source.
+    Classes and kernels that the program defines are left out, because a worker makes them from their source.
     """
     from precompiled import wire
 
@@ -326,7 +327,7 @@ def device_of_a_worker(device: str) -> str:
     if device == "cpu":
         return device
     properties = torch.cuda.get_device_properties(device)
-    # For a slice, torch reports the UUID of the whole GPU. A worker pinned to that UUID could run on another slice.
+    # For a MIG slice, torch reports the UUID of the whole GPU. A worker with that UUID could run on another slice.
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
     if " MIG " in properties.name and first.startswith("MIG-"):
         return f"cuda:{first}"  # a process sees one slice only, the first in the list

@@ -1,6 +1,6 @@
-"""The bytes of a job: a program, which is JSON, followed by the data of its frozen weights (weights.py).
+"""Splits the bytes of a job into a captured graph, which is JSON, and the data of its frozen weights (weights.py).
 
-JSON contains no NUL byte, so the first NUL ends the program. Needs no torch.
+JSON contains no NUL byte, so the first NUL ends the graph. This file needs no torch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ def joined(program: bytes, data: bytes) -> bytes:
 
 
 def split(job: bytes) -> tuple[bytes, bytes]:
-    """The program, and the data."""
+    """Return the captured graph, and the data of its frozen weights."""
     program, _, data = job.partition(_END)
     return program, data

@@ -1,10 +1,10 @@
-"""Compute the key of a program, and its components.
+"""Computes the key of a captured graph (*program*), and its components.
 
 The key is the SHA-256 of the format versions and the program's bytes, section by section. These bytes are all that the
 worker sees, so equal keys mean equal compiles. An artifact's manifest stores the components, so that cli/explain.py can
 find the graph nearest to a miss without reading every graph.
 
-Needs no torch, because the command line reads programs too.
+This file needs no torch, because the command line reads programs too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from precompiled.store.artifact_format import FORMAT
 # The sections that a key hashes, in this order. capture.py describes their content.
 SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
 
-# Raise it if the meaning of a program's bytes changes, or if a worker compiles them to something else.
+# Raise this number if the meaning of a program's bytes changes, or if a worker compiles them to something else.
 SCHEMA = 3
-# Readable sections are stored as text up to this size (characters), the others as digests.
+# These sections are stored as text up to this size (characters). The other sections are stored as digests.
 _READABLE = ("inputs", "modes", "environment")
 _MAX_READABLE = 64_000
 
@@ -31,7 +31,7 @@ def key(sections: Mapping[str, str]) -> str:
     state = hashlib.sha256(f"precompiled schema {SCHEMA} format {FORMAT}\n".encode())
     for name in SECTIONS:
         text = sections[name].encode()
-        # The length prevents that the content of one section is taken for the start of the next.
+        # The length keeps the end of a section distinct from the begin of the next one.
         state.update(f"{name} {len(text)}\n".encode())
         state.update(text)
     return state.hexdigest()

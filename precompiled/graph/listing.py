@@ -1,8 +1,8 @@
-"""Show a program in words: what `precompiled cache show` prints, and what graph/difference.py compares.
+"""Shows a captured graph in words, for `precompiled cache show` and for graph/difference.py.
 
-Uses only the plain data (graph_codec.py, input_metadata.py), because the command line imports no torch. An operation is
-called ``%3``, by its position in its graph. For data that is not a program, raises TypeError, ValueError, KeyError,
-IndexError or AttributeError.
+This file uses only plain data (graph_codec.py, input_metadata.py), because the command line imports no torch. An
+operation is called ``%3``, by its position in its graph. Data that is not a captured graph raises TypeError,
+ValueError, KeyError, IndexError or AttributeError.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-# The errors for data that is not a program, for example in a failure record whose graph did not decode.
+# Data that is not a captured graph raises these errors: in a failure record whose graph did not decode, for example.
 NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 _BITS = re.compile(r"\d+")
@@ -28,7 +28,7 @@ class Place:
 
     @property
     def short(self) -> str:
-        """``train.py:31``; for a notebook, whose cells are named by their text, ``line 4 of a cell``."""
+        """``train.py:31``, or ``line 4 of a cell`` in a notebook, whose cells have file names made from their text."""
         if "/ipykernel_" in self.file:
             return f"line {self.line} of a cell"
         return f"{self.file.rpartition('/')[2]}:{self.line}"
@@ -68,7 +68,7 @@ def operations(program: dict[str, Any]) -> list[Operation]:
 
 
 def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
-    """The line of code of a node, or None if it was not sent. The key does not cover it, so it may be malformed."""
+    """The source line of a node, or None if it was not sent. It may be malformed, because the key does not cover it."""
     try:
         numbers = program["about"]["nodes"][graph]
         if len(numbers) != len(program["graph"][graph]) or numbers[node] < 0:
@@ -116,7 +116,7 @@ def symbols(program: dict[str, Any]) -> dict[str, str]:
 
 
 def input_name(program: dict[str, Any], position: int) -> str:
-    """The program's name of an input (else Dynamo's), or "" if it was not sent."""
+    """The program's name of an input, or Dynamo's name if the program has none. "" if the name was not sent."""
     try:
         return str(program["about"]["inputs"][position])
     except NOT_A_PROGRAM:
@@ -140,7 +140,7 @@ def operation(node: list[Any]) -> str:
         before = f"{shown.pop(0)}.{before}"
     shown += [f"{name}={argument(value)}" for name, value in kwargs]
     if node[0] == "f" and node[1][0] == "kernel":
-        shown += [f"{name}={argument(value)}" for name, value in node[1][4]]  # constants of a user's kernel
+        shown += [f"{name}={argument(value)}" for name, value in node[1][4]]  # constants of a user's Triton kernel
     return f"{before}({', '.join(shown)})" + "".join(f", annotated {argument(item)}" for item in annotations)
 
 
@@ -226,7 +226,7 @@ def size(value: Any) -> str:
 
 
 def sizes(values: list[Any]) -> str:
-    """Sizes such as ``[8, s0]``."""
+    """Several sizes as text: ``[8, s0]``."""
     return f"[{', '.join(map(size, values))}]"
 
 

@@ -1,4 +1,5 @@
-"""Names for the modes of a program (captured by ambient_modes.py): what sets each mode, and the parts of list modes."""
+"""Names the modes of a captured graph (ambient_modes.py): what sets each mode, and the parts of modes that are lists.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Derive the programs of a graph for other places in its meshes (torch_internals/ranks/rank_dependence.py).
+"""Derives the captured graphs of other ranks from one rank's (torch_internals/ranks/rank_dependence.py).
 
-Needs no torch.
+The graphs of ranks that use the same device meshes differ only in the rank's place in the meshes. This file needs no
+torch.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from precompiled.graph.key import SECTIONS, key
 
 
 def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
-    """The programs that the other ranks of the same meshes send, by key.
+    """The programs (captured graphs) that the other ranks of the same meshes send, by key.
 
-    Covers the ranks that are in each of the meshes. Empty if shards have different sizes. ``own`` is the key of
+    Covers the ranks that are in each of the meshes. Empty if the shards have different sizes. ``own``: the key of
     ``program_bytes``.
     """
     program = json.loads(program_bytes)
@@ -29,7 +30,7 @@ def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
 
 
 def family(program_bytes: bytes) -> str:
-    """One key for all these programs; "" if there are no other programs."""
+    """One key for the programs of all these ranks; "" if no other rank has such a program."""
     if b'"meshes":' not in program_bytes:
         return ""
     program = json.loads(program_bytes)

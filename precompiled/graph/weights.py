@@ -1,4 +1,4 @@
-"""Weights that Inductor puts into the code (``freezing``). The key covers their content, and a job contains their data.
+"""Handles weights that Inductor puts into the code (``freezing``). The key covers their content; a job has their data.
 
 Dynamo leaves the weights on the module of its graph, and they become its last inputs
 (torch_internals/client/graph_attributes.py). Compiled code is valid for their values only, so each weight is described
@@ -57,7 +57,9 @@ def frozen(tensors: Sequence[torch.Tensor], described: Sequence[dict[str, Any]])
 
 
 def tensors(described: Sequence[dict[str, Any]], data: bytes) -> list[torch.Tensor]:
-    """In a worker: rebuild the weights of described inputs. Raises CompileFailed if ``data`` does not match."""
+    """In a worker: rebuild the weights of described inputs. Raises CompileFailed if ``data`` does not match the
+    digests.
+    """
     made = []
     at = 0
     for item in described:
@@ -78,7 +80,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _read(tensor: torch.Tensor, take: Callable[[Any], Taken]) -> Taken:
-    """What ``take`` returns for a tensor's bytes, in memory order; for b"" if the tensor cannot be read."""
+    """Return ``take(bytes)``, with a tensor's bytes in memory order, or with b"" if the tensor cannot be read."""
     # Keep the storage alive during the read: another thread may replace it (weight.data = ...).
     storage = tensor.untyped_storage()
     start = tensor.storage_offset() * tensor.itemsize

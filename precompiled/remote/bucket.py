@@ -1,4 +1,4 @@
-"""Object storage that fsspec reaches: lists, reads and writes within a time limit, and rests after failures."""
+"""Reads and writes object storage through fsspec, within a time limit. After failures in a row, the remote rests."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from precompiled.store.requests import RemoteRequest
 
 _T = TypeVar("_T")
 
-# Schemes of URLs -> the extra of pyproject.toml that installs what fsspec needs for them.
+# Schemes of URLs -> the extra in pyproject.toml that installs the library which fsspec needs for them.
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
 
-MAX_FAILURES = 3  # in a row, after which the remote rests
+MAX_FAILURES = 3  # after this many failures in a row the remote rests
 REST_S = 30.0  # how long the remote rests; after that, one request tries again
-BYTES_PER_S = 1 << 20  # of a slow line: the time limit of a large object grows accordingly
+BYTES_PER_S = 1 << 20  # the time limit of a large object grows with its size, as on a line of this speed
 
 
 class Breaker:
-    """A circuit breaker for requests. A race between threads only causes one request too many."""
+    """A circuit breaker for requests. It needs no lock: a race between threads only causes one request too many."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -52,8 +52,8 @@ class Breaker:
 
 
 class Bucket:
-    """The remote at ``url``, any URL of fsspec's. Methods raise RemoteError, and FileNotFoundError for a missing
-    object.
+    """The remote at ``url``, which is any URL that fsspec supports. Methods raise RemoteError, and FileNotFoundError
+    for a missing object.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Bucket:
         try:
             from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
 
-            # A cache of listings would hide objects that other hosts put.
+            # A cache of listings would hide objects that other hosts put meanwhile.
             self._fs, root = url_to_fs(url, use_listings_cache=False)
         except (ImportError, ValueError) as error:
             extra = EXTRAS.get(url.partition(":")[0], "remote")
@@ -76,7 +76,7 @@ class Bucket:
                 f"Install what fsspec needs ({words.install(extra)}), or correct the setting `remote`",
                 code="remote-unusable",
             ) from error
-        except Exception as error:  # libraries for object stores raise anything
+        except Exception as error:  # libraries for object stores may raise any exception
             raise self._error(error) from error
         self._root = root.rstrip("/")
         self._is_local = "file" in ((self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol)
@@ -103,7 +103,7 @@ class Bucket:
         def call() -> dict[str, tuple[int, float | None]]:
             self._fs.invalidate_cache()
             found = self._fs.find(self._root, detail=True)
-            # In the file system's own form of the root: a local path is absolute.
+            # This is the file system's own form of the root, because a local path is absolute.
             start = self._fs._strip_protocol(self._root).rstrip("/") + "/"
             return {
                 name[len(start) :]: (int(item["size"] or 0), _written(item))
@@ -138,8 +138,8 @@ class Bucket:
     def create(self, path: str, data: bytes) -> bool:
         """Write a small object unless its path exists. Returns whether it was written.
 
-        Of several writers at once, exactly one gets true, if the remote can ensure it: file systems with links, S3,
-        GCS and Azure can. Others may only check first.
+        If several hosts write at once, exactly one gets true, if the remote can ensure that: file systems with links,
+        S3, GCS and Azure can. Other remotes may only check for the path first.
         """
         target = f"{self._root}/{path}"
 
@@ -169,7 +169,7 @@ class Bucket:
     def _within(
         self, breaker: Breaker, what: tuple[str, str], call: Callable[[], _T], timeout_s: float = 0.0, written: int = 0
     ) -> _T:
-        """The result of a call, within a time limit. A call that hangs is left in its thread.
+        """Return the result of a call, within a time limit. If the call hangs, its thread is abandoned.
 
         ``what``: the ``what`` and ``path`` of a Request.
         """
@@ -207,7 +207,7 @@ class Bucket:
             )  # fmt: skip
             breaker.failed(late)
             raise late
-        # A write needs a bucket that exists. For a read, FileNotFoundError is a valid answer.
+        # For a write, FileNotFoundError means that the bucket does not exist. For a read, it is a valid answer.
         if failure and (breaker is self.writing or not isinstance(failure[0], FileNotFoundError)):
             reason = self._error(failure[0])
             breaker.failed(reason)
@@ -227,7 +227,7 @@ class Bucket:
 
 
 def _written(item: dict[str, Any]) -> float | None:
-    """When an object was written, from the field that S3, a file system, Azure, Google or memory:// uses."""
+    """When an object was written, from the field that S3, file systems, Azure, Google or memory:// use for it."""
     for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
         value = item.get(name)
         if isinstance(value, str):

@@ -1,7 +1,8 @@
-"""The helper's claims: for each key that a worker asks about, a thread that looks, waits, or holds the lease.
+"""Keeps the helper's claims: for each key that a worker requests, a thread that searches, waits, or holds the lease.
 
-A worker gets an answer within ANSWER_S, even if the remote does not answer, since it occupies a slot. The answer is
-to compile, that the artifact has arrived, or to ask again. Until then its job is parked (service/scheduler.py).
+A worker gets a reply within ANSWER_S, even if the remote does not answer, because a waiting worker occupies a slot. The
+reply is to compile, that the artifact has arrived, or to send the request again later. Until then, the job is parked
+(service/scheduler.py).
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from precompiled.remote.lease import TTL_S, Claim, Found
 from precompiled.remote.transfer import Transfer
 
 ANSWER_S = 0.5
-AGAIN_THEIRS_S = 5.0  # while another host compiles; when its artifact arrives, it is published without the worker
-PATIENCE_S = 10.0  # for the remote's first answer about a key: on a busy machine a listing takes seconds
-LOOK_S = (1.0, 10.0)  # between two looks at another host's lease: the first pause, and the longest
-MAX_THEIRS_S = 600.0  # the longest wait for other hosts; after it this host compiles without a lease
-UNCLAIMED_S = 15.0  # after which a lease that no worker uses is given back
-KEPT_S = 60.0  # how long an answer is kept for a worker that asks again
+# Seconds after which a worker repeats its request while another host compiles; when the artifact arrives, it is
+# published even without a repeated request.
+AGAIN_THEIRS_S = 5.0
+PATIENCE_S = 10.0  # seconds to wait for the remote's first reply about a key: on a busy machine a listing takes seconds
+LOOK_S = (1.0, 10.0)  # seconds between two checks of another host's lease: the first pause, and the longest
+MAX_THEIRS_S = 600.0  # the longest wait for other hosts, in seconds; after it, this host compiles without a lease
+UNCLAIMED_S = 15.0  # a lease that no worker uses is given back after this many seconds
+KEPT_S = 60.0  # seconds for which a reply is kept for a worker that repeats its request
 
 
 class _Case:
@@ -34,7 +37,7 @@ class _Case:
         self.found: Found | None = None
         self.began = self.since = self.asked = time.monotonic()
         self.taken = False  # a worker compiles the key
-        self.over = threading.Event()  # set when the compile has ended, or no worker needs the answer any more
+        self.over = threading.Event()  # set when the compile has ended, or when no worker needs the reply any more
         self.how = ""  # "put", "failed", or "" if nothing was compiled
 
 
@@ -64,7 +67,7 @@ class Claims:
                 case Found.THEIRS:
                     return {"again_s": AGAIN_THEIRS_S}
                 case Found.MINE if case.taken:
-                    return {"again_s": AGAIN_THEIRS_S}  # another worker of this host compiles it
+                    return {"again_s": AGAIN_THEIRS_S}  # another worker of this host is compiling the key
                 case Found.MINE:
                     case.taken = True
                     return {"compile": True}
@@ -123,7 +126,7 @@ class Claims:
                 found = claim.look()
                 answered = time.monotonic()
             except (RemoteError, StoreError) as error:
-                # If another host was seen to compile, it still does. Otherwise this host goes on as without a remote.
+                # If another host was seen compiling, assume that it still does. Otherwise compile, as without a remote.
                 if case.found is not Found.THEIRS or time.monotonic() - answered > claim.ttl_s:
                     raise
                 self._failed(error)
@@ -146,7 +149,7 @@ class Claims:
                     if not claim.beat():
                         return
                 except RemoteError as error:
-                    # The remote may answer again; if it does not, the lease expires for other hosts.
+                    # If the remote does not recover, the lease expires for other hosts.
                     self._failed(error)
         finally:
             with self._changed:

@@ -1,4 +1,4 @@
-"""The format of an object in a remote: one artifact, or one entry of a package. Written once, never changed.
+"""Encodes and decodes an object of a remote: one artifact, or one entry of a package. Objects never change.
 
 Grammar::
 
@@ -12,8 +12,8 @@ Grammar::
              | entry                              of a package: the file as in the store
              | list                               of a program: lists.py
 
-A body is used only after its envelope is trusted and its digest verified. Names serve only to find objects: the
-envelope decides. Version history: 1, first version.
+A host uses a body only after it has verified that the envelope is trusted and that the body has the digest in the
+envelope. Names only serve to find objects; the envelope decides. Version history: 1, first version.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ FORMAT = 1
 ARTIFACT, ENTRY, LIST = "artifact", "entry", "list"
 FOLDERS = {ARTIFACT: "artifacts", ENTRY: "packages", LIST: "programs"}
 UNSIGNED = "unsigned"
-HEAD_BYTES = 64 << 10  # read first: contains the envelope, and often the whole object
+HEAD_BYTES = 64 << 10  # read first; these bytes contain the envelope, and often the whole object
 MAX_ENVELOPE_BYTES = 4096
 MAX_OBJECT_BYTES = 4 << 30
-_SIGNED = b"precompiled object\n"  # begins the signed bytes, so that a signature is valid for nothing else
+# Prefix of the signed bytes, so that a signature of an object is not valid for other data.
+_SIGNED = b"precompiled object\n"
 
 _OBJECT = re.compile(r"([0-9a-f]{16}|[0-9a-f]{64})-([0-9a-f]{16}|unsigned)-([0-9a-f]{64})")
 
@@ -68,7 +69,7 @@ class Object:
     by: str
     digest: str
     size: int
-    # By the remote's clock; None if the listing has no times.
+    # When the object was written, by the remote's clock. None if the listing has no times.
     written: float | None = field(default=None, compare=False)
 
     @property
@@ -77,7 +78,7 @@ class Object:
 
     @property
     def name(self) -> str:
-        """The name that its envelope must have."""
+        """The name that the object's envelope must contain."""
         return f"{self.group}/{self.label}.entry" if self.kind == ENTRY else self.group
 
 
@@ -99,9 +100,9 @@ def variant_label(manifest: fmt.Manifest) -> str:
 
 
 def open_envelope(head: bytes) -> tuple[Envelope, int]:
-    """Parse the envelope at the beginning of an object. Returns it and the offset of the body.
+    """Parse the envelope at the beginning of an object. Returns the envelope and the offset of the body.
 
-    Raises Refused if it is malformed. The caller has to check whether it is trusted.
+    Raises ObjectRejected if the envelope is malformed. The caller must check whether the envelope is trusted.
     """
     line, newline, _ = head[:MAX_ENVELOPE_BYTES].partition(b"\n")
     if not newline:

@@ -1,4 +1,4 @@
-"""Errors of a remote. Only the command line shows them to users. Other callers go on as without a remote."""
+"""Defines the errors of a remote. Only the command line shows them; other callers go on as without a remote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Evicts for the helper: workers evict only after compiles, so fetched objects alone could fill the disk."""
+"""Evicts artifacts from the store for the helper. Workers evict only after compiles, so fetched objects could fill the
+disk.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selects what is removed from a remote: objects beyond an age, and the oldest ones if the remote is too large.
+"""Selects the objects to remove from a remote: those beyond an age, and the oldest ones if the remote is too large.
 
 Ages count from the time of writing, by the remote's clock, since object stores do not record reads. A host that needs
 a removed object compiles the graph and puts it again.
@@ -18,8 +18,8 @@ from precompiled.remote.bucket import Bucket
 from precompiled.remote.lease import is_lease
 from precompiled.remote.transfer import PARALLEL
 
-LEASE_MAX_AGE_S = 3600.0  # far beyond the longest time without a beat
-_CLOCK = re.compile(r"clock-[0-9a-f]{16}")  # an object of ``time_there`` whose process was killed
+LEASE_MAX_AGE_S = 3600.0  # seconds after which a lease is removed; a live lease is extended far more often
+_CLOCK = re.compile(r"clock-[0-9a-f]{16}")  # path of an object that ``time_there`` left because its process was killed
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def ours(bucket: Bucket) -> list[RemoteObject]:
 
 
 def time_there(bucket: Bucket) -> float:
-    """The present time by the remote's clock, in seconds since the epoch, from an object that is written for this.
+    """The present time by the remote's clock, in seconds since the epoch. This function writes an object to find it.
 
-    Not the local clock: if that is fast, leases would be removed while they are held. Raises RemoteError.
+    The local clock is not used: if it were fast, leases that are still held would be removed. Raises RemoteError.
     """
     clock = f"clock-{os.urandom(8).hex()}"
     bucket.write(clock, b".")
@@ -53,7 +53,7 @@ def time_there(bucket: Bucket) -> float:
         written = bucket.everything().get(clock, (1, None))[1]
     finally:
         bucket.remove(clock)
-    return time.time() if written is None else written  # a remote without times gives no ages either
+    return time.time() if written is None else written  # a remote that records no times gives no ages either
 
 
 def _is_lease(path: str) -> bool:
@@ -61,14 +61,14 @@ def _is_lease(path: str) -> bool:
 
 
 def _is_passing(path: str) -> bool:
-    """Whether a path is useless after an hour: a lease, or a clock object that was left."""
+    """Whether a path is useless after an hour: a lease, or an object that ``time_there`` left."""
     return _is_lease(path) or _CLOCK.fullmatch(path) is not None
 
 
 def expired(
     items: Collection[RemoteObject], now: float, max_age_s: float | None, max_bytes: int | None
 ) -> list[RemoteObject]:
-    """The items to remove. An item without a time of its own stays, whatever its size."""
+    """The items to remove. An item without a recorded time stays, whatever its size."""
     found: list[RemoteObject] = []
     kept: list[RemoteObject] = []
     for item in items:

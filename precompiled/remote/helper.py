@@ -1,11 +1,11 @@
-"""``python -m precompiled.remote.helper``: the helper of a user's store, for its remote and its farm.
+"""Runs the helper of a user's store, for its remote and its farm (``python -m precompiled.remote.helper``).
 
 It moves objects between the store and the remote, and sends jobs to the farm (precompiled/farm).
 
-It is a process of its own with its user's credentials. So no program waits for a network or loads network libraries,
-and the daemon, which serves all users, holds no credentials. A client starts it (client/remote_helper.py). It exits
-after ``--idle-s`` seconds without a request. There is one per store: it holds a lock while it runs. Its state is in
-``remote/state.json`` and ``remote/farm.json``.
+The helper is a process of its own with its user's credentials. So no program waits for a network or loads network
+libraries, and the daemon, which serves all users, holds no credentials. A client starts the helper
+(client/remote_helper.py). The helper exits after ``--idle-s`` seconds without a request. A store has only one helper,
+which holds a lock while it runs. The helper's state is in ``remote/state.json`` and ``remote/farm.json``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from precompiled.store import package_format, trust
 from precompiled.store.artifacts import Store
 
 LOOK_S = 1.0
-DRAIN_S = 5.0  # for the remaining puts at its exit; the next helper waits for these (starting.LEAVING_S)
-STREAM_KEPT_S = 10.0  # for this long, processes of a program share a fetch that one of them began
+DRAIN_S = 5.0  # seconds at exit for the remaining puts; the next helper waits for them (starting.LEAVING_S)
+STREAM_KEPT_S = 10.0  # for this many seconds, processes of one program share a fetch that one of them began
 MAX_JOB_BYTES = 1 << 30
 
 
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-s", type=float, default=10.0)
     parser.add_argument("--idle-s", type=float, default=600.0)
     parser.add_argument("--base", type=Path, action="append", default=[], help="what it has is not fetched")
-    # An argument with "=", as starting.BUDGETS has it.
+    # Pass the argument in the form "--max-bytes=N", as starting.BUDGETS has it.
     parser.add_argument("--max-bytes", type=int, default=Settings.cache_max_bytes)
     parser.add_argument("--max-inodes", type=int, default=Settings.cache_max_inodes)
     parser.add_argument("--unsigned", action="store_true")
@@ -63,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Stream:
-    """The fetch of what a program used last. ``listed``: the number of objects. ``fetched``: those that were new
-    here.
+    """The fetch of the objects that a program used last. ``listed``: the number of objects. ``fetched``: the number of
+    objects that the store lacked.
     """
 
     def __init__(self, there: transfer.Transfer, program: str) -> None:
@@ -81,7 +81,7 @@ class _Stream:
         try:
             self._there.bring(objects)
         finally:
-            self.fetched = self._there.counts.fetched - before  # includes those that workers asked for meanwhile
+            self.fetched = self._there.counts.fetched - before  # includes objects that workers requested meanwhile
 
 
 class Helper:
@@ -94,7 +94,7 @@ class Helper:
         self._problem: PrecompiledError | None = None
         self._opened = threading.Event()
         self._claims = Claims(self._failed, may_hold=not options.no_put)
-        self._streams: dict[str, _Stream] = {}  # program -> its last fetch
+        self._streams: dict[str, _Stream] = {}  # program -> its last fetch of this kind
         self._lock = threading.Lock()
         self._puts = Puts(
             self._put, failed=self._failed, given_up=self._gave_up, changed=self._tell, rests=self._rests
@@ -116,7 +116,7 @@ class Helper:
         for target in (self._open, self._put_all):
             threading.Thread(target=target, daemon=True).start()
         path = self._folder / link.SOCKET
-        # Without its socket no peer can connect: the store was removed.
+        # Without its socket, no peer can connect. The socket is gone if the store was removed.
         while not self._stopping and self._is_wanted() and path.exists():
             if select.select([listening], [], [], LOOK_S)[0]:
                 sock, _ = listening.accept()
@@ -133,7 +133,7 @@ class Helper:
         self._tell()
 
     def _is_wanted(self) -> bool:
-        # A remote that never opens takes no puts.
+        # If the remote never opens, no put can succeed.
         puts = self._opened.is_set() and self._puts.waiting > 0
         at_work = puts or self._claims.held > 0 or (self._farm is not None and self._farm.busy)
         return at_work or self._connections > 0 or time.monotonic() - self._asked < self._options.idle_s
@@ -183,7 +183,8 @@ class Helper:
             if courier and "compile" in answer:
                 answer = {"send": True}
         self._tell()
-        # From here on this method has to end the key's lease, if it has one: the peer may have gone already.
+        # From here on, this method must end the key's lease, if it has one: the peer may have closed the connection
+        # already.
         said, ours = "", "compile" in answer or "send" in answer
         try:
             _say(file, answer)
@@ -191,7 +192,7 @@ class Helper:
                 ours = False  # ``_take`` or the farm ends it
                 _say(file, self._take(sock, file, key))
                 return
-            sock.settimeout(None)  # no limit while the worker compiles
+            sock.settimeout(None)  # no time limit while the worker compiles
             while "compile" in answer and (line := file.readline(link.MAX_LINE)):
                 what = json.loads(line)
                 if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
@@ -203,7 +204,7 @@ class Helper:
                 _say(file, {})
         finally:
             self._asked = time.monotonic()
-            if ours and said != "put":  # a put ends it later
+            if ours and said != "put":  # a put ends the lease later
                 self._claims.ended(key, said)
 
     def _remotes(self, key: str) -> dict[str, Any]:
@@ -270,7 +271,9 @@ class Helper:
         return {}
 
     def _ahead(self, program: str) -> Iterator[dict[str, Any]]:
-        """Fetch what a program used last, once for all of its processes that ask meanwhile."""
+        """Fetch the objects that a program used last, once for all of the program's processes that request them
+        meanwhile.
+        """
         if not self._opened.wait(self._wait_s) or self._transfer is None:
             return
         with self._lock:
@@ -304,7 +307,7 @@ class Helper:
     def _put(self, item: QueuedPut) -> None:
         there, what = self._transfer, item.what
         if there is None:
-            return  # the remote is unusable, which the state file says
+            return  # the remote is unusable; the state file gives the reason
         if what["do"] == "used":
             lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"])
             return
@@ -314,7 +317,8 @@ class Helper:
         try:
             for artifact in there.store.lookup(what["key"]):
                 is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
-                if is_it and (there.put_artifact(artifact) or item.tries):  # an earlier try may have put the object
+                # If an earlier try has put the object, it is in the remote already.
+                if is_it and (there.put_artifact(artifact) or item.tries):
                     lease.remove_given_up(there, what["key"])
         finally:
             if not item.tries:  # a second try has no lease: another worker may hold the key's lease by then
@@ -347,7 +351,8 @@ class Helper:
     def _failed(self, error: Exception) -> None:
         if isinstance(error, RemoteError) and self._transfer is not None:
             self._transfer.failed(error)
-        with suppress(OSError, ValueError):  # the log's disk is full: a thread that puts or holds a lease must go on
+        # The log's disk is full, but a thread that puts or holds a lease must go on.
+        with suppress(OSError, ValueError):
             sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
             sys.stderr.flush()
 
@@ -382,7 +387,9 @@ def _say(file: IO[bytes], answer: dict[str, Any]) -> None:
 def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     parent_fd = starting.detach() if options.detach else -1
-    os.chdir("/")  # the user's umask stays, for directories that others share; all other files get explicit modes
+    # The user's umask stays, because it applies to directories that other users share. All other files get explicit
+    # modes.
+    os.chdir("/")
     folder = link.folder(options.store)
     for directory in (options.store, folder):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The keys of a user: the own key, which signs objects in remotes, and the keys that the user trusts.
+"""Manages the keys of a user: the private key that signs objects in remotes, and the public keys that the user trusts.
 
 ::
 
@@ -40,7 +40,7 @@ class BadKey(PrecompiledError):
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key, trusted or not. ``name``: a name for people."""
+    """A public key, trusted or not. ``name``: the owner's name or label, which people read."""
 
     data: bytes
     name: str
@@ -94,9 +94,9 @@ def public_of(private: Any, name: str = "") -> PublicKey:
 
 
 def believed() -> dict[str, PublicKey]:
-    """The trusted keys of others, by id. Raises UntrustedStore if another user could have put one there.
+    """The trusted keys of other users and hosts, by id. Raises UntrustedStore if another user could have added one.
 
-    A key whose file name is not its id is left out.
+    A key is left out if its file name is not its id.
     """
     found = {}
     with suppress(FileNotFoundError), trust.open_directory(folder()) as fd:
@@ -154,7 +154,7 @@ def sign(private: Any, data: bytes) -> str:
 
 
 def verifies(key: PublicKey, data: bytes, signature: str) -> bool:
-    """Whether ``signature`` is one of ``data`` by ``key``."""
+    """Whether ``signature`` is ``key``'s signature of ``data``."""
     ed25519, _ = _library()
     from cryptography.exceptions import InvalidSignature
 

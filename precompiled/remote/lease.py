@@ -1,4 +1,4 @@
-"""A lease on a key: of all hosts that miss it, one compiles, and the others wait for its artifact (decision 0048).
+"""Takes and watches leases on keys: one of the hosts that miss a key compiles, the others wait (decision 0048).
 
 ::
 
@@ -36,12 +36,12 @@ _LEASE = re.compile(r"lease-([0-9a-f]{16}|unsigned)-([0-9]{8})")
 
 
 class Found(Enum):
-    """The result of a look at a key."""
+    """The result of a check of a key in the remote."""
 
     HERE = "here"  # an object that this host lacked was fetched
     MINE = "mine"  # this host holds the lease, so it compiles
     THEIRS = "theirs"  # another host holds the lease
-    ALONE = "alone"  # no lease can be had, or its holder could not compile: this host compiles without one
+    ALONE = "alone"  # no lease can be taken, or its holder could not compile: this host compiles without a lease
 
 
 def is_lease(name: str) -> bool:
@@ -70,10 +70,10 @@ class Claim:
         self._there, self._key, self._clock = there, key, clock
         self._may_hold = may_hold and bool(there.trust.by)
         self.ttl_s, self.beat_s = ttl_s, ttl_s / BEATS
-        self.fence = 0  # of the lease that this host holds; 0 if none
+        self.fence = 0  # the fence of the lease that this host holds; 0 if it holds none
         self._size = 0
-        # Each signer's newest lease: fence, size, the seconds for which it was seen so, and the time of the last
-        # look.
+        # Each signer's newest lease: fence, size, the seconds for which this host has seen that size, and when it last
+        # looked.
         self._seen: dict[str, tuple[int, int, float, float]] = {}
 
     def look(self) -> Found:
@@ -94,10 +94,12 @@ class Claim:
         if not self._there.bucket.create(self._path(mine + 1), holder):
             return Found.THEIRS  # another host was faster
         self.fence, self._size = mine + 1, len(holder)
-        try:  # an artifact may have been put, and its lease removed, between the listing and this lease
+        # Another host may have put an artifact and removed its lease between the listing and the creation of this
+        # lease.
+        try:
             is_here = self._there.fetch(self._key)
         except Exception:
-            with suppress(RemoteError):  # otherwise other hosts would wait for it
+            with suppress(RemoteError):  # without the removal, other hosts would wait for this lease
                 self.end()
             raise
         if is_here:
@@ -112,7 +114,7 @@ class Claim:
         if known is None or known[:2] != (fence, size):
             self._seen[by] = fence, size, 0.0, now
             return True
-        # A time in which this host did not look, or got no answer, proves nothing.
+        # Only the time in which this host looked, and got a reply, counts towards the lease's expiry.
         unchanged = known[2] + min(now - known[3], self.beat_s)
         self._seen[by] = fence, size, unchanged, now
         return unchanged < self.ttl_s
@@ -121,7 +123,7 @@ class Claim:
         """Show that the holder is alive. Returns whether the lease is still held."""
         _objects, leases = self._listed()
         if leases.get(self._there.trust.by, (0, 1))[0] > self.fence:
-            self.fence = 0  # another host took it for dead
+            self.fence = 0  # another host has taken the lease, because it saw no progress
             return False
         self._size += 1
         self._there.bucket.write(self._path(self.fence), b"." * self._size)

@@ -1,4 +1,4 @@
-"""The client's side of the helper's protocol (helper.py): a Unix socket in the store, one line of JSON each way.
+"""Speaks the client's side of the helper's protocol (helper.py): a Unix socket in the store, one JSON line each way.
 
 ::
 
@@ -41,15 +41,17 @@ FOLDER = "remote"
 SOCKET = "socket"
 STATE = "state.json"
 FARM_STATE = "farm.json"
-STARTING = "starting"  # exists while a helper starts; the process that starts it writes it
+STARTING = "starting"  # a file that exists while a helper starts; the process that starts the helper writes it
 STARTING_S = 15.0
 GREETING_S = 2.0
 LOOK_S = 0.05
-AGAIN_S = 1.0  # after which a worker asks again while the helper starts, or while the remote has not answered
-SENT_S = 30.0  # for sending a graph to the farm
-# For an answer, which normally comes at once; a worker without one compiles, and so does the lease's next holder.
+# Seconds after which a worker repeats its request while the helper starts, or while the remote has not answered.
+AGAIN_S = 1.0
+SENT_S = 30.0  # seconds for sending a graph to the farm
+# Seconds to wait for a reply, which normally comes at once. Without a reply, a worker compiles, and so may the next
+# holder of the lease.
 TURN_S = 10.0
-USED_S = 0.5  # a process that ends waits no longer than this
+USED_S = 0.5  # seconds; a process that ends waits no longer than this
 MAX_LINE = 1 << 20
 
 
@@ -71,13 +73,13 @@ def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None
     sock = _connected(root, wait_s)
     if sock is None:
         return
-    # Guarded: a program may close the descriptor during the wait.
+    # Guarded, because the program may close the descriptor during the wait.
     guarded, held = sockets.GuardedSocket(sock), bytearray()
     try:
         with suppress(OSError, ValueError, KeyError, TypeError):
             soon = min(GREETING_S, wait_s or GREETING_S)
-            # Sent before the greeting is read, which may be late on a busy machine. The helper reads the question all
-            # the same.
+            # The question is sent before the greeting is read, because the greeting may be late on a busy machine. The
+            # helper reads the question in any case.
             _send(guarded, json.dumps(question).encode() + b"\n", soon)
             greeting = json.loads(_line(guarded, held, soon))
             while line := _line(guarded, held, wait_s or float(greeting["wait_s"]) + 1.0):
@@ -103,8 +105,8 @@ def _send(sock: sockets.GuardedSocket, data: bytes, wait_s: float) -> None:
 
 
 def _line(sock: sockets.GuardedSocket, held: bytearray, wait_s: float) -> bytes:
-    """Return the next line, or b"" at the end. ``held``: bytes received after the last line. Raises OSError on a
-    timeout.
+    """Return the next line, or b"" at the end. ``held``: bytes that were received after the last line. Raises OSError
+    on a timeout.
     """
     until = time.monotonic() + wait_s
     while (end := held.find(b"\n")) < 0:
@@ -143,7 +145,7 @@ def _connected(root: Path, wait_s: float | None) -> socket.socket | None:
         if sock is not None:
             return sock
         if not _is_starting(root) or time.monotonic() > until:
-            return _connect(root)  # it may listen by now
+            return _connect(root)  # the helper may listen by now
         time.sleep(LOOK_S)
 
 
@@ -158,8 +160,8 @@ def _connect(root: Path) -> socket.socket | None:
     directory = -1
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # Through the directory's descriptor: a socket's path is limited to 107 bytes, and a store's path may be
-        # longer.
+        # Connect through the directory's descriptor: a socket's path is limited to 107 bytes, and the store's path may
+        # be longer.
         directory = os.open(folder(root), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         sock.settimeout(GREETING_S)
         sock.connect(f"/proc/self/fd/{directory}/{SOCKET}")
@@ -224,7 +226,8 @@ def turn(root: Path, key: str) -> Iterator[Turn]:
             yield found
         finally:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # shutdown, since ``file`` holds a descriptor of its own
+                # close() would not suffice, because ``file`` holds another descriptor of the socket.
+                sock.shutdown(socket.SHUT_RDWR)
 
 
 def offer(root: Path, key: str, job: Callable[[], bytes]) -> dict[str, Any]:
@@ -255,7 +258,7 @@ def _asked(file: Any, question: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def put_artifact(root: Path, key: str, slot: int) -> None:
-    """Report an artifact that was published in this store, so that the helper puts it."""
+    """Report an artifact that was published in this store, so that the helper puts it into the remote."""
     ask(root, {"do": "put", "key": key, "slot": slot}, wait_s=GREETING_S)
 
 

@@ -41,7 +41,7 @@ def listed(there: Transfer, program: str) -> tuple[list[Object], list[Object]]:
         except (ObjectRejected, CorruptArtifact) as error:
             there.refuse(item, error)
         except FileNotFoundError:
-            continue  # its writer has replaced it
+            continue  # the writer of the list has replaced it meanwhile
         else:
             lists.append(item)
             found.update((one.path, one) for one in objects)
@@ -60,7 +60,8 @@ def _parsed(body: bytes) -> list[Object]:
 def note(
     there: Transfer, program: str, keys: Collection[str], fresh: Collection[str], entries: Iterable[tuple[str, str]]
 ) -> bool:
-    """Add what a program used to its lists. Returns whether a list was written. Raises RemoteError.
+    """Add the objects that a program used to the program's lists. Returns whether a list was written. Raises
+    RemoteError.
 
     ``fresh``: the keys that may have a new variant. ``entries``: (function, file name) of each.
     """

@@ -1,4 +1,4 @@
-"""The helper's queue of puts: in the order of the requests, and again if the remote fails.
+"""Queues the helper's puts: they run in the order of the requests, and again if the remote fails.
 
 - An item that was not tried yet is *fresh*, and is tried at once. So ``flush`` waits for one try of each item.
 - An item that failed is tried again after ``AGAIN_S``, but not while the remote rests (bucket.py).
@@ -21,8 +21,8 @@ from precompiled.remote.errors import RemoteError
 
 MAX_WAITING = 10_000
 AGAIN_S = REST_S
-KEPT_S = 600.0  # after a longer outage, `precompiled remote push` puts the objects
-LOOK_S = 1.0  # between two looks whether the remote still rests
+KEPT_S = 600.0  # seconds; after a longer outage, only `precompiled remote push` puts the objects
+LOOK_S = 1.0  # seconds between two checks whether the remote still rests
 
 
 @dataclass
@@ -33,7 +33,7 @@ class QueuedPut:
     since: float
     due: float = 0.0
     tries: int = 0
-    error: RemoteError | None = None  # of the last try
+    error: RemoteError | None = None  # the error of the last try
 
 
 class Puts:
@@ -141,7 +141,7 @@ class Puts:
                     if ready:
                         if (taken := self._taken(ready)) is not None:
                             return taken
-                        self._state.notify_all()  # there may be no fresh item any more
+                        self._state.notify_all()  # ``flush`` waits until no fresh item is left
                         continue
                     self._state.wait(None if due is None else LOOK_S if due <= 0 else min(due, LOOK_S))
             if old:

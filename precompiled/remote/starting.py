@@ -1,4 +1,4 @@
-"""The start of a helper's process: it detaches, becomes the only helper of its store, and listens."""
+"""Starts a helper's process: it detaches, becomes the only helper of its store, and listens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from precompiled.remote import link
 from precompiled.store import trust
 
-LEAVING_S = 10.0  # within which a helper of other settings exits: helper.LOOK_S, and helper.DRAIN_S for its puts
+# Seconds within which a helper with other settings exits: helper.LOOK_S, and helper.DRAIN_S for its puts.
+LEAVING_S = 10.0
 
 
 BUDGETS = ("--max-bytes=", "--max-inodes=")

@@ -1,7 +1,7 @@
 """Moves objects between a store and a remote: fetches, verifies and publishes trusted objects; puts published ones.
 
-Raises RemoteError if the remote does not answer. An object that is untrusted or corrupt is refused, counted in
-``counts.refused``, and does not affect others.
+Methods raise RemoteError if the remote does not answer. An object that is untrusted or corrupt is refused and counted
+in ``counts.refused``; the transfer of the other objects goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from precompiled.store.packages import Entry
 from precompiled.store.reading import Artifact
 from precompiled.store.requests import RequestRecord
 
-MAX_TRIED = 4  # objects that are tried for one variant
+MAX_TRIED = 4  # the most objects that are tried for one variant
 PARALLEL = 16  # simultaneous requests for many objects
 
 
@@ -41,11 +41,12 @@ class TransferCounts:
     - ``failed``: failed requests, by code
     - ``given_up``: objects that were not put, and are not tried again
     - ``last``: the last of these three, in a sentence
+    - ``last``: the latest such event, in a sentence
     """
 
     fetched: int = 0
     put: int = 0
-    absent: int = 0  # keys that had to be compiled on this host
+    absent: int = 0  # keys that the remote lacked and that this host had to compile
     bytes_fetched: int = 0
     bytes_put: int = 0
     given_up: int = 0
@@ -72,8 +73,8 @@ class Transfer:
         return self._take([item for item in there if item.label not in here], self._publish_artifact)
 
     def pull(self, keys: Collection[str] = (), since: float = 0.0) -> int:
-        """Fetch all objects, or those of keys with these prefixes, or those written since ``since`` (seconds since
-        the epoch). Returns the number of new objects.
+        """Fetch all objects, or the objects of keys with these prefixes, or the objects written since ``since``
+        (seconds since the epoch). Returns the number of new objects.
         """
         return self.bring(
             item for item in self.everything()
@@ -82,7 +83,7 @@ class Transfer:
         )  # fmt: skip
 
     def bring(self, objects: Iterable[Object]) -> int:
-        """Fetch and publish, in parallel, those of these objects that the store lacks. Returns their number.
+        """Fetch and publish, in parallel, the given objects that the store lacks. Returns their number.
 
         An object that cannot be read or published does not stop the others. The first error (RemoteError, StoreError)
         is raised at the end.
@@ -106,7 +107,7 @@ class Transfer:
         return found
 
     def _bring(self, objects: list[Object]) -> int:
-        """Fetch one of these objects, which share a label, unless the store has it."""
+        """Fetch one of these objects, which all have one label, unless the store has it."""
         kind, group, label = objects[0].kind, objects[0].group, objects[0].label
         if kind == ENTRY:
             here = f"{label}{package_format.SUFFIX}" in self.store.packages.names(group)
@@ -125,10 +126,11 @@ class Transfer:
         return [item for item in found if item is not None]
 
     def _take(self, objects: list[Object], publish: Callable[[Object, bytes], None]) -> int:
-        """Publish one object per label. Refused objects, and those that were unusable here, are skipped."""
+        """Publish one object per label. Objects that were refused, or that this host could not use, are skipped."""
         taken, tried = set(), Counter[str]()
-        # An artifact that no host can load must not be fetched from each host in turn. Untrusted objects come last
-        # and do not count: otherwise five teams in one bucket would keep each other from their own.
+        # If no host can load an artifact, do not fetch it from each host in turn. Objects of untrusted signers come
+        # last and do not count towards the limit: otherwise five teams with one bucket could block each other's
+        # objects.
         ours = [item for item in objects if self.trust.believes(item.by)]
         unfit_here = Counter(item.label for item in ours if self._is_unfit(item))
         for item in [*ours, *(item for item in objects if not self.trust.believes(item.by))]:
@@ -140,7 +142,7 @@ class Transfer:
             except (ObjectRejected, CorruptArtifact) as error:
                 self.refuse(item, error)
             except FileNotFoundError:
-                continue  # it was removed meanwhile
+                continue  # the object was removed meanwhile
             else:
                 taken.add(item.label)
                 with self._lock:
@@ -149,9 +151,9 @@ class Transfer:
         return len(taken)
 
     def body(self, item: Object) -> bytes:
-        """The body of an object, returned after its envelope is trusted and its digest verified.
+        """The body of an object, after its envelope was found to be trusted and its digest was verified.
 
-        Raises Refused, RemoteError, FileNotFoundError.
+        Raises ObjectRejected, RemoteError, FileNotFoundError.
         """
         if not self.trust.believes(item.by):
             code = "remote-unsigned" if item.by == form.UNSIGNED else "remote-untrusted"
@@ -200,7 +202,7 @@ class Transfer:
             self.counts.last = f"{words.counted(number, 'object')} not put: {why}"
 
     def refuse(self, item: Object, error: ObjectRejected | CorruptArtifact) -> None:
-        """Count an object that is untrusted or corrupt, and do not read it again."""
+        """Count an object that is untrusted or corrupt. It is not read again."""
         code = error.code if isinstance(error, ObjectRejected) else "remote-corrupt"
         with self._lock:
             self._bad.add(item.path)
@@ -215,7 +217,8 @@ class Transfer:
 
     def _publish_entry(self, item: Object, body: bytes) -> None:
         header, about, content = package_format.open_entry(f"{item.label}{package_format.SUFFIX}", body, item.group)
-        if self.store.packages.refused(item.group) is None:  # otherwise an audit on this host found its packages wrong
+        # A refused function's packages were found wrong by an audit on this host.
+        if self.store.packages.refused(item.group) is None:
             self.store.packages.publish(header, about, content)
 
     # ------------------------------------------------ there
@@ -238,8 +241,8 @@ class Transfer:
         )
 
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
-        """Put what the store has: everything, or the artifacts of keys with these prefixes, or what was made since
-        ``since``.
+        """Put objects of this store into the remote: all, or the artifacts of keys with these prefixes, or the objects
+        that were made since ``since``.
 
         Returns the number of new objects. ``packages``: whether to put entries as well; with keys, only entries that
         need no other artifacts. The default is to put them only without keys.
@@ -259,7 +262,7 @@ class Transfer:
     def _kept(self, put: Callable[[], bool]) -> bool:
         try:
             return put()
-        except (StoreError, FileNotFoundError) as error:  # evicted or damaged in this store
+        except (StoreError, FileNotFoundError) as error:  # the object was evicted or damaged in this store
             self.counts.last = str(error)
             return False
 
@@ -279,7 +282,7 @@ class Transfer:
         if not self.trust.by:
             return False  # a host without a key of its own only reads
         there = [item for item in self.objects(kind, group) if item.label == label and self.trust.believes(item.by)]
-        # Objects that were refused or unusable here do not count, but their number is limited.
+        # Objects that were refused or unusable on this host do not count as present, but their number is limited.
         if len(there) >= MAX_TRIED or not all(self._is_unfit(item) for item in there):
             return False
         self.write(kind, group, label, body())

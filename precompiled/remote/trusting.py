@@ -1,4 +1,4 @@
-"""Which objects of a remote this host trusts, and how it signs the objects that it puts."""
+"""Decides which objects of a remote this host trusts, and signs the objects that it puts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Trust(Protocol):
     by: str  # the id in objects that this host puts; "" if it may put none
 
     def believes(self, by: str) -> bool:
-        """Whether objects with this id in their name are worth reading."""
+        """Whether this host may trust objects whose name contains this id, so that reading them makes sense."""
 
     def check(self, envelope: Envelope) -> None:
-        """Raise Refused unless the envelope is trusted."""
+        """Raise ObjectRejected unless the envelope is trusted."""
 
     def signed(self, envelope: Envelope) -> Envelope:
         """Return the envelope with a signature."""
 
 
 class Anybody:
-    """For ``remote_unsigned = true``: every object is trusted, so every writer of the remote is."""
+    """The trust with ``remote_unsigned = true``: every object is trusted, and so every writer of the remote."""
 
     by = UNSIGNED
 
