@@ -1,4 +1,4 @@
-"""The farm (docs/guides/farm.md, docs/decisions/0051): a Ray cluster that compiles jobs while local workers are busy.
+"""Sends jobs to a Ray cluster, the *farm*, while local workers are busy (docs/guides/farm.md, docs/decisions/0051).
 
 ::
 
@@ -6,6 +6,6 @@
     offers      tracks the jobs     one for a         in a process       service/worker.py,
     a job       at the farm         helper            of Ray's           as everywhere
 
-Entry points: ``farm`` (for the helper of a store) and ``messages`` (the protocol). Only ``driver`` imports Ray. It is
-a process of its own, because Ray ends a process that has joined a cluster when the cluster disappears.
+Entry points: ``farm`` (for the helper of a store) and ``messages`` (the protocol). Only ``driver`` imports Ray. The
+driver is a process of its own, because Ray ends a process that has joined a cluster when the cluster disappears.
 """

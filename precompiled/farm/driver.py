@@ -1,5 +1,6 @@
-"""``python -m precompiled.farm.driver``: runs tasks on nodes of a Ray cluster, for one helper. Only this file uses
-Ray.
+"""Runs tasks on nodes of a Ray cluster, for one helper (``python -m precompiled.farm.driver``).
+
+Only this file uses Ray.
 
 Ray chooses the node and the order of tasks, repeats a task after a node was lost, and stores the graphs that wait.
 farm.py starts this process, which reads messages from the descriptor ``--fd`` and exits when that stream ends. Ray
@@ -23,15 +24,16 @@ from precompiled.farm import node
 from precompiled.farm.messages import Drop, Ended, Node, Nodes, Result, Task, ToDriver, Unusable, decode, receive, send
 
 RESOURCE = "precompiled"  # Ray's resource of the nodes that compile; its amount is the number of simultaneous compiles
-CALLS = 200  # after which a process of Ray's exits with its worker, since a worker cannot unload modules and libraries
-RETRIES = 2  # after a node, or a process of Ray's on it, was lost
-LOOK_S = 2.0  # between two looks at the cluster's nodes
+# A process of Ray's exits with its worker after this many calls, since a worker cannot unload modules and libraries.
+CALLS = 200
+RETRIES = 2  # repeats of a task after a node, or a process of Ray's on it, was lost
+LOOK_S = 2.0  # seconds between two checks of the cluster's nodes
 
 
 class Driver:
     def __init__(self, ray: Any, sock: socket.socket) -> None:
         self._ray, self._sock = ray, sock
-        self._lock = threading.Lock()  # for the stream
+        self._lock = threading.Lock()  # for writes to the stream
         self._refs: dict[int, Any] = {}
         self._compile = ray.remote(
             num_cpus=1, resources={RESOURCE: 1}, max_retries=RETRIES, max_calls=CALLS, scheduling_strategy="SPREAD"
@@ -79,7 +81,7 @@ class Driver:
         except self._ray.exceptions.GetTimeoutError:
             self._drop(task.number)
             result = Result("failed", code="farm-lost", message=f"no result within {task.time_limit_s:g} s")
-        # compile_job raises nothing, so the node could not even import it.
+        # compile_job raises nothing, so the error means that the node could not even import it.
         except self._ray.exceptions.RayTaskError as error:
             why = str(error.cause or error)[:500]
             result = Result("refused", code="farm-environment", message=f"a node cannot run our part of it: {why}")
@@ -92,7 +94,7 @@ class Driver:
     def _drop(self, number: int) -> None:
         ref = self._refs.get(number)
         if ref is not None:
-            # A compile cannot be interrupted, so this kills the process and its worker.
+            # A compile cannot be interrupted, so Ray kills the process, and with it the process's worker.
             self._ray.cancel(ref, force=True)
 
 

@@ -1,8 +1,9 @@
-"""The helper's view of the farm: which jobs it has, and what came back. driver.py talks to Ray.
+"""Tracks, in the helper, which jobs the farm has and what it returned. driver.py talks to Ray.
 
-A case is *waiting* in this process until one of the farm's places is free, then *out*. Couriers bring the jobs. A
-local worker with a free slot asks for its job too. It gets a waiting job back, and also a job that has been out for
-longer than the farm usually takes. In the second case both compile the job, and the first to publish wins.
+A case is one job. It is *waiting* in this process until one of the farm's places is free, then *out* (on a node).
+Couriers bring the jobs. A local worker with a free slot requests its job too. It gets a waiting job back, and also a
+job that has been out for longer than the farm usually takes. In the second case worker and farm both compile the job,
+and the first to publish wins.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from precompiled.store.artifacts import Store
 MAX_WAITING = 64  # the most cases that wait for a place; MAX_WAITING_BYTES limits the sum of their bytes
 MAX_WAITING_BYTES = 256 << 20
 WAITING_AGAIN_S = 2.0  # seconds after which a worker or courier asks again about a waiting case
-OUT_AGAIN_S = (1.0, 10.0)  # least and most seconds after which it asks again about a case that is out
+OUT_AGAIN_S = (1.0, 10.0)  # least and most seconds after which a worker or courier asks again about a case that is out
 FULL_AGAIN_S = 10.0  # seconds after which a courier offers a job again for which there was no room
 STARTING_AGAIN_S = 1.0  # seconds between offers while the driver starts: up to a minute if no cluster answers
 REST_S = 30.0  # between the driver's exit and the next start
-KEPT_S = 600.0  # how long a key stays away from the farm after the farm has ended with it
+KEPT_S = 600.0  # seconds for which a key stays away from the farm after the farm has ended a job of this key
 USUAL_S = 30.0  # assumed time of a compile at the farm, until some have ended
 WANTED_S = 60.0  # a waiting case keeps the helper running this long after the last question about it
 PATIENCE, MIN_PATIENCE_S = 2.0, 15.0  # a case is late after PATIENCE times the usual time, and at least MIN_PATIENCE_S
@@ -57,7 +58,7 @@ class FarmCounts:
     """Counts of a farm.
 
     - ``refused``, ``failed``: jobs that nodes returned without an artifact, by code
-    - ``last``: the last of these, in words
+    - ``last``: the latest of these jobs, in words
     - ``taken_back``: jobs that a local worker took before a node was free
     - ``hedged``: jobs that a local worker compiled as well
     - ``compile_s``: the nodes' seconds for compiled jobs
@@ -80,7 +81,7 @@ class _Case:
     request: bytes
     time_limit_s: float
     asked: float = 0.0
-    number: int = 0  # of its task, once it is out; 0 while it waits
+    number: int = 0  # the number of the case's task, once it is out; 0 while it waits
     out_since: float = 0.0
     hedged: bool = False
 
@@ -99,16 +100,16 @@ class Farm:
         self._kept: dict[str, float] = {}  # keys that the farm does not get -> until when
         self._numbers = 0
         self._usual: deque[float] = deque(maxlen=32)
-        self._began = self._rests_until = -math.inf  # when the driver was started, and may be started again
+        self._began = self._rests_until = -math.inf  # when the driver was started, and when it may be started again
         self._sock: socket.socket | None = None
         self._changed = threading.Condition()
 
     # ------------------------------------------------ for workers and couriers
 
     def ask(self, key: str, *, courier: bool) -> dict[str, Any] | None:
-        """The answer about a job: {"again_s"}, {"keep_s"} for a courier, or {"compile"} for a worker.
+        """Reply to a question about a job: {"again_s"}, {"keep_s"} for a courier, or {"compile"} for a worker.
 
-        None if the farm does not have the job, and would take it from a courier.
+        Returns None if the farm does not have the job, and would take it from a courier.
         """
         with self._changed:
             now, case = time.monotonic(), self._cases.get(key)
@@ -205,7 +206,7 @@ class Farm:
         return max(MIN_PATIENCE_S, PATIENCE * self._usual_s())
 
     def _send_out(self) -> None:
-        """Send out waiting cases while places are free. The cluster may have other users: Ray then queues the task."""
+        """Send out waiting cases while places are free. If other users occupy the cluster, Ray queues the task."""
         free = self._places - sum(case.number > 0 for case in self._cases.values())
         for case in [case for case in self._cases.values() if not case.number][: max(0, free)]:
             self._numbers += 1
@@ -219,12 +220,12 @@ class Farm:
         with self._changed:
             case = next((case for case in self._cases.values() if case.number == ended.number), None)
         if case is None:
-            return  # a worker of this host was faster
+            return  # a worker of this host has published the key meanwhile
         result, slots = ended.result, list[int]()
         if result.outcome == "compiled":
             try:
-                # The key was asked for, and the digests are verified. The node itself is trusted: it belongs to the
-                # user's cluster.
+                # The key was requested, and the digests are verified. The node itself is trusted, because it belongs to
+                # the user's cluster.
                 for data in result.artifacts:
                     slots.append(self._store.publish(packed.unpack(data, case.key)).slot)
             except StoreError as error:
@@ -306,7 +307,7 @@ class Farm:
 
     def _say(self, message: Task | Drop) -> None:
         if self._sock is not None:
-            with suppress(OSError):  # the reading thread notices the end as well
+            with suppress(OSError):  # if this fails, the reading thread notices the end of the stream as well
                 send(self._sock, message)
 
 

@@ -1,4 +1,4 @@
-"""The messages between helper, driver and nodes: msgpack, each with its length."""
+"""Defines the messages between helper, driver and nodes: msgpack, each with its length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Request(_Message, frozen=True):
 
 
 class Result(_Message, frozen=True):
-    """From a node. "refused": the node cannot compile for this host. "failed": it could not compile this graph."""
+    """From a node. Outcome "refused": the node cannot compile for this host. "failed": it could not compile this graph.
+    """
 
     outcome: Literal["compiled", "refused", "failed"]
     artifacts: list[bytes] = []  # packed by store/packed.py
@@ -35,7 +36,7 @@ class Result(_Message, frozen=True):
 
 
 class Task(_Message, frozen=True):
-    """Helper to driver: have a node run this encoded Request. ``name``: for Ray's own lists of tasks."""
+    """Helper to driver: have a node run this encoded Request. ``name`` appears in Ray's own lists of tasks."""
 
     number: int
     name: str

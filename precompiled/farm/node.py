@@ -1,8 +1,9 @@
-"""Runs on a node of the farm, in a process of Ray's: compiles a job in a worker of this node, as the daemon would.
+"""Compiles a job in a worker of a farm's node, as the daemon would. Runs in a process of Ray's on that node.
 
 The worker (service/worker.py) has the node's interpreter and the client's variables, and checks the environment as
-every worker does. It stays for the next job of the same interpreter. It ends with this process: when its stream ends,
-its guardian kills its process group. The store is the node's own: an artifact in it is returned without a compile.
+every worker does. The worker stays for the next job of the same interpreter. It ends with this process, because its
+guardian kills its process group when its stream ends. The store is the node's own: an artifact in it is returned
+without a compile.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from precompiled.store import packed
 from precompiled.store.artifacts import Store
 from precompiled.version import VERSION
 
-START_S = 300.0  # until a worker has imported torch
-SAID_BYTES = 1500  # of a dead worker's output kept
+START_S = 300.0  # seconds until a worker has imported torch
+SAID_BYTES = 1500  # bytes of a dead worker's output that are kept
 # Variables that are always the node's own, whatever the client sent.
 _OF_THE_NODE = frozenset({"HOME", "USER", "XDG_CACHE_HOME"})
 
@@ -49,7 +50,8 @@ class _Worker:
         self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
         ours, theirs = socket.socketpair()
         given = {name: value for name, value in interpreter.variables.items() if name not in _OF_THE_NODE}
-        visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""  # none of the node's real GPUs
+        # Hides the node's real GPUs from a worker with a made-up device.
+        visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
@@ -57,7 +59,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True, umask=0o077,
             )  # fmt: skip
         self._sock = ours
-        # The worker's guardian holds the other end too, so the stream of a dead worker does not end by itself.
+        # The worker's guardian holds the other end of the stream too, so a dead worker's stream does not end by itself.
         threading.Thread(target=self._watched, name="farm-worker", daemon=True).start()
         self._stream: BinaryIO = ours.makefile("rb")
         ready = self._receive(START_S)

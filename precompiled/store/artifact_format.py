@@ -1,4 +1,4 @@
-"""The format of artifacts and failure records in the store (version 3).
+"""Defines the format of artifacts and failure records in the store (version 3).
 
 Grammar::
 
@@ -40,16 +40,16 @@ BUNDLE = "entry.bin"
 NATIVE = "native"
 PROGRAM = "program.json.gz"
 MAX_MANIFEST_BYTES = 4 << 20
-# The limit of one file of an artifact. Graphs with large lifted constants stay far below.
+# The most bytes of one file of an artifact. Files of graphs with large lifted constants stay far below this limit.
 MAX_FILE_BYTES = 4 << 30
-# The limit of a program in a failure record: a lookup reads the whole record.
+# The most bytes of a captured graph (program) in a failure record: a lookup reads the whole record.
 MAX_FAILURE_PROGRAM_BYTES = 1 << 20
-# The limit of an unpacked program: a few packed bytes could otherwise fill the memory. By default, the largest graph
-# that is served has a quarter of this.
+# The most bytes of an unpacked program: a few packed bytes could otherwise fill the memory. By default, the largest
+# graph that is served has a quarter of this size.
 MAX_PROGRAM_BYTES = 1 << 30
 
-# The tiers of artifacts. "untimed": compiled without time measurements although a choice depended on them, so another
-# choice may be faster.
+# The tiers of artifacts. "untimed": a choice in the compile depended on a measured time, but nothing could be measured,
+# so another choice may be faster.
 DEFAULT, UNTIMED = "default", "untimed"
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -84,7 +84,7 @@ class Manifest:
     """The description of an artifact, in its manifest.json."""
 
     key: str
-    name: str  # the graph's name for people
+    name: str  # the graph's name, which people read
     components: dict[str, str]  # the parts of the key, readable
     environment: dict[str, str]  # interpreter, torch, triton
     device: str  # "cpu" or "cuda"
@@ -92,7 +92,7 @@ class Manifest:
     files: dict[str, FileRecord]
     compile_s: float
     created: float  # seconds since the epoch
-    # Version, uid, pid, host; also device if it is made up, so that no choice depended on a time.
+    # Version, uid, pid, host, and the device if it was made up (so that no choice depended on a measured time).
     compiled_by: dict[str, str]
     tier: str = DEFAULT
     has_backward: bool = False
@@ -116,14 +116,15 @@ class Failure:
     created: float  # seconds since the epoch
     ttl_s: float
     compile_s: float = 0.0
-    # For clients from before decision 0018, which keep the graph eager at any other value. Later clients ignore it
-    # and compile in process.
+    # Clients from before decision 0018 keep the graph eager unless this value is "inline". Later clients ignore the
+    # value and compile in process.
     advice: str = "inline"
     program: str = ""  # base64 of a program.json.gz, or "" if that is too large
     format: int = FORMAT
 
     def expired(self, now: float) -> bool:
-        # A record from the future (the clock was set back) must not keep a graph eager for ever.
+        # If the record's time is in the future, the clock was set back: the record must not keep a graph eager for
+        # ever.
         return not self.created - 60 <= now < self.created + self.ttl_s
 
 
@@ -155,7 +156,8 @@ def open_manifest(data: bytes, key: str) -> Manifest:
     manifest = dataclasses.replace(manifest, files=files)
     try:
         sealed = seal(manifest)
-    except (ValueError, TypeError, RecursionError) as error:  # json can parse deeper nesting than it can write
+    # Json can parse deeper nesting than it can write, which raises RecursionError.
+    except (ValueError, TypeError, RecursionError) as error:
         raise CorruptArtifact(f"the manifest cannot be sealed again: {error}") from error
     if sealed != data:
         raise CorruptArtifact("the manifest does not match its own digest")
@@ -167,8 +169,8 @@ def open_manifest(data: bytes, key: str) -> Manifest:
 def names_for_others(manifest: Manifest) -> list[str]:
     """The files that another host or user needs.
 
-    These are all, except that the program, which contains lines of the user's code, is included only if the graph may
-    be compiled again: for further sizes if nothing is traced (packages/graphs.py), or to tune it.
+    Leaves out the program (the captured graph), which contains lines of the user's code. It is included only if the
+    graph may be compiled again: for further sizes if nothing is traced (packages/graphs.py), or to tune it.
     """
     again = bool(manifest.guards) or manifest.tier == UNTIMED
     return [name for name in manifest.files if name != PROGRAM or again]
@@ -197,7 +199,7 @@ def unpack_program(data: bytes) -> bytes:
     """Unpack a program. Raises CorruptArtifact if ``data`` is not a packed program."""
     import zlib
 
-    size = int.from_bytes(data[-4:], "little")  # the size in gzip's trailer: no more than that is unpacked
+    size = int.from_bytes(data[-4:], "little")  # the size in gzip's trailer; no more than this is unpacked
     if size > MAX_PROGRAM_BYTES:
         raise CorruptArtifact(f"the program would have {size} bytes, over the limit of {MAX_PROGRAM_BYTES}")
     unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)  # gzip's format
@@ -217,7 +219,9 @@ def program_for_failure(program: bytes) -> str:
 
 
 def program_of_failure(failure: Failure) -> bytes | None:
-    """The program in a failure record, or None if it has none. Raises CorruptArtifact if it cannot be read."""
+    """The program (captured graph) in a failure record, or None if it has none. Raises CorruptArtifact if it is
+    unreadable.
+    """
     if not failure.program:
         return None
     try:
@@ -246,7 +250,7 @@ def _parse(data: bytes, kind: Any, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Payload:
-    """What a worker gives to the store: the manifest without ``files`` and ``digest``, and the files' contents."""
+    """The files that a worker passes to the store: the manifest without ``files`` and ``digest``, and all contents."""
 
     manifest: Manifest
     files: dict[str, bytes] = field(repr=False)

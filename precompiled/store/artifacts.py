@@ -1,7 +1,7 @@
-"""The store: lookup, atomic publish, quarantine, eviction.
+"""Stores artifacts: lookup, atomic publish, quarantine, eviction.
 
-Names appear in ``artifacts/`` by rename only, so a reader sees a complete artifact or none. (A directory scan that
-met other writers' temporary files ended runs on 512 GPUs: pytorch#172144.)
+Names appear in ``artifacts/`` by rename only, so a reader sees a complete artifact or none. (In another cache, a
+directory scan that met temporary files of other writers ended runs on 512 GPUs: pytorch#172144.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a base store (bases.py) from a store: only what a second process needs, readable for every user."""
+"""Makes a base store (bases.py) from a store: only the files that a second process needs, readable for every user."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def bake(store: Store, target: Path) -> Baked:
         slots: dict[str, int] = {}
         for artifact in sorted(store.every(), key=lambda item: item.path.name):
             key = artifact.manifest.key
-            slots[key] = slots.get(key, -1) + 1  # bases must not have the gaps that evictions leave
+            # The slots of a base must have no gaps, which evictions leave in a store.
+            slots[key] = slots.get(key, -1) + 1
             size += _artifact(store, artifact, new / "artifacts" / f"{key}.{slots[key]}")
             count += 1
         for entry in store.packages.entries():

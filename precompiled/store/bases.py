@@ -16,7 +16,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store.reading import Artifact, StoreReader, reading
 
 NOTE_SUFFIX = ".base"
-# Called with a sentence about something in a base that is left out.
+# Called with a sentence for each artifact or package of a base that cannot be used and is left out.
 OnProblem = Callable[[str], None]
 
 
@@ -28,7 +28,7 @@ class Base(StoreReader):
         raised.
         """
         found: list[Artifact] = []
-        # The only stat of a miss, before any directory is opened and checked.
+        # A miss costs only this stat: no directory is opened or checked.
         if not is_there(self.artifacts / f"{key}.0", on_problem):
             return found
         try:
@@ -39,7 +39,8 @@ class Base(StoreReader):
                     except FileNotFoundError:
                         break
                     except CorruptArtifact as error:
-                        # Another format is not corrupt: it is for the version of precompiled that wrote it.
+                        # An artifact in another format is not corrupt: the version of precompiled that wrote it can
+                        # read it.
                         if error.code != "artifact-format":
                             on_problem(str(error))
         except StoreError as error:
@@ -75,7 +76,7 @@ def note_name(artifact: Artifact) -> str:
 
 
 def leave_out(artifact: Artifact, quarantine: Path, reason: str) -> None:
-    """Write that note, best effort: without it the next process finds the problem by itself."""
+    """Write the note of ``note_name``, best effort: without it, the next process finds the problem by itself."""
     with suppress(OSError):
         quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
         (quarantine / note_name(artifact)).write_text(reason + "\n")

@@ -1,4 +1,4 @@
-"""Records the phases of each worker's jobs, for people: `tools trace`, `timeline` and `status` read them.
+"""Records the phases of each worker's jobs, for display by `tools trace`, `timeline` and `status`.
 
 ::
 
@@ -38,8 +38,8 @@ log = logging.getLogger("precompiled")
 
 JOBS = "jobs"
 KEPT = 64
-MAX_SPANS = 80  # kept per job, the longest ones, so that a file has room for all jobs of a worker
-SHORT_S = 0.001  # shorter spans are not kept
+MAX_SPANS = 80  # the longest spans of a job are kept, so that a file has room for all jobs of a worker
+SHORT_S = 0.001  # seconds; shorter spans are not kept
 ESTIMATED_BY = 5  # the number of jobs in an estimate
 LOST = "lost"  # the outcome of a job whose worker died
 
@@ -58,7 +58,7 @@ class RecordedJob:
     outcome: str = ""  # as in wire.Finished, or LOST
     reason: str = ""
     phases: list[tuple[str, float]] = field(default_factory=list)  # the phases that it entered, and when
-    # Phase -> the numbers of kernels that are built, and of all.
+    # Phase -> the number of built kernels, and the number of all kernels.
     kernels: dict[str, tuple[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
@@ -111,8 +111,8 @@ class JobRecord:
         self._lines: lines.AppendedFile | None = None
         self._job = ""
         self._phases: set[str] = set()
-        self._share = -1  # the share of built kernels, in percent, of the last line
-        self.spans: list[Span] = []  # of the present job
+        self._share = -1  # the share of built kernels, in percent, in the last line about kernels
+        self.spans: list[Span] = []  # spans of the present job
 
     def begin(self, id: str, key: str, name: str, attempt: int, queued_s: float) -> None:
         now = time.time()
@@ -200,7 +200,7 @@ def workers(root: Path) -> list[RecordedWorker]:
     return sorted(_workers(root), key=lambda worker: worker.launched)
 
 
-# A cache for callers that read repeatedly (`status --watch`): most files belong to workers that have ended.
+# Caches files for callers that read repeatedly (`status --watch`): most files belong to workers that have ended.
 _read: dict[Path, tuple[tuple[int, int], RecordedWorker]] = {}
 
 
@@ -224,7 +224,7 @@ def _worker(found: list[dict[str, object]]) -> RecordedWorker:
     job: RecordedJob | None = None
     for line in found[1:]:
         if "began" in line:
-            # A worker runs one job at a time, so the end of this one could not be written.
+            # A worker runs one job at a time. So the earlier job has ended, but its end could not be written.
             if job is not None and not job.ended:
                 job.ended, job.outcome = max(job.began, line["began"]), LOST  # type: ignore[call-overload]
             job = RecordedJob(id=line.pop("job"), **line)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Files of JSON lines for people, which serve nothing: runs/, jobs/ and requests/ (runs.py, jobs.py, requests.py).
+"""Writes and reads files of JSON lines for display: runs/, jobs/ and requests/ (runs.py, jobs.py, requests.py).
 
 A file belongs to one process, which writes each line with one call. Files and folders have limits; lines beyond them
 are dropped.
@@ -15,7 +15,7 @@ from typing import Any
 
 from precompiled.store import trust
 
-MAX_BYTES = 1 << 20  # the approximate limit of a file; later lines are dropped
+MAX_BYTES = 1 << 20  # the approximate limit of a file, in bytes; later lines are dropped
 
 
 def folder(root: Path, *names: str) -> Path:
@@ -24,14 +24,14 @@ def folder(root: Path, *names: str) -> Path:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in names:
         path = path / name
-        # One by one: mkdir(parents=True) would create parents with the umask's mode, and a store that a group can
-        # write is not trusted.
+        # Create the folders one by one: mkdir(parents=True) would give parents the umask's mode, and a store that a
+        # group can write is not trusted.
         path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
 def drop_oldest(parent: Path, kept: int, but: Path) -> None:
-    """Remove the oldest entries of ``parent``. The newest ``kept`` stay, and ``but`` is one of them."""
+    """Remove the oldest entries of ``parent``. The newest ``kept`` entries stay, including ``but``."""
     others = sorted((path for path in parent.iterdir() if path != but), key=_changed, reverse=True)
     for old in others[kept - 1 :]:
         if old.is_dir():
@@ -71,5 +71,5 @@ class AppendedFile:
 def read(name: str, directory_fd: int, *, shown: str) -> list[Any]:
     """The lines of a file in a checked directory. Raises OSError, StoreError, ValueError."""
     data = trust.read_file(name, directory_fd, 2 * MAX_BYTES, shown=shown)
-    # The last line may be incomplete, since it is being written.
+    # Leave out the last line, which may still be being written.
     return [json.loads(line) for line in data.split(b"\n")[:-1] if line]

@@ -1,4 +1,4 @@
-"""The format of one entry of a package: one file, written once, named by its content.
+"""Defines the format of one entry of a package: one file, written once, named by the digest of its content.
 
 Grammar::
 
@@ -44,13 +44,14 @@ from precompiled.store.artifact_format import canonical, digest
 FORMAT = 12
 SUFFIX = ".entry"
 MAX_ENTRY_BYTES = 256 << 20
-MAX_HEADER_BYTES = 1 << 20  # of the first line; a longer header cannot be read without its entry
-# The most entries of one function. Many, since some functions are part of every model (decorators of libraries).
+MAX_HEADER_BYTES = 1 << 20  # bytes of the first line; a longer header could not be read without reading the whole entry
+# The most entries of one function. The limit is high, because some functions are part of every model (decorators of
+# libraries).
 MAX_ENTRIES = 256
-# The most entries that differ in ``sources`` alone, since a library's function is part of several programs.
+# The most entries that differ only in ``sources``: a library's function is part of several programs.
 MAX_PROGRAMS = 32
 
-# The module of the function that Dynamo wraps around functions of torch. One function serves all such modules.
+# The module of the function that Dynamo wraps around functions of torch. The same function wraps all of them.
 WRAPPER = "torch._dynamo.external_utils"
 
 _NAME = re.compile(r"[0-9a-f]{64}\.entry")
@@ -58,8 +59,8 @@ _NAME = re.compile(r"[0-9a-f]{64}\.entry")
 
 @dataclass(frozen=True)
 class Header:
-    """Facts about an entry that are read without running its code. No times or process ids, so that equal entries
-    have equal bytes.
+    """Facts about an entry that a process reads without running the entry's code. It has no times or process ids, so
+    that equal entries have equal bytes.
     """
 
     function: str  # the key of the function, which names the directory
@@ -74,24 +75,23 @@ class Header:
     # Fingerprints of the locals that have guards, to compare without decoding the body (guard_facts).
     locals: dict[str, str] = field(default_factory=dict)
     guards: int = 0
-    # Digest of what the entry guards on and does, without line numbers: an edit that only moves lines keeps it.
+    # Digest of the entry's guards and effects, without line numbers: an edit that only moves lines keeps this digest.
     meaning: str = ""
     program: str = ""  # digest of the bytecode and of what Dynamo put into its globals
-    # Digest of the source files of the process that made it (packages/source_files.py). "" means valid for any
-    # process.
+    # Digest of the source files of the process that recorded the entry (packages/source_files.py). "" means that the
+    # entry is valid in any program.
     sources: str = ""
-    # Digest of the part of these files that can change the program (packages/program_text.py). "" if it was not
-    # computed.
+    # Digest of the part of these files that can change the program (packages/program_text.py). "" means that the digest
+    # was not computed.
     sources_code: str = ""
-    # Whether it was traced before a second call could show Dynamo which sizes change (packages/audit.py).
+    # Whether the entry was traced before a second call could show Dynamo which sizes change (packages/audit.py).
     first: bool = False
     format: int = FORMAT
 
 
 @dataclass(frozen=True)
 class GuardText:
-    """One guard, for people. ``fact``: the description of the value at its source. ``place``: the user's line of
-    code.
+    """One guard, for display. ``fact``: the description of the value at its source. ``place``: the user's line of code.
     """
 
     source: str
@@ -103,21 +103,21 @@ class GuardText:
 
 @dataclass(frozen=True)
 class About:
-    """What an entry guards on, to show and compare without running any of it."""
+    """The facts on which an entry guards, to show and compare them without running the entry's code."""
 
     guards: list[GuardText] = field(default_factory=list)
     inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
     sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes; None means any size
     state: str = ""  # Dynamo's global state
     seen: list[list[Any]] = field(default_factory=list)  # facts without a guard (packages/dynamo/unguarded.py)
-    reason: str = ""  # of a skipped frame: why Dynamo skipped it
+    reason: str = ""  # if the frame was skipped: why Dynamo skipped it
 
     def without_places(self) -> About:
         """A copy without the user's lines of code, for a file that goes to other hosts."""
         return dataclasses.replace(self, guards=[dataclasses.replace(guard, place="") for guard in self.guards])
 
     def to_bytes(self) -> bytes:
-        # Like canonical(), but a value without a JSON form is written as its repr: facts are only compared.
+        # Unlike canonical(), this writes a value without a JSON form as its repr, because facts are only compared.
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"), default=repr).encode()
 
     @staticmethod
@@ -131,10 +131,11 @@ class About:
 
 
 def files_of(header: Header, about: About) -> set[str]:
-    """The possible files of a main program's function, from the places of those guards that are in functions of its
-    name. Empty for a function of another module, and if the file is unknown.
+    """The possible files of a main program's function, from the places of the guards in functions of this name. Empty
+    for a function of another module, and if the file is unknown.
 
-    A notebook's cell gives an empty set: its name contains its text, so each edit would look like another program.
+    Also empty for a function in a notebook: the name of a cell's file contains the cell's text, so each edit would look
+    like another program.
     """
     own = f", in {header.qualname.rpartition('.')[2]}"
     found = {guard.place.removesuffix(own).rpartition(":")[0] for guard in about.guards if guard.place.endswith(own)}
@@ -192,7 +193,9 @@ def seal_refusal(header: Header, reason: str) -> bytes:
 
 
 def open_refusal(content: bytes) -> dict[str, str]:
-    """The ``function`` and ``reason`` of such a file. An unreadable file takes the packages out of use as well."""
+    """The ``function`` and ``reason`` in the content of such a file. If the content is unreadable, the packages are
+    still out of use.
+    """
     try:
         raw = json.loads(content)
         return {"function": str(raw["function"]), "reason": str(raw["reason"])}

@@ -20,14 +20,15 @@ from precompiled.store.bases import OnProblem, is_there
 from precompiled.store.reading import reading
 
 PACKAGES = "packages"
-REFUSED = "refused"  # the name of the file, beside a function's entries, that says why none of them is used
+REFUSED = "refused"  # the name of the file that says why none of a function's entries is used
 _MAX_REFUSAL_BYTES = 1 << 16
-EMPTY_MAX_AGE_S = 3600.0  # evictions keep a younger empty directory, since its first entry may be under way
+# seconds; evictions keep a younger empty directory, because a process may be about to write its first entry.
+EMPTY_MAX_AGE_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry with a verified digest. ``about`` (format.About) and ``body`` are not decoded yet."""
+    """One entry with a verified digest. ``about`` (package_format.About) and ``body`` are not decoded yet."""
 
     path: Path
     header: fmt.Header
@@ -40,7 +41,7 @@ class Entry:
 
     @property
     def root(self) -> Path:
-        """The store or base that contains it."""
+        """The root of the store or base that contains the entry."""
         return self.path.parent.parent.parent
 
 
@@ -50,7 +51,7 @@ def temporary_name() -> str:
 
 
 class _Reader:
-    """Reads the packages below ``root``, of a store or of a base."""
+    """Reads the packages of a store or a base, below ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
@@ -61,7 +62,7 @@ class _Reader:
         with self.function_fd(function) as fd:
             found = []
             for name in filter(fmt.is_name, os.listdir(fd)):
-                with suppress(FileNotFoundError):  # evicted since the listing
+                with suppress(FileNotFoundError):  # the entry was evicted since the listing
                     found.append((-os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime, name))
             return [name for _newest, name in sorted(found)]
 
@@ -111,8 +112,8 @@ class PackageStore(_Reader):
         """
         found = self._own_names(function)
         for base in self._bases:
-            # is_there makes the only stat of a miss. REFUSED: an audit took the function's packages out of use in the
-            # store from which the base was made.
+            # A miss costs only the stat of is_there. REFUSED exists if an audit took the function's packages out of use
+            # in the store from which the base was made.
             folder = base.packages / function
             if is_there(folder, self._on_problem) and not os.path.lexists(folder / REFUSED):
                 try:
@@ -194,7 +195,8 @@ class PackageStore(_Reader):
         if entry.root != self.root:
             return
         with suppress(OSError):
-            # abs: a clock that ran ahead must not keep it the newest.
+            # abs(), because after a clock that ran ahead the entry's time is in the future, and the entry would never
+            # be evicted.
             if abs(time.time() - entry.path.stat().st_mtime) > 60.0:
                 os.utime(entry.path)
 
@@ -233,7 +235,7 @@ class PackageStore(_Reader):
                 path.unlink()
                 total -= size
         for function in self.functions():
-            with suppress(OSError):  # not empty
+            with suppress(OSError):  # the directory is not empty
                 if time.time() - os.lstat(self.packages / function).st_mtime > EMPTY_MAX_AGE_S:
                     (self.packages / function).rmdir()
         return total
@@ -245,7 +247,7 @@ class PackageStore(_Reader):
             with suppress(OSError):
                 for item in os.scandir(self.packages / function):
                     if item.name == REFUSED:
-                        continue  # an eviction keeps the files that refuse a function
+                        continue  # an eviction keeps the REFUSED files
                     with suppress(OSError):
                         status = item.stat(follow_symlinks=False)
                         found.append((status.st_mtime, status.st_size, Path(item.path)))
@@ -270,8 +272,8 @@ class PackageStore(_Reader):
                     file.write(content)
                 return durable.sync_directory(directory)
             except OSError as error:
-                # An eviction removed the old, empty directory, or the store was cleared. The new directory is too
-                # young for evictions.
+                # An eviction has removed the old, empty directory, or the store was cleared. Try again: evictions leave
+                # the new directory alone, because it is young.
                 if again and isinstance(error, (FileNotFoundError, FileExistsError)):
                     continue
                 raise StoreError(

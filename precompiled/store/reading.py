@@ -1,4 +1,4 @@
-"""Reads one directory of artifacts: that of the user's own store, or of a base (bases.py). Nothing here writes.
+"""Reads one directory of artifacts: the directory of the user's own store, or of a base (bases.py). Writes nothing.
 
 Every directory from the root down is opened relative to its parent, and checked before its content is used.
 """
@@ -30,12 +30,12 @@ class Artifact:
 
     @property
     def root(self) -> Path:
-        """The store or base that contains it."""
+        """The root of the store or base that contains the artifact."""
         return self.path.parent.parent
 
     @property
     def variant(self) -> tuple[str, str]:
-        """What distinguishes it from other artifacts of its key."""
+        """The properties by which the artifact differs from other artifacts of its key."""
         return self.manifest.guards, self.manifest.tier
 
 
@@ -62,8 +62,8 @@ class StoreReader:
                 for name in names:
                     contents[name] = _read_checked(artifact, name, artifact.manifest.files[name], artifact_fd)
             except CorruptArtifact as error:
-                # If it was evicted since the lookup and its slot was reused by a sound artifact, this is a miss, and
-                # nothing must be quarantined.
+                # If the artifact was evicted since the lookup, and a sound artifact reuses its slot, this is a miss.
+                # Then nothing must be quarantined.
                 if self._replaced(artifact, artifacts_fd):
                     raise FileNotFoundError(f"{artifact.path} was evicted") from error
                 raise
@@ -156,10 +156,10 @@ def _read_checked(artifact: Artifact, name: str, record: fmt.FileRecord, artifac
 
 
 def _is_at(directory_fd: int, path: Path) -> bool:
-    """Whether the open directory is still the one at ``path``. If it is not, it was evicted: a miss, and not
-    corruption.
+    """Whether the open directory is still the one at ``path``. If not, the directory was evicted, which is a miss and
+    not corruption.
 
-    Compared by inode, since another artifact may have been published at the path.
+    The two are compared by inode, since another artifact may have been published at the path.
     """
     try:
         there = os.lstat(path)

@@ -1,11 +1,11 @@
-"""Records a helper's requests to its remote, for people: `precompiled tools trace` reads them.
+"""Records a helper's requests to its remote, for display by `precompiled tools trace`.
 
 ::
 
     requests/<began>-<pid>.jsonl
 
-A file belongs to one helper, which begins another one when it is full. The last KEPT files are kept. Each line is a
-JSON array, the fields of a Request.
+A file belongs to one helper, which begins another file when the first one is full. The last KEPT files are kept. Each
+line is a JSON array with the fields of a RemoteRequest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("precompiled")
 
 REQUESTS = "requests"
 KEPT = 8
-ROOM = 4096  # bytes of one line
+ROOM = 4096  # bytes that one line may need
 
 
 class RemoteRequest(NamedTuple):

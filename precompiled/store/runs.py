@@ -1,4 +1,4 @@
-"""Records what becomes of the graphs of each process, for people. Nothing is served from it.
+"""Records the outcome of each process's graphs, for display. No lookup reads these records.
 
 ::
 
@@ -31,11 +31,11 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import lines, trust
 
 RUNS = "runs"
-KEPT = 64  # the number of runs; older ones are removed
+KEPT = 64  # number of runs; older runs are removed
 _PROGRAM = ".program.gz"
 MAX_PROGRAM_BYTES = 1 << 20
 BY_DAEMON = ("hit", "swap", "package")
-# The ways of graphs that no artifact serves, in words.
+# Words for the ways in which graphs run that no artifact serves.
 NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 
@@ -65,26 +65,27 @@ class RunProcess:
     rank: int
     ranks: int
     pid: int
-    started: str  # the kernel's start time, which distinguishes it from a later process with the same pid
-    program: str  # its name for people: the file's name
+    # The process's start time according to Linux, which distinguishes it from a later process with the same pid.
+    started: str
+    program: str  # the program's name for display: its file's name
     argv: list[str]
     executable: str
     directory: str
-    began: float  # when its first graph came; this and all other times are in seconds since the epoch
+    began: float  # when the process's first graph came; this and all other times are in seconds since the epoch
     graphs: dict[str, dict[str, Any]] = field(default_factory=dict)
     functions: list[dict[str, Any]] = field(default_factory=list)  # functions that Dynamo traced
     ended: float = 0.0
-    launched: float = 0.0  # when it was started; 0 for a fork, which has its parent's imports
+    launched: float = 0.0  # when the process was started; 0 for a fork, which has its parent's imports
     torch: tuple[float, float] = (0.0, 0.0)  # begin and end of torch's import; 0 if unknown
-    timeline: str = ""  # the name of the `precompiled timeline` that started it
+    timeline: str = ""  # the id of the `precompiled timeline` command that started the process
     # Frame names, and the time that Dynamo or a package took.
     frames: list[tuple[str, Span]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)  # the program's own source files: path -> digest of the text
-    is_worker: bool = False  # a library started it for the program (DataLoader, pytest-xdist)
+    is_worker: bool = False  # whether a library started the process for the program (DataLoader, pytest-xdist)
 
     @property
     def since(self) -> float:
-        """When it was started, for people. For a fork, when its first graph came."""
+        """When the process was started, for display. For a fork, when its first graph came."""
         return self.launched or self.began
 
     @property
@@ -95,7 +96,7 @@ class RunProcess:
 @dataclass
 class Run:
     name: str
-    # Ordered by rank. If a rank was started again, the last process counts. The program's workers follow it.
+    # Ordered by rank. If a rank was started again, its last process counts. Worker processes of the program come last.
     processes: list[RunProcess]
 
     @property
@@ -104,7 +105,7 @@ class Run:
 
     @property
     def since(self) -> float:
-        """When its first process was started, for people."""
+        """When the run's first process was started, for display."""
         return min(process.since for process in self.processes)
 
     @property
@@ -118,7 +119,7 @@ class Run:
 
 
 def start_of(pid: int) -> str:
-    """When the kernel started a process, in clock ticks. "" if the process does not exist."""
+    """When Linux started a process, in clock ticks. "" if the process does not exist."""
     stat = kernel.stat_of(pid)
     return str(stat.started) if stat is not None else ""
 
@@ -194,19 +195,19 @@ _PROCESS_FIELDS = {item.name for item in fields(RunProcess)}
 
 
 def spans_of(graph: Mapping[str, Any]) -> list[Span]:
-    """What a process did for a graph: ``lookup``, ``submit``, ``wait``, ``load``, ``compile in process``."""
+    """The work of a process for a graph: ``lookup``, ``submit``, ``wait``, ``load``, ``compile in process``."""
     return [Span(*span) for span in graph.get("spans", ())]
 
 
 def waited_s(graph: Mapping[str, Any]) -> float:
-    """The seconds for which a graph that was a miss blocked the program. Loads are left out: they run in another
-    thread or during a wait.
+    """The seconds for which a graph that was a miss blocked the program. Loads are left out, because they run in
+    another thread or during a wait.
     """
     return sum(span.seconds for span in spans_of(graph) if span.what != "load")
 
 
 def traces(process: RunProcess) -> list[tuple[str, float]]:
-    """The functions that Dynamo traced, and the seconds of each trace, without the work for the graphs of that trace.
+    """The functions that Dynamo traced, and the seconds of each trace. The work for the trace's graphs is subtracted.
     """
     done = [span for graph in process.graphs.values() for span in spans_of(graph)]
     found = []

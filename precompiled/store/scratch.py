@@ -1,4 +1,4 @@
-"""The workers' own Inductor cache, below the store. It only makes compiles faster; nothing in it is served.
+"""Manages the workers' own Inductor cache, below the store. It only makes compiles faster; no client loads its files.
 
 ::
 
@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 
 SCRATCH = "scratch"
-GENERATION = 2  # 1 was scratch/ itself, where compilers wrote files under their final names
+GENERATION = 2  # in generation 1, scratch/ itself was the cache, and compilers wrote files under their final names
 MAX_AGE_S = 7 * 86400.0
 MIN_AGE_S = 1800.0
-SHARE = 1 / 4  # the most that it may take of the store's budget
+SHARE = 1 / 4  # the most that the cache may take of the store's budget
 
 
 def directory(root: Path) -> Path:
@@ -52,8 +52,8 @@ def weigh(root: Path) -> dict[str, int]:
 
 
 def shrink(root: Path, max_bytes: int) -> int:
-    """Remove files that were not used for long, then the oldest. Returns how many bytes of ``max_bytes`` are in use
-    then.
+    """Remove files that were not used for long, then the oldest files. Returns how many bytes of ``max_bytes`` remain
+    in use.
     """
     files: list[tuple[float, int, str]] = []
     directories: list[str] = []
@@ -66,7 +66,7 @@ def shrink(root: Path, max_bytes: int) -> int:
                 files.append((max(status.st_mtime, status.st_atime), status.st_size, path))
     total = sum(size for _, size, _ in files)
     now = time.time()
-    # A young file stays, since a worker may be using it.
+    # A young file stays, because a worker may be using it.
     for used, size, path in sorted(files):
         age = now - used
         if age <= MIN_AGE_S or (age <= MAX_AGE_S and total <= max_bytes):

@@ -48,7 +48,7 @@ def open_directory(path: str | Path, parent_fd: int | None = None, *, shown: str
     what = shown or str(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
-    except NotADirectoryError as error:  # also the error of O_DIRECTORY | O_NOFOLLOW for a symbolic link
+    except NotADirectoryError as error:  # a symbolic link raises this error, too, because of O_DIRECTORY | O_NOFOLLOW
         raise UntrustedStore(f"{what} is not a directory, or is a symbolic link", "Remove it") from error
     try:
         check_stat(os.fstat(fd), what, directory=True)
@@ -66,12 +66,12 @@ def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str =
     """
     what = shown or str(name)
     try:
-        # O_NONBLOCK: a FIFO under this name must not block the reader before fstat can refuse it.
+        # O_NONBLOCK: if a FIFO has this name, opening it must not block the reader before fstat can refuse it.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory_fd)
     except OSError as error:
         if error.errno == errno.ELOOP:  # O_NOFOLLOW found a symbolic link
             raise UntrustedStore(f"{what} is a symbolic link", "Remove it") from error
-        if error.errno == errno.ENXIO:  # a socket
+        if error.errno == errno.ENXIO:  # the file is a socket
             raise UntrustedStore(f"{what} is not a regular file", "Remove it") from error
         raise
     try:

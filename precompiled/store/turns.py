@@ -1,10 +1,10 @@
-"""Lets one of several workers compile a result that serves the keys of all, while the others wait.
+"""Lets one of several workers compile a result that serves the keys of all of them, while the others wait.
 
-Ranks of a job that use DTensors have a key each, but mostly one artifact (torch_internals/ranks/rank_dependence.py).
-The rank that compiles first publishes it under all of the keys. If it finds that it cannot, it ends its turn early,
-and the others compile.
+Ranks of a job that use DTensors have a key each, but can mostly share one artifact
+(torch_internals/ranks/rank_dependence.py). The rank that compiles first publishes its artifact under all of the keys.
+If the artifact turns out to depend on the rank, the rank ends its turn early, and the others compile.
 
-The turn is a record lock on a file: the kernel releases it when its process ends, and children do not inherit it.
+The turn is a record lock on a file. Linux releases the lock when its process ends, and children do not inherit it.
 """
 
 from __future__ import annotations
