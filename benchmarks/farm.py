@@ -35,7 +35,9 @@ from precompiled.graph import capture, environment, key
 from precompiled.store.artifacts import Store
 
 TITLE = "Distinct graphs on a farm of warm nodes, one place and {} each"
-HEADERS = ["nodes", "graphs", "compiled there", "given back", "seconds", "of one node's time", "places at work"]
+HEADERS = [
+    "nodes", "graphs", "compiled on nodes", "compiled here", "seconds", "time / time of one node", "places in use",
+]  # fmt: skip
 RAYS_STORE_BYTES = 100 << 20
 LIMIT_S = 1200.0
 

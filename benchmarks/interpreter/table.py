@@ -48,8 +48,9 @@ WITHOUT = frozenset({
     "cpp_wrapper", "cpp_wrapper_of_any_size", "compiled_autograd_module_hooks",
 })  # fmt: skip
 TOTALS = [
-    "", "rows", "equal", "wrong", "not to the end", "Triton kernels", "with a launcher", "tried", *KERNEL_STATES,
+    "", "rows", "equal", "wrong", "no result", "Triton kernels", "with a launcher", "tried", *KERNEL_STATES,
 ]  # fmt: skip
+WHY = ["why a row has no result", "rows"]
 
 
 @dataclass
@@ -220,7 +221,7 @@ def report(rows: Sequence[Row]) -> Report:
     found = report_rows(HEADERS, rows, passed=is_right(rows))
     totals, reasons = _totals(rows), _reasons(rows)
     found.tables += [(TOTALS, totals), (["why", "kernels or rows"], reasons)]
-    found.parts = [markdown(TOTALS, totals), *([markdown(["why", "of"], reasons)] if reasons else [])]
+    found.parts = [markdown(TOTALS, totals), *([markdown(WHY, reasons)] if reasons else [])]
     return found
 
 

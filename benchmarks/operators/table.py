@@ -156,7 +156,10 @@ def _answers(host: Host, groups: list[list[Row]], errors: Path, *, hook: bool) -
     return answers_of(with_precompiled(command) if hook else command, errors, GROUP_LIMIT_S)
 
 
-HEADERS = ["dtype", "operators", "no sample", "equal", "not, as plain", "wrong", "in process", "graphs", "in process"]
+HEADERS = [
+    "dtype", "operators", "no sample", "equal", "as plain", "wrong", "operators in process", "graphs",
+    "graphs in process",
+]  # fmt: skip
 REASONS = ["reason", "rows"]
 
 

@@ -34,13 +34,13 @@ TestResult = dict[str, Any]  # a line of plugin.py
 # Tests may inspect data of Inductor that does not exist while a graph runs eager. The failing statement shows the kind.
 # With an artifact, the data exists: torch caches code and counts, and restores them at a load.
 KINDS = {
-    "looks at the code that Inductor wrote": re.compile(r"\b(source_)?codes?\b|FileCheck|run_and_get_"),
-    "looks at what Inductor counted": re.compile(r"\b_?metrics\.|\bcounters?\b|_counts?\b"),
-    "looks at a profile": re.compile(r"\bprofiler?\b"),
+    "the test checks the code that Inductor wrote": re.compile(r"\b(source_)?codes?\b|FileCheck|run_and_get_"),
+    "the test checks Inductor's counters": re.compile(r"\b_?metrics\.|\bcounters?\b|_counts?\b"),
+    "the test checks a profile": re.compile(r"\bprofiler?\b"),
     # docs/explanation/stand-in.md
-    "looks at the name of an autograd node": re.compile(r"\bgrad_fn\.(__class__|name\b)"),
+    "the test checks the name of an autograd node": re.compile(r"\bgrad_fn\.(__class__|name\b)"),
 }
-OURS = "ours"
+OURS = "a fault of precompiled"
 
 
 @dataclass
@@ -155,7 +155,7 @@ def _found(lines: Sequence[TestResult]) -> Found:
 
 HEADERS = ["file", "tests", *(f"passed, {way}" for way in WAYS)]
 OTHERS = [way for way in WAYS if way != "plain"]
-DIFFERENCES = ["passed plain, and not so", *OTHERS]
+DIFFERENCES = ["why a test passes only with plain", *OTHERS]
 GRAPHS = ["graphs", *OTHERS]
 
 
