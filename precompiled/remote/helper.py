@@ -1,4 +1,4 @@
-"""Runs the helper of a user's store, for its remote and its farm (``python -m precompiled.remote.helper``).
+"""Runs the helper of a user's store, for its remote and its farm.
 
 It moves objects between the store and the remote, and sends jobs to the farm (precompiled/farm).
 

@@ -28,10 +28,10 @@ FAILED_SUFFIX = ".failed"
 TOUCH_INTERVAL_S = 60.0
 # After this many seconds, files of a dead writer in tmp/ are removed.
 TMP_MAX_AGE_S = 3600.0
-# Quarantined files are kept for people this long, in seconds.
+# Quarantined files are kept this many seconds, so that people can inspect them.
 QUARANTINE_MAX_AGE_S = 7 * 86400.0
 QUARANTINE_SHARE = 1 / 10
-# The share of packages (store/packages.py), which are small beside the artifacts of their graphs.
+# The share of the budget for packages (store/packages.py), which are small beside the artifacts of their graphs.
 PACKAGES_SHARE = 1 / 10
 
 
@@ -52,8 +52,9 @@ def full(key: str) -> StoreError:
 class Store(StoreReader):
     """A user's store: the cache directory at ``root``. No directory is created before something is published.
 
-    ``base``: base stores (bases.py), searched after it in this order. ``on_problem`` is called with a sentence for each
-    thing in them that is left out. Writes, removals and counts concern the user's own store alone.
+    ``base``: base stores (bases.py), searched in this order after the user's own store. ``on_problem`` is called with a
+    sentence for each artifact or package of a base that is left out. Writes, removals and counts concern the user's own
+    store alone.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Tests of programs that close descriptors which they did not open, while graphs are pending (a program that daemonises
-does).
+"""Tests of programs that close descriptors which they did not open, while graphs are pending (as a program does that
+becomes a daemon).
 
-Files and sockets of the program then get the numbers of ours. They must hold only what the program wrote.
+Files and sockets of the program then get the numbers of precompiled's descriptors. They must hold only what the program
+wrote.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def test_connection_whose_descriptors_were_closed_is_replaced(tmp_path: Path) ->
                 assert len(again) == 3, "and no more"
                 with taken(again, tmp_path):
                     pid = os.fork()
-                    if pid == 0:  # closes its own copies, neither the parent's nor the program's
+                    if pid == 0:  # the child closes its own copies, not the parent's or the program's descriptors
                         status = 1
                         try:
                             connection.submit(child, graph(), lambda reply: None)

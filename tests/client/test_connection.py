@@ -156,7 +156,7 @@ def test_busy_submit_is_retried(tmp_path: Path) -> None:
 
 
 def test_submit_that_becomes_busy_after_acceptance_is_retried(daemon: DaemonUnderTest, tmp_path: Path) -> None:
-    """A job of another user has replaced ours in a full queue."""
+    """A job of another user has replaced this client's job in a full queue."""
     connection, replies, go = DaemonConnection(daemon.settings), Replies(), tmp_path / "go"
     try:
         message = daemon.submit()
@@ -207,7 +207,7 @@ def test_counts_of_a_process_that_exits_arrive(daemon: DaemonUnderTest) -> None:
 
 @pytest.mark.parametrize("reachable", [True, False])
 def test_process_may_exit_with_an_open_connection(tmp_path: Path, reachable: bool) -> None:
-    """The process does not close the connection and has graphs pending: its exit must not hang."""
+    """The process does not close the connection, and has pending graphs. Its exit must not hang."""
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
         "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
@@ -296,7 +296,7 @@ def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: 
 def test_hanging_daemon_counts_as_absent(
     daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The connections of a stopped daemon stay open, so the client requests an answer from it."""
+    """The connections of a suspended daemon stay open, so the client requests a reply from it."""
     monkeypatch.setattr(link, "ASK_S", 0.2)
     monkeypatch.setattr(link, "ANSWER_S", 0.2)
     go, replies, held, later = tmp_path / "go", Replies(), Replies(), Replies()
@@ -361,7 +361,7 @@ def test_restarted_thread_resends_its_submits(
 
     with monkeypatch.context() as patch:
         patch.setattr(connection, "_wait", broken)
-        connection.tally(wire.Tally(1, hits=1))  # wakes it up
+        connection.tally(wire.Tally(1, hits=1))  # sending a tally wakes the thread
         wait_until(lambda: connection._thread is None)
     connection.ensure_running()
     go.touch()

@@ -1,5 +1,5 @@
-"""Tests that a process whose graphs all hit is counted while it serves, since a signal may end it before its exit
-handlers.
+"""Tests that the counts of a process whose graphs all hit are sent while it serves, since a signal may end it before
+its exit handlers.
 """
 
 from __future__ import annotations

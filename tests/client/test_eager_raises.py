@@ -1,5 +1,5 @@
-"""Tests of eager runs that raise: the exception reaches the program only if compiled code raises too, and effects are
-undone.
+"""Tests of eager runs that raise: the program gets the exception only if compiled code raises too, and the eager run's
+effects are undone.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ def changes_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def test_change_of_a_large_input_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of such an input cannot be undone, so the eager run's exception is raised if the run changed it."""
+    """A large input is not copied. If the eager run changed it, the run cannot be undone, so its exception is raised.
+    """
     monkeypatch.setattr(undo_effects, "MAX_BYTES", 8)
     x = X.clone()
     assert Graph(changes_behind, lambda *args: "compiled").call(x, X) == "compiled" and torch.equal(x, X)
@@ -213,7 +214,7 @@ def refuses(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_custom_operator_is_not_called_twice() -> None:
-    """Compiled code would run the same operator again, although it may count or print."""
+    """Compiled code would run the same operator again, although the operator may count or print."""
     CALLS.clear()
     made = Graph(lambda x: refuses(x) * 2, lambda x: "compiled")
     with pytest.raises(ValueError, match="refused"):
@@ -234,13 +235,13 @@ torch.fx.wrap("noted")
 
 
 def test_values_of_the_failed_run_are_freed_before_compiled_code_runs() -> None:
-    """The run may have failed because memory was short."""
+    """The eager run may have failed because memory was short."""
     KEPT.clear()
     assert Graph(lambda x: fails(noted(x)), lambda x: [one() for one in KEPT]).call(X) == [None]
 
 
 def test_checkpoint_recomputes_with_compiled_code() -> None:
-    """A checkpoint counts saved tensors. Those of the failed run must not be counted."""
+    """A checkpoint counts saved tensors. The tensors of the failed run must not be counted."""
 
     def compiled(x: torch.Tensor) -> torch.Tensor:
         made.waits.append("ran")
@@ -256,7 +257,7 @@ def test_checkpoint_recomputes_with_compiled_code() -> None:
 
 
 def test_second_call_within_a_checkpoint_stays_eager() -> None:
-    """The first call ran eager and will run eager in the recomputation."""
+    """The first call ran eager, and will run eager in the recomputation. So must the second call."""
     made = Graph(lambda x: torch.bincount(x.to(torch.int64)), lambda x: "compiled")
 
     def both(x: torch.Tensor) -> torch.Tensor:

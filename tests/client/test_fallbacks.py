@@ -1,4 +1,4 @@
-"""Tests of each reason for running without an artifact, in a client: reported, counted, and with eager's result.
+"""Tests of each reason for which a client runs a graph without an artifact: reported, counted, and with eager's result.
 
 This process is the client. Its graphs, the store, the socket and the daemon are real. The daemon's worker has no
 compiler (support_daemon.py) and cannot read a real graph, which is an error of its own.
@@ -87,7 +87,9 @@ def plant(here: ThisProcess, **changes: Any) -> tuple[Store, Path]:
 
 
 def is_made_anew(here: ThisProcess, code: str) -> None:
-    """Check that the artifact counts as ``code``, and that the graph is a miss, which is a bypass in this mode."""
+    """Check that the artifact is reported with ``code``, and that the graph is then a miss, which is a bypass in this
+    mode.
+    """
     graph = call(here)
     assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "lookup-only")
     assert here.counted("fallbacks") == {code: 1}
@@ -153,8 +155,8 @@ def test_without_a_daemon_graphs_compile_in_process_with_one_warning() -> None:
 @pytest.mark.parametrize("when", ["before", "while it is awaited", "while it is waited for"])
 @pytest.mark.parametrize("code", ["compile-error", "aliased-mutation"])
 def test_graph_with_a_failure_record_is_compiled_in_process(code: str, when: str) -> None:
-    """In process: at once while the frame is being traced, otherwise at the next call. A failure of torch is reported
-    as worker-only.
+    """A graph with a failure record is compiled in process: at once while the frame is being traced, otherwise at the
+    next call. If torch itself raised in the worker, the graph is reported as worker-only-error.
     """
     alone = {"worker-only-error": 1} if code == "compile-error" else {}
     reason = "worker-only-error" if alone else code
@@ -180,8 +182,8 @@ def test_graph_with_a_failure_record_is_compiled_in_process(code: str, when: str
 
 @contextmanager
 def recorded(code: str, when: str) -> Iterator[tuple[ThisProcess, Callable[[], None]]]:
-    """A client that meets a failure record of ``double`` at the moment ``when``, or after a call of the yielded
-    function.
+    """A client that meets a failure record of ``double`` at the moment ``when``. If the record does not exist yet, a
+    call of the yielded function creates it.
     """
     with this_process() as here:
         key = call(here).key
@@ -241,7 +243,9 @@ def test_compile_error_is_raised_while_the_frame_is_traced(when: str, monkeypatc
 def compiled_late(
     monkeypatch: pytest.MonkeyPatch, captured: Exception, given: Exception | None
 ) -> Iterator[tuple[ThisProcess, Callable[[torch.Tensor], torch.Tensor]]]:
-    """A graph that its next call compiles: the captured program raises, and Dynamo's graph raises ``given``, if any."""
+    """A graph that its next call compiles. The compile of the captured graph raises; that of Dynamo's graph raises
+    ``given``, if set.
+    """
     with recorded("compile-error", "while it is awaited") as (here, publish):
         monkeypatch.setattr(submit, "compile_inline", compile_inline)
         monkeypatch.setattr(compiling, "compile_here", raises(captured))
@@ -358,7 +362,7 @@ def test_failed_swap_thread_leads_to_a_compile_in_process(monkeypatch: pytest.Mo
 
 
 def test_retrace_waits_for_a_call_that_no_checkpoint_repeats() -> None:
-    """A checkpoint matches the tensors of the second run with those of the first, so both must be eager or both
+    """A checkpoint compares the tensors of the second run with the tensors of the first, so both must be eager or both
     compiled.
     """
     x, weight = torch.randn(6, 6), torch.randn(6, 6, requires_grad=True)
@@ -460,12 +464,12 @@ def test_failed_start_of_the_swap_thread_affects_one_graph_only(monkeypatch: pyt
 
 @pytest.mark.reason("artifact-evicted")
 def test_artifact_that_is_gone_at_its_lookup_is_resubmitted_a_few_times() -> None:
-    """The store evicted the artifact at once, or was cleared."""
+    """An artifact may be gone because the store evicted it at once, or was cleared."""
     with deaf_daemon() as here:
         call(here)
         known = set()
         while only(here).state == "pending":
-            with suppress(ValueError):  # it is being resubmitted, and nothing is awaited meanwhile
+            with suppress(ValueError):  # the graph is being resubmitted, and is not awaited meanwhile
                 (id,) = list(here.session.pending._awaited)
                 if id not in known:
                     known.add(id)
@@ -492,8 +496,8 @@ def test_older_failure_record_does_not_end_a_new_submit() -> None:
 
 
 def test_finished_graph_is_not_resubmitted() -> None:
-    """A waiting call may try to resubmit just when the swap thread has finished. Then nothing awaits the graph any
-    more.
+    """A waiting call may try to resubmit just when the swap thread has finished. The graph is not awaited any more
+    then.
     """
     with deaf_daemon() as here:
         call(here)
@@ -542,7 +546,7 @@ def test_call_that_must_not_run_eager_waits_for_another_threads_compile() -> Non
 
         def compiles() -> tuple[Callable[..., Any], str]:
             begun.set()
-            returned.wait(0.5)  # while the other thread waits
+            returned.wait(0.5)  # give the other thread time to wait
             return lambda x: (x * 2,), ""
 
         def must_not_run_eager() -> None:
@@ -566,7 +570,7 @@ def perceptron(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> to
 
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
 def test_late_compile_does_not_draw_the_programs_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inductor measures kernels on random tensors."""
+    """Inductor measures kernels on random tensors, which must not change the program's random state."""
     original, drawn = retained_graphs.inner_compile, []
 
     def draws(*args: Any, **options: Any) -> Any:
@@ -711,7 +715,7 @@ def test_collectives_wait_then_compile_in_process() -> None:
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
 def test_failed_compile_of_collectives_is_reported_and_done_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are compiled in process even if the record says to stay eager. The warning must say so."""
+    """They are compiled in process even if the failure record says to stay eager. The warning must say so."""
     with deaf_daemon(PRECOMPILED_WAIT_S="1000") as here:
 
         def fails(_: Any, message: Any, *__: Any) -> None:
@@ -728,7 +732,9 @@ def test_failed_compile_of_collectives_is_reported_and_done_in_process(monkeypat
 
 @pytest.mark.reason("size-guards")
 def test_artifact_with_invalid_guards_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph is compiled in process instead of staying eager, whether it awaited the artifact or found it."""
+    """The graph is compiled in process instead of staying eager, whether it awaited the artifact or found it in the
+    store.
+    """
     with deaf_daemon() as here:
         store = here.session.store
 
@@ -770,8 +776,8 @@ def runs_eager(*_: Any) -> Any:
 
 @pytest.mark.parametrize("code", ["lookup-only", "no-daemon", "too-many-variants"])
 def test_sizes_that_cannot_be_submitted_are_compiled_in_process(code: str) -> None:
-    """For example after a package: nothing is submitted in mode lookup, without a daemon, or above the number of
-    variants.
+    """Some calls with new sizes, after a package for example, cannot submit: in mode lookup, without a daemon, or above
+    the maximum number of variants.
     """
     programs: list[capture.SerializedGraph] = []
 
@@ -859,7 +865,7 @@ def test_require_waits_in_mode_eager_and_raises_at_the_deadline() -> None:
     with deaf_daemon(PRECOMPILED_REQUIRE="1", PRECOMPILED_WAIT_S="0.01") as here:
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
-        for _ in range(2):  # a server that catches the exception must not continue eager
+        for _ in range(2):  # a server that catches the exception must not go on eager
             with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"within 0\.01 s") as failed:
                 compiled(X)
             assert isinstance(failed.value.inner_exception, NotServed)
@@ -882,7 +888,7 @@ def test_require_raises_later_failures_of_the_daemon_in_the_first_call(
 
 
 def test_require_applies_to_later_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph that was swapped for some sizes must not run eager at others."""
+    """A graph that was swapped for some sizes must not run eager at other sizes."""
     with deaf_daemon(PRECOMPILED_REQUIRE="1", PRECOMPILED_WAIT_S="0.01") as here:
         calls = GraphCalls(GraphReport(id="1", name="double [0/0]"))
 
@@ -909,7 +915,8 @@ def test_require_has_no_effect_if_precompiled_is_off(monkeypatch: pytest.MonkeyP
 
 
 def test_require_stays_in_effect_with_an_invalid_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Undone before the process's own session is restored, since a session left here would write at the end of the run.
+    # Undo the patch before the process's own session is restored: a session that stays would write at the end of the
+    # test run.
     with this_process() as here, monkeypatch.context() as patch:
         patch.setattr(PROCESS, "session", None)
         patch.setenv("PRECOMPILED_MODE", "fast")

@@ -1,4 +1,4 @@
-"""Tests of the record that a process keeps of its graphs and reports to the daemon."""
+"""Tests of the ledger, in which a process keeps its graphs' reports and the counts that it sends to the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the time of a swap: never between an eager run and code that may repeat the run."""
+"""Tests of the time of a swap: it never comes between an eager run and code that may repeat the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Keeper:
 
 
 class Repeatable:
-    """An eager run that can be repeated while the test holds its keepers."""
+    """An eager run that may be repeated while the test holds its keepers."""
 
     def __init__(self) -> None:
         self.keepers: list[Keeper] = []
@@ -152,7 +152,9 @@ def test_work_forbidden_in_a_capture_waits_for_the_next_call_outside() -> None:
 
 
 def one_block() -> tuple[Dispatch, torch.Tensor, list[str]]:
-    """A block that records how each run was made. Its compiled form saves a different number of tensors."""
+    """A block that records whether each run was eager or compiled. Its compiled form saves a different number of
+    tensors.
+    """
     weight = torch.ones(4, 4, requires_grad=True)
     ran: list[str] = []
 
@@ -214,7 +216,7 @@ def test_later_backward_of_a_checkpoint_recomputes_eager() -> None:
 
 
 def test_checkpoint_of_a_graph_without_edges_recomputes_eager() -> None:
-    """An example is a graph that changes metadata of its input."""
+    """For example, a graph that changes the metadata of its input has no autograd edges around it."""
     made, weight, ran = one_block()
     made._eager._plain = False  # type: ignore[attr-defined]
     x = torch.ones(2, 4, requires_grad=True)
@@ -225,7 +227,7 @@ def test_checkpoint_of_a_graph_without_edges_recomputes_eager() -> None:
 
 
 def two_graphs() -> tuple[Dispatch, Dispatch, SafePoint, torch.Tensor, list[str]]:
-    """Two graphs of one function: Dynamo may call the second to recompute what the first computed."""
+    """Two graphs of one function: Dynamo may recompute with the second graph what the first graph computed."""
     point = SafePoint()
     first, weight, ran = one_block()
     second = dispatch(first._eager, safe_point=point)
@@ -280,7 +282,7 @@ def test_other_saved_tensor_hooks_do_not_delay_a_swap() -> None:
 
 
 def test_reentrant_checkpoint_under_other_hooks_keeps_its_dropout_mask() -> None:
-    """Its backward uses hooks on saved tensors as well."""
+    """The backward of this checkpoint uses hooks on saved tensors as well."""
     made = dispatch(graph(dropped))
     awaited: list[str] = []
     made.awaits[()] = lambda: awaited.append("waited")
@@ -309,7 +311,7 @@ def test_one_of_two_threads_compiles_for_equal_sizes() -> None:
     class Raced(dict[tuple[int, ...], Callable[[], None]]):
         def __contains__(self, sizes: object) -> bool:
             found = super().__contains__(sizes)
-            self.clear()  # the other thread took it
+            self.clear()  # the other thread has taken the function out of the table
             return found
 
     made = Dispatch(GraphCalls(GraphReport(id="", name="")), lambda size, x: "eager", [0], lambda sizes: None)
@@ -388,7 +390,7 @@ functional = torch.nn.functional
         (lambda x: x + torch.rand(1), True),
         (lambda x: x.sin(), False),
         (lambda x: x.clone().bernoulli_(), True),
-        (lambda x: x[: int(x.sum().item())], True),  # cannot be determined
+        (lambda x: x[: int(x.sum().item())], True),  # whether this function draws random numbers cannot be determined
     ],
 )
 def test_use_of_random_numbers_is_detected_without_drawing(run: Callable[..., Any], draws: bool) -> None:
@@ -401,7 +403,7 @@ def test_use_of_random_numbers_is_detected_without_drawing(run: Callable[..., An
 
 
 def test_graph_that_must_not_run_eager_waits_at_an_unserved_size() -> None:
-    """For example flex_attention with symbolic sizes, whose package is used at another size."""
+    """An example is flex_attention with symbolic sizes, whose package is used at another size."""
     requested: list[list[int]] = []
 
     def request(sizes: list[int]) -> None:

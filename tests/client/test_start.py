@@ -1,4 +1,4 @@
-"""Tests of starting a daemon on demand: one starter wins, no zombie is left, and a failure is a result."""
+"""Tests of starting a daemon on demand: one starter succeeds, no zombie is left, and a failed start is a result."""
 
 from __future__ import annotations
 
@@ -86,8 +86,7 @@ def test_settings_are_passed_to_the_daemon(place: DaemonUnderTest) -> None:
 def test_command_line_settings_override_configuration_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """This applies to values equal to the default too, which the daemon's configuration file would otherwise
-    override.
+    """Values that equal the default must override too. Otherwise the daemon's configuration file would override them.
     """
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     paths.user_config_file().parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tests of the life of one graph, as the sequences of events that occur."""
+"""Tests the states of one graph with the sequences of events that occur."""
 
 from __future__ import annotations
 

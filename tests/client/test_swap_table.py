@@ -30,7 +30,9 @@ def in_state(state: State) -> Swap:
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)), ids=lambda item: item.value)
 def test_every_state_with_every_event(state: State, event: Event) -> None:
-    """Each pair is a transition of the table, or comes too late, or is an error that leaves the state unchanged."""
+    """Each pair is a transition of the table, or the event comes too late, or it is an error that leaves the state
+    unchanged.
+    """
     swap = in_state(state)
     if state in _FINAL:
         assert swap.on(event) is None
@@ -72,7 +74,7 @@ def test_invariants_hold_after_any_history(events: list[Event]) -> None:
     for event in events:
         before = swap.state
         if (before, event) == (State.EAGER, Event.LOAD_FAILED):
-            continue  # see the test above
+            continue  # the test above covers this pair
         try:
             instruction = swap.on(event)
         except PrecompiledError:

@@ -1,5 +1,5 @@
-"""Tests of graphs that a program compiles ahead of their calls: they are served, waited for, and saved by torch
-itself.
+"""Tests of graphs that a program compiles before their first call: they are served, calls wait for them, and torch
+saves them itself.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ def run(host: Host, tmp_path: Path, *way: str, **env: str) -> Any:
 
 
 def test_graphs_compiled_ahead_wait_for_artifacts_and_hit_later(served: Host, tmp_path: Path) -> None:
-    """This also applies in the mode that never waits, because these graphs must not run eager."""
+    """The mode has no effect on these graphs: a call waits even in the mode that never waits, because they must not run
+    eager.
+    """
     first = run(served, tmp_path, PRECOMPILED_MODE="eager")
     assert first == {"graphs": [["compiled", "swap", "", 0]] * 2, "in_process": []}
     assert run(served, tmp_path) == {"graphs": [["compiled", "hit", "", 0]] * 2, "in_process": []}
-    # What torch saved works without precompiled.
+    # The file that torch has saved works without precompiled.
     assert run(served, tmp_path, "load", PRECOMPILED="0") == {"graphs": [], "in_process": []}
 
 
@@ -42,7 +44,7 @@ def test_graphs_that_cannot_be_served_are_compiled_in_process(
 
 @pytest.mark.reason("size-guards")
 def test_graphs_with_size_guards_are_compiled_in_process(served: Host, tmp_path: Path) -> None:
-    """A call at other sizes could not wait for another variant."""
+    """These graphs are not served, because a call at other sizes could not wait for another variant."""
     for _ in range(2):
         found = run(served, tmp_path, "guarded")
         assert found["graphs"][0][:3] == ["bypassed", "inline", "size-guards"] and found["in_process"][0] == "all"

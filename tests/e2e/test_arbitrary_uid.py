@@ -1,4 +1,4 @@
-"""Tests of a uid without an account, as Kubernetes and OpenShift assign to containers.
+"""Tests of a process with a uid that has no account, as Kubernetes and OpenShift give to containers.
 
 Such a process is served if it names a directory. Otherwise it runs plain torch.compile, with one warning.
 """
@@ -54,7 +54,8 @@ class Container:
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         become = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=+dac_read_search",
-                  "--ambient-caps=+dac_read_search"]  # fmt: skip - reads the interpreter, which may lie in root's home
+                  # This capability lets the interpreter be read, which may lie in root's home.
+                  "--ambient-caps=+dac_read_search"]
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
         return subprocess.run(
             [*become, sys.executable, "-m", *arguments], env={"PATH": path, **variables}, cwd=self.cwd, text=True,
@@ -95,7 +96,7 @@ def test_commands_without_a_directory_end_without_a_traceback(container: Contain
 
 
 def test_writable_volume_is_enough_to_be_served(container: Container) -> None:
-    """The worker compiles although its libraries find no home directory either."""
+    """The worker compiles although its libraries do not find a home directory either."""
     given = {"HOME": "/", "PRECOMPILED_CACHE_DIR": str(container.volume), "XDG_RUNTIME_DIR": "/root"}
     for source in ("swap", "hit"):
         done = container.program(PRECOMPILED_MODE="wait", PRECOMPILED_PACKAGES="off", **given)

@@ -1,4 +1,4 @@
-"""Architectures of several kinds, by the code of `make architectures`: compiled by the daemon, hit the next time."""
+"""Tests that model architectures of several kinds are compiled by the daemon, and hit in the next process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.models.suite import TASKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
-# One of each kind that the everyday tests lack; all of them: `make architectures`.
+# One architecture of each kind that no everyday test has. `make architectures` runs all.
 NAMES: list[Name] = [(name, task) for name in ("llama", "t5", "vit", "mixtral", "unet") for task in TASKS]
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[Name, Row]:
-    """All of them in two processes, one after the other."""
+    """The rows of two successive processes, each of which runs all of these architectures."""
     return {(row.architecture, row.task): row for row in examine(NAMES, print)}
 
 

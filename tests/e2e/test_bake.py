@@ -61,7 +61,7 @@ def listing(root: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-@pytest.mark.slow  # a cold compile, with the start of a daemon and a worker
+@pytest.mark.slow  # a compile into an empty store, with the start of a daemon and a worker
 def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) -> None:
     base, home = place / "opt", place / "home"
     home.mkdir()
@@ -79,7 +79,7 @@ def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) 
         os.chown(theirs, NOBODY, NOBODY)
     done = subprocess.run(
         [*user, sys.executable, "-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3"],
-        # No daemon may start: a graph without an artifact would be compiled in this process.
+        # Prevent the start of a daemon, so that a graph without an artifact would be compiled in this process.
         env=environment(theirs, PRECOMPILED_BASE=str(base), PRECOMPILED_AUTOSTART="0", TMPDIR=str(theirs)),
         check=False, capture_output=True, text=True, timeout=TIMEOUT_S, cwd="/",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tests of base stores with real programs: artifacts are loaded from a base, and a damaged one costs only a compile."""
+"""Tests of base stores with real programs: artifacts come from a base, and a damaged artifact costs only a compile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MLP = {"model": "mlp"}
 
 @pytest.fixture(scope="module")
 def filled(shared_host: Host) -> Host:
-    """A host whose store serves as the base of another host."""
+    """A host that has compiled the graphs. Its store serves as the base of another host."""
     shared_host.run(MLP)
     return shared_host
 
@@ -44,7 +44,7 @@ def test_program_runs_artifacts_of_a_base_and_compiles_nothing(filled: Host, abo
     assert (stats.hits, stats.compiled, stats.fallbacks) == (1, 0, {})
     assert stats.from_base == {str(filled.store.root)[:80]: 1}
     assert not above.store.artifacts.exists() and listing(filled.store.root) == before
-    # If such a graph is submitted nevertheless, the worker searches the base too.
+    # If a graph that the base has is submitted nevertheless, the worker searches the base too.
     job = wire.Job(id="1", key=graph["key"], store=str(above.store.root), device="cpu", graph=b"{}",
                    compile_threads=1, failure_ttl_s=1.0, base=[str(filled.store.root)])  # fmt: skip
     assert compiler.run_job(job).outcome == "exists"

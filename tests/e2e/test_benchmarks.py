@@ -1,4 +1,4 @@
-"""The benchmarks' harness works: a figure of each kind from real starts, and a contender that crashes is reported."""
+"""Tests of the benchmarks' harness: real starts give a figure of each kind, and a crash of a contender is reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GROUP = Group("resnet", "inference", "static")
 
 @pytest.fixture(scope="module")
 def samples() -> Iterator[dict[str, Sample]]:
-    """Ours cold and warm, and eager, on the smallest model."""
+    """Samples on the smallest model: precompiled with an empty store, precompiled with a filled store, and eager."""
     said: list[str] = []
     found = run([Plan(GROUP, ("eager", "ours-cold", "ours-warm"), 1)], "small", said.append)
     assert len(said) == len(found) == 3
@@ -66,7 +66,7 @@ def test_a_start_has_all_its_figures(samples: dict[str, Sample]) -> None:
         assert sample.artifact_bytes
         assert sample.memory["client"][0] > sample.memory["daemon"][0] > 0
     assert cold.compiled_s > cold.first_s and warm.compiled_s == warm.first_s
-    # One graph, and one worker for it; a hit needs none.
+    # The process has one graph, which one worker compiles. A hit needs no worker.
     assert len(cold.compiles) == 1 and len(cold.memory["worker"]) >= 1 and cold.worker_started
     assert not warm.compiles and "worker" not in warm.memory
     assert cold.swap and cold.swap["longest_s"] >= cold.swap["compiled_s"]
@@ -100,7 +100,7 @@ def test_contender_that_crashes_or_is_wrong_is_reported_with_its_error(
     (crashed,) = run([Plan(GROUP, (crashing.name,), 1)], "small", lambda _: None)
     assert crashed.outcome == "crashed" and "FileNotFoundError" in crashed.error
     assert "FileNotFoundError" in tables([*samples.values(), crashed])
-    # Eager is not what "ours, warm" says.
+    # The sample of eager does not have the graphs that "ours, warm" must have.
     assert unexpected(CONTENDERS["ours-warm"], samples["eager"].program) == "no graph came to precompiled"
 
 
@@ -157,7 +157,7 @@ def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:
 
 @dataclasses.dataclass
 class Number(MeasuredRow):
-    """A row that is right if its number is even."""
+    """A table's row that counts as right if its number is even."""
 
     name: str
     number: int
@@ -172,7 +172,9 @@ class Number(MeasuredRow):
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A page of docs/ with a part that `make numbers` writes. A command replaces the handler of SIGTERM as well."""
+    """A page of docs/ with a part that `make numbers` writes. The handler of SIGTERM, which a command replaces, is
+    restored.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(result, "ROOT", tmp_path)
     page = tmp_path / "docs" / "numbers.md"
@@ -238,6 +240,6 @@ def test_run_whose_graphs_stay_pending_is_not_counted() -> None:
     run = {"traced": 1, "reports": [{"state": "pending", "source": None, "reason": None}], "functions": []}
     with pytest.raises(BenchmarkError, match="still pending"):
         row.add_run([{**run, "seconds": [1.0], "waited": False}])
-    assert (row.graphs, row.shares) == ([], "")  # what the row prints beside the error
+    assert (row.graphs, row.shares) == ([], "")  # the text that the row prints beside the error
     row.add_run([{**run, "seconds": [1.0, 0.1], "waited": True}, {**run, "seconds": [2.0], "waited": True}])
     assert (row.shares, row.first_steps, row.traced, row.reasons) == ("0/2", "2.0", [2], {"pending": 2})

@@ -40,7 +40,7 @@ def test_every_graph_comes_from_the_daemon(answers: list[Answer]) -> None:
 
 def test_no_frame_with_a_package_is_traced(answers: list[Answer]) -> None:
     first, _second, third = answers
-    # Check first what was not recorded, because that explains why the third process traces.
+    # Check first which frames the first process did not record, because the third process traces these.
     for name, frames in support_corpus.traced(first).items():
         reasons = {frame[2] for frame in frames if frame[1] == "traced"}
         assert reasons <= support_corpus.TRACED.get(name, set()), (name, frames)

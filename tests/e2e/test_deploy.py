@@ -106,7 +106,7 @@ def test_store_cached_by_ci_serves_a_new_host(served: Host, tmp_path: Path) -> N
     served.program(*train, env=env, forked=False).result()
     archive = tmp_path / "cache.tar"
     with tarfile.open(archive, "w") as file:
-        for kept in ("artifacts", "packages"):  # the paths in github-actions/test.yml
+        for kept in ("artifacts", "packages"):  # these are the paths in github-actions/test.yml
             file.add(served.store.root / kept, kept)
     with new_host(served) as other, tarfile.open(archive) as file:
         file.extractall(other.store.root, filter="fully_trusted")

@@ -101,8 +101,8 @@ def test_show_code_prints_the_code_that_inductor_generated(shared_host: Host, ba
 
 @pytest.mark.reason("aliased-mutation")
 def test_failed_compile_is_explained(shared_host: Host, base: str) -> None:
-    """Two inputs share memory, and the graph changes one: the worker refuses it, and its failure record keeps the
-    graph.
+    """The worker refuses the graph, because two inputs share memory and the graph changes one of them. The failure
+    record keeps the graph.
     """
     program = PROGRAM.replace("def scaled(x):", "def scaled(x, y):").replace(
         "    hidden = x * 2.0", "    y.add_(1)\n    hidden = x * 2.0"

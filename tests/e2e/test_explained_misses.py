@@ -1,4 +1,4 @@
-"""Test of ten deliberate misses: `explain` names the cause and the line of each, with a real daemon and real compiles.
+"""Tests ten deliberate misses: `explain` names the cause and the line of each, with a real daemon and real compiles.
 
 The time of each answer is printed (``-s``) but not asserted, because the machine may be busy.
 """
@@ -46,8 +46,8 @@ def train():
 train()
 """
 CALL = "program.py:16, in train: compiled(x)"
-# Each change is (old text, new text) of the program, or environment variables. Then: the kind of the cause, and parts
-# of the message.
+# Each case is a change of the program (old text, new text) or environment variables, then the kind of the cause, and
+# parts of the message.
 CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
     "size": (("ones(8, 16)", "ones(9, 16)"), "size", ["new size: x: shape [8, 16] -> [9, 16]", CALL, "mark_dynamic"]),
     "dtype": (
@@ -90,7 +90,8 @@ CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
 
 def run(host: Host, variables: dict[str, str]) -> None:
     program = host.root / "project" / "program.py"
-    # Not forked: the forking process has already read the variables, and is older than the operator's file.
+    # The program is not forked: the process that forks programs has read the variables already, and is older than the
+    # operator's file.
     host.program(str(program), env=variables, cwd=program.parent, forked=False).ended()
 
 

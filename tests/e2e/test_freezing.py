@@ -21,7 +21,7 @@ def run(host: Host, scenario: str, **env: str) -> tuple[bool, list[Any]]:
 
 @pytest.mark.slow
 def test_weights_changed_after_the_swap_act_as_in_plain_torch(served: Host) -> None:
-    """Changes of packed weights have no effect, changes of others do. This holds after a swap and after a hit."""
+    """Changes of packed weights have no effect, but changes of other weights do, both after a swap and after a hit."""
     assert run(served, "after-the-swap")[1][:3] == ["compiled", "swap", ""]
     equal, (*graph, key) = run(served, "after-the-swap")
     assert (equal, graph) == (True, ["compiled", "hit", ""])
@@ -33,7 +33,7 @@ def test_weights_changed_after_the_swap_act_as_in_plain_torch(served: Host) -> N
 
 @pytest.mark.reason("weights-changed")
 def test_weight_changed_before_the_swap_causes_a_bypass(host: Host) -> None:
-    """The compiled code contains the old value. After the change, its results would be wrong from the swap on."""
+    """The compiled code contains the weight's old value. Its results would be wrong from the swap on."""
     equal, graph = run(host, "before-the-swap")
     assert equal
     assert graph[:3] == ["bypassed", "inline", "weights-changed"]

@@ -1,4 +1,4 @@
-"""What `make interpreter` needs no CUDA build for: CUDA's functions in numpy, and what it says of a row."""
+"""Tests the parts of `make interpreter` that need no CUDA build: CUDA's functions in numpy, and the states of rows."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "atan2": torch.atan2, "copysign": torch.copysign, "fmod": torch.fmod, "hypot": torch.hypot, "mul_rn": torch.mul,
     "nextafter": torch.nextafter, "pow": torch.pow,
 }  # fmt: skip
-# Held against torch by tests of their own below.
+# Other tests below compare these functions with torch.
 OTHERS = {"fma", "ilogb", "ldexp", "llrint"}
-# In Inductor's sources, and without a reference: a kernel that has one of them is "not runnable".
+# Inductor's sources use these functions, but no reference exists for them: a kernel with one of them is "not runnable".
 WITHOUT = {"y0", "y1", "nextafterf"}
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -3.7, 0.1, 1e-3, -1e-8, 1e-38, 1e-42, 7.3, 19.9, 24.0, 25.5, 88.0]
@@ -46,7 +46,8 @@ VALUES += [-20.0, 1e4, -1e4, 3.4e38, float("inf"), float("-inf"), float("nan")]
 
 
 def values(name: str, dtype: torch.dtype) -> torch.Tensor:
-    # torch's own Bessel functions are of the Cephes library, which gives up its digits, or NaN, further out.
+    # torch's own Bessel functions come from the Cephes library, which loses digits, or returns NaN, for large
+    # arguments.
     far = name in ("j0", "j1", "cyl_bessel_i0", "cyl_bessel_i1")
     return torch.tensor([value for value in VALUES if abs(value) < 80 or not far], dtype=dtype)
 
@@ -58,7 +59,8 @@ def test_cudas_functions_in_numpy_are_torchs(name: str, dtype: torch.dtype) -> N
     given = values(name, dtype)
     pairs = torch.cartesian_prod(given, given).unbind(1)
     arguments = [given] if name in ONE else [part.contiguous() for part in pairs]
-    # In double: in single precision torch's fmod has NaN for a subnormal divisor, and its Bessel functions few digits.
+    # The expected values are computed in double: in single precision, torch's fmod returns NaN for a subnormal divisor,
+    # and its Bessel functions have few digits.
     exact = [value if name == "nextafter" else value.double() for value in arguments]
     expected = function(*exact)
     expected = expected.to(dtype) if expected.is_floating_point() else expected
@@ -72,7 +74,7 @@ def test_the_others_are_what_c_says() -> None:
     scaled = libdevice.evaluate("ldexp", [np.array([1.5, -3.0]), np.array([4, -1], np.int32)], np.float64)
     assert scaled.tolist() == [24.0, -1.5]
     assert libdevice.evaluate("llrint", [np.array([2.5, 3.5, -0.5])], np.int64).tolist() == [2, 4, 0]
-    # One rounding: the product has more digits than a float.
+    # fma rounds once: the product has more digits than a float.
     x = np.array([1 + 2**-12], np.float32)
     assert libdevice.evaluate("fma", [x, x, -x * x], np.float32)[0] == np.float32(2.0**-24)
 
@@ -85,7 +87,8 @@ def test_every_function_that_inductor_writes_has_a_reference_or_is_known_to_have
         folder / "runtime" / "triton_helpers.py",
     ]
     written = {name for source in sources for name in re.findall(r"libdevice\.([a-z]\w*)\(", source.read_text())}
-    written |= {"j0", "j1", "y0", "y1", "cyl_bessel_i0", "cyl_bessel_i1", "sqrt"}  # written of parts
+    # The sources compose these names from parts, so the pattern does not find them.
+    written |= {"j0", "j1", "y0", "y1", "cyl_bessel_i0", "cyl_bessel_i1", "sqrt"}
     known = libdevice.IN_DOUBLE.keys() | libdevice.IN_OWN_PRECISION.keys()
     assert {"erf", "pow"} <= written
     assert written - known <= WITHOUT
@@ -122,7 +125,7 @@ def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (answer(kernel(stored=0)), "equal", ["not runnable"]),
         (answer(kernel(programs=0)), "equal", ["not runnable"]),
         (answer(kernel(), different=["call 0"]), "wrong", ["wrong"]),
-        # A launch that the device wrote down, whatever was compared; code that no artifact brought.
+        # The device has recorded a launch, whatever was compared. Then: code that came from no artifact.
         (answer(kernel(), launches=1), "launched", ["not runnable"]),
         (answer(kernel(), strangers=["k"]), "launched", ["not runnable"]),
         (answer(kernel(), kernel(runs=0, error="OutsideOfArguments: 3"), error="3"), "wrong", ["wrong", "wrong"]),

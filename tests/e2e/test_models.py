@@ -1,7 +1,7 @@
 """Tests of real models with a real daemon: eager first, then swapped, and compiled from the first call of the next
 process.
 
-The next process hits the artifacts, or uses packages and traces nothing. Results always equal eager's.
+The next process hits the artifacts, or uses packages and traces nothing. All results equal eager's.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from support_host import Host
 
 pytestmark = pytest.mark.integration
 
-# Acts as a server: requests until the worker has failed, more requests, then a second graph.
+# The program acts as a server: requests until the worker has failed, more requests, then a second graph.
 SERVER = """
 import json, time, torch, precompiled
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()

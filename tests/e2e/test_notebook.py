@@ -1,4 +1,4 @@
-"""Tests of a notebook (nbclient, real kernel, real daemon) that is run, restarted and run again."""
+"""Tests a notebook (nbclient, real Jupyter kernel, real daemon) that is run, restarted and run again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CELLS = [
 
 
 def run(host: Host, cells: list[str]) -> list[str]:
-    """The output that a new kernel shows below each cell."""
+    """The output that a new Jupyter kernel shows below each cell."""
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     client = NotebookClient(made, timeout=400, kernel_name="python3", resources={"metadata": {"path": str(host.root)}})
     client.execute(env=host.environment({"PRECOMPILED_PACKAGES": "program", "IPYTHONDIR": str(host.root / "ipython")}))
@@ -41,7 +41,7 @@ def run(host: Host, cells: list[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_notebook_that_is_run_again_traces_nothing(served: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The kernel is the one of this environment, and writes its files to the test's folder.
+    # The Jupyter kernel runs in this environment, and writes its files to the test's folder.
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(served.root / "jupyter"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(served.root / "jupyter-run"))
     monkeypatch.setenv("IPYTHONDIR", str(served.root / "ipython"))

@@ -1,4 +1,4 @@
-"""Some of the operators that torch has samples for, through a daemon; `make operators` runs all."""
+"""Tests some of the operators for which torch has samples, through a daemon. `make operators` tests all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def torch_has_it() -> bool:
 
 
 def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of eight raises, so nothing is known of the others; one is in process, one differs among others only."""
+    """Of eight operators in one function, one raises, so nothing is known of the others. Another one is compiled in
+    process, and a third differs only in a function with others.
+    """
     compiled: list[list[str]] = []
 
     def answers(run: program.Run) -> list[program.Answer]:
@@ -52,7 +54,7 @@ def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.Monk
     results = Found({answer["row"]: answer for answer in settled})
     assert results.wrong() == [("raises", "bool"), ("differs", "bool")]
     assert results.in_process() == {"custom-op": [("in process", "bool")]}
-    # Plain, too, has it differ among others; alone it would have been equal.
+    # In plain torch.compile, too, this operator differs in a function with others. Alone it would have been equal.
     results.plain[("differs", "bool")] = {"row": ("differs", "bool"), "state": "equal", "among": "why"}
     assert results.state(("differs", "bool")) == "as plain"
     again = Found()

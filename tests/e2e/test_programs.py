@@ -1,4 +1,4 @@
-"""The table of `make programs`, by programs whose libraries the tests have."""
+"""Tests the table of `make programs` with the programs whose libraries the tests have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tests of programs whose eager run raises where compiled code does not: they behave as under plain torch.compile."""
+"""Tests of programs whose eager run raises although compiled code does not: they behave as under plain torch.compile.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ FAST = [
 
 
 def compare_with_plain(host: Host, *arguments: str) -> list[str]:
-    """Run the program both ways, compare, and return the reasons of its graphs."""
+    """Run the program under plain torch.compile and under precompiled, compare, and return the reasons of its graphs.
+    """
     wanted = host.program(str(PROGRAM), *arguments, env={"PRECOMPILED": "0"}).result()
     found = host.program(str(PROGRAM), *arguments).result()
     assert set(found["results"]) == set(wanted["results"])

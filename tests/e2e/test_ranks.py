@@ -23,7 +23,7 @@ pytestmark = [
 
 
 class Job:
-    """Starts one case several times on one host."""
+    """Starts one case of the program, several times, on one host."""
 
     def __init__(self, host: Host, case: str, ranks: int) -> None:
         self.host, self.case, self.ranks, self.starts = host, case, ranks, 0
@@ -40,7 +40,7 @@ class Job:
 
 
 def keys_of(ranks: list[list[Any]], source: str | None = None) -> set[str]:
-    """Returns the keys of all graphs, after it has checked that each graph was served."""
+    """Returns the keys of all graphs, after a check that each graph was served."""
     for reports in ranks:
         assert reports, "no graph"
         for state, how, reason, _key in reports:
@@ -65,7 +65,9 @@ def test_graph_with_several_groups_is_served_after_a_group_more(served: Host) ->
 
 @with_dtensors
 def test_tensor_parallel_layers_are_served_and_a_second_start_hits(served: Host) -> None:
-    """Each place in the mesh has its own key, because shards may differ. Names of groups do not count."""
+    """Each place in the device mesh has its own key, because shards may differ. The names of groups do not affect the
+    key.
+    """
     job = Job(served, "tensor_parallel", 2)
     keys = keys_of(job.start())
     assert len(keys) == served.stats().compiled == 2

@@ -1,4 +1,4 @@
-"""The table of `make ranks`, by two of its cases."""
+"""Tests the table of `make ranks` with two of its cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of sequences of runs, edits and settings across processes, each chosen because torch's own features need care
-there.
+"""Tests of sequences of runs, edits and settings across processes. Each involves a feature of torch that needs care
+across processes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ print(json.dumps([graph.source, graph.key, gradient.tolist(), torch._dynamo.util
 
 
 def test_edit_of_a_custom_backward_alone_changes_the_key(served: Host, tmp_path: Path) -> None:
-    """torch's own cache needs the code of a custom Function in its key, since the forward's graph does not contain the
-    backward.
+    """The forward's graph does not contain the backward, so the key must contain the code of the custom Function.
     """
     program = tmp_path / "program.py"
 
@@ -73,8 +72,8 @@ def test_forward_is_shared_with_and_without_compiled_autograd(served: Host, orde
 
 @pytest.mark.slow
 def test_edit_of_a_constant_that_a_custom_op_reads_changes_the_key(served: Host, tmp_path: Path) -> None:
-    """The backward's constant is in another module. The edit gives a new key, and a worker that has not imported the
-    old module.
+    """The backward's constant is in another module. The edit must give a new key, and a worker that has not imported
+    the old module.
     """
     shutil.copytree(support_corpus.PROGRAM.parent, tmp_path, dirs_exist_ok=True)
 

@@ -1,11 +1,11 @@
-"""Test of a store on a shared file system: a process survives the removal of its artifact by another host."""
+"""Tests a store on a shared file system: a process survives the removal of its artifact by another host."""
 
 from __future__ import annotations
 
 from support_host import Host
 
-# The program treats the store's file system as shared. Truncation stands for a removal by another host: on a network
-# file system, pages mapped from a removed file are lost.
+# The program treats the store's file system as shared. The file is truncated in place of a removal by another host: on
+# a network file system, a process loses the pages that it has mapped from a removed file.
 PROGRAM = """\
 import json, os, sys
 from pathlib import Path

@@ -1,9 +1,8 @@
-"""Tests of what a program may rely on while a graph runs eager and across its swap: it sees what it sees with compiled
-code.
+"""Tests that a program sees the same while a graph runs eager, across its swap, and with compiled code.
 
 A checkpoint outside of a compiled block compares the tensors that its first run saves with those of its recomputation,
-so both runs must be eager or both compiled. DDP waits for a gradient of each parameter, and a compiled graph returns a
-gradient even if it is zero.
+so both runs must be eager or both compiled. DDP waits for a gradient of each parameter, so an eager run must return
+zero gradients too, as a compiled graph does.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "swapped_program.py"
 
 
 def test_retain_graph_and_double_backward_are_the_same_after_the_swap(served: Host) -> None:
-    """A worker compiles the backward ahead of its call, and may let it overwrite the tensors that the forward saved."""
+    """A worker compiles the backward before its first call, and may let it overwrite the tensors that the forward
+    saved.
+    """
     before, after = served.program(str(PROGRAM)).result()
     assert (before["state"], after["state"]) == ("pending", "compiled")
     for found in (before, after):
@@ -41,8 +43,8 @@ print(json.dumps([graph.reason for graph in precompiled.report()]))
 
 
 def test_dynamic_inputs_with_shared_mutated_memory_do_not_raise(served: Host) -> None:
-    """Torch can compile such a graph neither in a worker nor, after the trace, in the client. The call must not
-    raise.
+    """Torch can compile such a graph neither in a worker nor, after the trace, in the client. The graph stays eager:
+    its call must not raise.
     """
     (served.root / "overlapping.py").write_text(OVERLAPPING)
     assert served.program(str(served.root / "overlapping.py")).result() == ["aliased-mutation"]
@@ -82,7 +84,9 @@ print(json.dumps([seen, [graph.source for graph in precompiled.report()], induct
 
 
 def test_artifact_is_loaded_with_the_settings_of_its_compile(served: Host) -> None:
-    """torch reads some settings at load time (cudagraph_trees), and since 2.13 each thread has its own."""
+    """Torch reads some settings when it loads an artifact (cudagraph_trees), and since 2.13 each thread has its own
+    settings.
+    """
     file = served.project(settled=SETTINGS) / "settled.py"
     seen, sources, after = served.program(str(file)).result()
     assert sources == ["swap", "hit"] and after != 17

@@ -1,5 +1,5 @@
-"""Tests of the orders in which libraries apply checkpoints, torch.compile, DDP and FSDP2 to a model, with a swap in
-between.
+"""Tests of the orders in which libraries apply checkpoints, torch.compile, DDP and FSDP2 to a model, with a swap during
+the training.
 """
 
 from __future__ import annotations

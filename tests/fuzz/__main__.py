@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz``: runs random programs with swaps at random points.
+"""Runs random programs with swaps at random points.
 
 Each program runs under plain torch.compile, eager, and precompiled with several schedules of swaps. The result under
 precompiled must equal that of plain torch.compile in values, kinds of gradients, types of exceptions and state. Prints

@@ -1,4 +1,5 @@
-"""Runs a program under plain ``torch.compile``, eager, and precompiled with several schedules of swaps; compares."""
+"""Runs a program under plain ``torch.compile``, eager, and precompiled with several schedules of swaps; compares them.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +28,13 @@ def differs(name: str, left: Any, right: Any, tolerance: float) -> str | None:
 
 
 def difference(ours: Story, plain: Story, eager: Story, plan: Plan) -> str | None:
-    """The first fact in which our run differs from plain torch.compile, or None.
+    """The first fact in which the run under precompiled differs from plain torch.compile, or None.
 
-    Plain and eager may themselves differ in values or strides. A mix of the two may then have a third value, so it is
-    not compared.
+    Plain and eager runs may differ from each other in values or strides. A run that is partly eager may have a third
+    value, so such facts are not compared.
     """
-    # Normalisation over few values enlarges bfloat16's rounding without a bound, so only the kinds are compared.
+    # A normalization over few values enlarges bfloat16's rounding without a bound, so only the kinds of facts are
+    # compared.
     tolerance = float("inf") if plan.autocast else 1e-3
     values_differ = False
     for at, ((name, left), (plains_name, right)) in enumerate(zip(ours.facts, plain.facts, strict=False)):
@@ -53,8 +55,9 @@ def difference(ours: Story, plain: Story, eager: Story, plan: Plan) -> str | Non
 
 
 def _is_refused(plan: Plan, plain: Story) -> bool:
-    """Whether plain torch.compile refuses a program in which eager, and so the stand-in, may still be right: a change
-    of an input that it saves, or a checkpoint whose two runs have different graphs of plain's own.
+    """Whether plain torch.compile refuses a program that may still run eager, and so in the stand-in: it changes an
+    input that plain torch.compile saves, or it has a checkpoint whose two runs have different graphs in plain
+    torch.compile.
     """
     is_changed = plan.after == "input" and ("raised", "RuntimeError") in plain.facts
     return is_changed or ("raised", "CheckpointError") in plain.facts
@@ -65,7 +68,7 @@ def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str
     plan = draw(seed)
     counted: collections.Counter[str] = collections.Counter(models=1)
     found = []
-    # Homogeneous programs draw random numbers as compiled code does, and are checked by their gradients. Other programs
+    # Homogeneous programs draw random numbers as compiled code does, and their gradients are checked. Other programs
     # draw eager's random numbers, and must have equal results.
     with contenders.settings(eagers_random_numbers=not plan.homogeneous):
         wanted, eager = contenders.plain(plan), contenders.eager(plan)

@@ -1,8 +1,8 @@
-"""The ways to run a program: plain ``torch.compile``, precompiled with swaps at given points, and eager.
+"""Defines the ways to run a program: plain ``torch.compile``, precompiled with swaps at given points, and eager.
 
-All is real except the last step of a compile: Dynamo, Inductor's passes, AOTAutograd with Inductor's partitioner, the
-stand-in, the dispatch and the safe points. Instead of generated code, ATen's operators run: tests/e2e tests the code,
-which would take thousands of hours of C++ compilers here.
+Only the last step of a compile is replaced: ATen's operators run instead of generated code. Dynamo, Inductor's passes,
+AOTAutograd with Inductor's partitioner, the stand-in, the dispatch and the safe points are real. tests/e2e tests
+generated code, which would take thousands of hours of C++ compilers in a fuzz test.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from .programs import Plan, Run, Story
 
 
 def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:
-    """Return a function that runs the graph in place of generated code. It takes a list, as Inductor's does."""
+    """Return a function that runs the graph in place of generated code. It takes its arguments as a list, as Inductor's
+    code does.
+    """
     output_node(module)
 
     def call(args: list[Any]) -> Any:
@@ -54,7 +56,8 @@ def settings(eagers_random_numbers: bool) -> Iterator[None]:
     torch._dynamo.reset()
     with (
         torch._inductor.config.patch(fallback_random=eagers_random_numbers, force_disable_caches=True),
-        # The backward is compiled with the forward, as in a worker. load.py explains the setting for donated buffers.
+        # The backward is compiled with the forward, as in a worker. load_artifact.py explains the setting for donated
+        # buffers.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True, donated_buffer=False),
         torch._dynamo.config.patch(cache_size_limit=64, accumulated_cache_size_limit=256),
     ):
@@ -91,7 +94,7 @@ class Swapped:
         self._arm(graph)
 
         def call(*args: Any) -> Any:
-            return graph.dispatch.call(*args)  # of the current schedule
+            return graph.dispatch.call(*args)  # run the graph by the current schedule
 
         return call
 

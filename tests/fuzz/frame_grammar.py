@@ -1,4 +1,4 @@
-"""The messages of ``make fuzz-frames``: valid messages of each kind, with mutated fields, bytes, frames and ZMTP.
+"""Draws the messages of ``make fuzz-frames``: valid messages of each kind, with mutated fields, bytes, frames and ZMTP.
 
 A case depends only on a random number generator, so a seed reproduces it.
 """
@@ -22,7 +22,7 @@ _ODD = [msgspec.Raw(msgspec.msgpack.encode(odd)) for odd in (  # type: ignore[va
 )]  # fmt: skip
 _SMALL = [odd for odd in _ODD if len(bytes(odd)) < 200]
 _INSERTED = ["\n", "\0", "é", "/", "..", "=", "x" * 300]
-# msgpack headers that announce more than follows, or types that no message has.
+# msgpack headers that announce more bytes than follow, or types that no message has.
 _HEADERS = [
     b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\x7f\xff\xff\xff",
     b"\x91" * 500, b"\x91" * 100_000, b"\xc1", b"\xd4\x01\x00", b"\xc7\xff\x05", b"\xd9\xff", b"\xde\xff\xff",
@@ -42,7 +42,7 @@ def templates(store: Path, interpreter: Path) -> list[bytes]:
     published = environment(interpreter)
     submits = [
         wire.Submit("an-id", "key", str(store), published, "cpu", "Model.forward [0/0]", True, ["/base"]),
-        # Each mutation of this environment starts another worker, so use one that ends at once.
+        # Each mutation of this environment starts another worker, so the interpreter is one that ends at once.
         wire.Submit("other", "key2", str(store), environment("/bin/false", CXX="c++", PATH="/bin"), "cpu"),
     ]
     messages = [
@@ -74,7 +74,7 @@ def _nested(depth: int) -> list[Any]:
 
 
 class Grammar:
-    """``frames`` draws the frames of one message, and ``stream`` the bytes of one connection."""
+    """``frames`` draws the frames of one message. ``stream`` draws the bytes of one connection."""
 
     def __init__(self, seed: int, encoded: list[bytes], max_graph_bytes: int) -> None:
         self._random = random.Random(seed)
@@ -133,7 +133,8 @@ class Grammar:
         elif kind < 0.30:
             data = bytearray(drawn.randbytes(drawn.randrange(300)))
         elif kind < 0.302:
-            data += bytes(wire.MAX_MESSAGE_BYTES - len(data) + 1)  # above a message's limit, below the socket's
+            # More than a message's limit, less than the socket's limit.
+            data += bytes(wire.MAX_MESSAGE_BYTES - len(data) + 1)
         return bytes(data)
 
     def _arrange(self, frames: list[bytes]) -> list[bytes]:
@@ -163,7 +164,7 @@ class Grammar:
             lambda: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
             lambda: _flipped(drawn, _GREETING) + _READY + good,
             lambda: _GREETING + _flipped(drawn, _READY) + good,
-            lambda: _GREETING + good,  # before the handshake
+            lambda: _GREETING + good,  # the bytes arrive before the handshake
             lambda: begun + _flipped(drawn, good),
             lambda: begun + good[: drawn.randrange(len(good))],
             lambda: begun + b"\x02" + drawn.choice(_SIZES).to_bytes(8, "big"),

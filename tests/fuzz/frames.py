@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz.frames``: sends fuzzed messages to a real daemon, whose worker compiles nothing.
+"""Sends fuzzed messages to a real daemon, whose worker compiles nothing.
 
 Meanwhile another client requests the daemon's status. The daemon must stay alive and reply. It must reject each invalid
 message once, and answer each valid one. Its memory, descriptors and processes must not grow. Prints the seed and the
@@ -36,17 +36,17 @@ from .frame_grammar import Grammar, templates
 
 MAX_GRAPH_BYTES = 1 << 18
 CONNECTIONS = 8
-BATCH = 25  # messages of a connection between two checks of its replies
-STREAM_EVERY = 20  # messages between two connections that violate ZMTP
+BATCH = 25  # a connection's replies are checked after this many messages
+STREAM_EVERY = 20  # a connection that violates ZMTP is opened after this many messages
 STATUS_EVERY = 2000
 SAMPLE_EVERY = 10_000
-REPLY_S = 30.0  # not a measure of speed: a later reply counts as missing
+REPLY_S = 30.0  # seconds; not a measure of speed: a later reply counts as missing
 REFUSALS = ("bad-message", "protocol-version", "too-large", "not-permitted")
 
 
 @dataclasses.dataclass
 class Findings:
-    """What was observed of the daemon."""
+    """What the test observed of the daemon."""
 
     sent: int = 0
     invalid: int = 0
@@ -56,7 +56,7 @@ class Findings:
     status_s: list[float] = dataclasses.field(default_factory=list)
     rss: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # messages sent, bytes
     quiet_status_s: float = 0.0
-    fds: tuple[int, int] = (0, 0)  # before and after
+    fds: tuple[int, int] = (0, 0)  # open descriptors before and after
     seconds: float = 0.0
     faults: list[str] = dataclasses.field(default_factory=list)
 
@@ -111,7 +111,9 @@ class Client:
         self._raw.send(*frames)
 
     def settle(self) -> None:
-        """Wait for all replies. They arrive in the messages' order, so the reply to a last message is the end."""
+        """Wait for all replies. Replies come in the messages' order, so the reply to an added last message shows that
+        all have come.
+        """
         self.send([wire.PREAMBLE, wire.encode(wire.Stats())])
         deadline = time.monotonic() + REPLY_S
         while self._stats < self._counted:
@@ -124,7 +126,8 @@ class Client:
                 continue
             _, data = self._raw.socket.recv_multipart()
             self._note(msgspec.msgpack.decode(data))
-        if self._ends.poll(0):  # closed, for example by a quota: messages in transit are lost
+        # The daemon has closed the connection, for example by a quota: messages in transit are lost.
+        if self._ends.poll(0):
             return self._lose()
         if self._refused != self._invalid:
             self._findings.faults.append(f"{self._invalid} messages that are none, {self._refused} refused, by "
@@ -242,7 +245,8 @@ def _afterwards(daemon: DaemonUnderTest, ps: psutil.Process, findings: Findings,
         # A worker needs three descriptors: its stream, its output, its process. The watcher needs one.
         wait_until(lambda: ps.num_fds() <= before + 3 * len(ps.children()), "descriptors are closed")
         with raw_client(daemon.settings) as client:
-            client.send(wire.PREAMBLE, wire.encode(wire.GiveUp([""])))  # all jobs: starting workers takes long
+            # Give up all jobs, because starting workers takes long.
+            client.send(wire.PREAMBLE, wire.encode(wire.GiveUp([""])))
             client.receive()
         wait_until(lambda: daemon.status().queue_depth == 0, "the queue is empty")
     except AssertionError as error:

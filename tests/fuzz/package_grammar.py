@@ -1,8 +1,8 @@
-"""Random programs in which one input decides a value, for ``make fuzz-packages``.
+"""Draws random programs in which one input decides a value, for ``make fuzz-packages``.
 
-A program combines the origin of the value (package_values.py, package_tensors.py), the expression that reads it
+A program combines the origin of the value (package_values.py, package_tensors.py), the expression that reads the value
 (READS), the function around the expression (HOLDERS), a graph break (BREAKS), and the use of the function's input
-(INPUTS). Its text never changes: the file ``ch`` beside it, or environment variables, decide the value.
+(INPUTS). A program's text never changes: the file ``ch`` beside it, or environment variables, decide the value.
 """
 
 # ruff: noqa: E501 - programs as text
@@ -23,7 +23,7 @@ from torch import nn
 CH = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ch")).read() == "1"
 V = 3.0 if CH else 2.0
 '''
-# The context around eager and compiled code, by the features that the program uses.
+# Contexts around eager and compiled code, by the features of a program that need them.
 CONTEXTS = {
     "handle": "def handle(of): return contextlib.ExitStack() if of is None else of\n",
     "patched": '''
@@ -84,7 +84,7 @@ READS = (
     "(lambda v: float(f'{{v}}'))({e})", "float('%s' % {e})", "[2.0, 3.0][{e} == 3.0]", "dict([(2.0, 2.0), (3.0, 3.0)])[{e}]",
     "float(len('x' * int({e})))", "operator.itemgetter(0)([{e}])", "sum(v for v in range(int({e}))) * 1.0 + 1.0", "(2.0 if {e} not in {{3.0}} else 3.0)",
 )  # fmt: skip
-# {body} stands for the statements, indented like the line that contains it.
+# Functions around the expression. {body} is replaced by the statements, indented like its line.
 HOLDERS = {
     "function": "def f(x):\n    {body}",
     "called": "def called(x):\n    {body}\ndef f(x): return called(x)",
@@ -107,14 +107,14 @@ ATTRIBUTE = "class Net(nn.Module):\n    def __init__(self):\n        super().__i
 _BREAK = "torch._dynamo.graph_break()"
 BREAKS = {"none": ([], []), "before": ([_BREAK], []), "after": ([], [_BREAK]), "both": ([_BREAK], [_BREAK]),
           "printed": ([], ["print(end='')"])}  # fmt: skip
-# The use of the input: its statements after the value is computed, and how the input is created.
+# How a program uses its input: the statements after the value is computed, and how the input is created.
 _X = "torch.arange(16.0, dtype=torch.float32).reshape(4, 4) / 16"
 INPUTS = {
     "read": ([], _X),
     "with a gradient": ([], f"({_X}).requires_grad_()"),
     "changed": (["x.copy_(y)"], _X),
 }  # fmt: skip
-# A subset for programs about tensors, because each further graph costs a compile.
+# The uses for programs about tensors: only some, because each further graph costs a compile.
 KEPT_INPUTS = {name: INPUTS[name] for name in ("read", "with a gradient")}
 
 

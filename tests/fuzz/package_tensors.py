@@ -1,5 +1,5 @@
-"""Programs of ``make fuzz-packages`` in which the input decides what happens to a tensor: hooks, subclasses, settings,
-torch functions that the program replaces.
+"""Defines programs of ``make fuzz-packages`` in which the input decides what happens to a tensor: hooks, subclasses,
+settings, replaced functions of torch.
 
 package_values.py explains ``_G_``.
 """
@@ -16,7 +16,7 @@ class Pair:
 """
 _MODE = "from torch.overrides import TorchFunctionMode\nclass Mode(TorchFunctionMode):\n"
 
-# A definition, an expression of x, and the argument of a ``with`` statement around eager and compiled code (or "").
+# A definition, an expression with x, and the argument of a ``with`` statement around eager and compiled code (or "").
 TENSORS = {
     "forward hook": (f"{_LINEAR}lin.register_forward_hook(lambda m, a, o: o * _G_)", "lin(x)", ""),
     "forward hook that is there": (f"{_LINEAR}if CH: lin.register_forward_hook(lambda m, a, o: o * 3.0)", "lin(x)", ""),
@@ -72,7 +72,7 @@ TENSORS = {
     "cond": ("def two(x): return x * 2.0\ndef three(x): return x * _G_", "torch.cond(x.detach().sum() > -99.0, three, two, (x.detach(),))", ""),
 }  # fmt: skip
 
-# torch functions that the program replaces: the owner, the name, and a use.
+# Functions of torch that a program replaces: the owner, the name, and an expression that uses the function.
 REPLACED = {
     "torch.relu": ("torch", "relu", "F.relu(x)"),
     "torch.relu of a module": ("torch", "relu", "nn.ReLU()(x)"),
@@ -107,7 +107,7 @@ REPLACED = {
     "os.getenv": ("os", "getenv", "x * len(os.getenv('FUZZED_VALUE'))"),
     "itertools.chain": ("itertools", "chain", "x * sum(itertools.chain([1.0], [2.0]))"),
 }  # fmt: skip
-# The replacement for REPLACED changes the original's result, whatever its type.
+# The replacement changes the result of the original function, whatever the result's type is.
 REPLACEMENT = f"""
 {_LINEAR}
 original = PLACE.NAME

@@ -1,4 +1,4 @@
-"""The origins of the value that the input decides, for programs of ``make fuzz-packages`` (package_grammar.py uses it).
+"""Defines the origins of the value that the input decides, for the programs of package_grammar.py.
 
 In all texts ``_G_`` stands for an expression from READ_BY, which evaluates to 2.0, or to 3.0 if the input has changed.
 """
@@ -6,7 +6,7 @@ In all texts ``_G_`` stands for an expression from READ_BY, which evaluates to 2
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
-# Ways for a function to get the value: a definition, and an expression.
+# Ways in which a function gets the value: a definition, and an expression.
 READ_BY = {
     "global": ("G = V", "G"),
     "helper": ("def helper(): return V", "helper()"),
@@ -143,7 +143,7 @@ NUMBERS = {
     "staticmethod": ("class K:\n    @staticmethod\n    def m(): return _G_", "K.m()"),
 }  # fmt: skip
 
-# Special methods of a class: the method's text, and an expression of an instance, a class or a member (_K_).
+# Special methods of a class: the method's text, and an expression with an instance, a class or a member (_K_).
 SPECIAL = {
     "__bool__": ("def __bool__(self): return _G_ == 3.0", "(3.0 if _K_ else 2.0)"),
     "__len__": ("def __len__(self): return int(_G_)", "float(len(_K_))"),

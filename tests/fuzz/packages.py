@@ -1,4 +1,5 @@
-"""``python -m tests.fuzz.packages``: runs random programs in which an input decides a value, with packages and without.
+"""Runs random programs in which an input decides a value, with packages and without (``python -m
+tests.fuzz.packages``).
 
 Three processes run each program: one records its packages (A), one repeats it (B), and one has a changed input (C).
 Each result must equal eager's in the same process, or be the same exception. If it does not, a process without packages
@@ -28,7 +29,7 @@ from support_packages import PROGRAM
 
 from .package_grammar import Program, program
 
-BATCH = 100  # programs whose processes are forked from one
+BATCH = 100  # programs whose processes are forked from one process
 TIMEOUT_S = 3600.0
 MODES = ("program", "function")
 ROWS = ("pairs", "used again", "traced again", "used when changed", "traced when changed", "input without effect",
@@ -37,7 +38,7 @@ ROWS = ("pairs", "used again", "traced again", "used when changed", "traced when
 
 @dataclass
 class Verdict:
-    """The outcome of a program, by ROWS, and its errors."""
+    """The outcome of a program, as one of ROWS, and its errors."""
 
     rows: list[str] = field(default_factory=lambda: ["pairs"])
     wrong: list[str] = field(default_factory=list)
@@ -47,7 +48,7 @@ def run(
     host: Host, programs: list[Program], mode: str, *, changed: bool, without: str = "nothing", plain: bool = False
 ) -> dict[int, Any]:
     """Run each program in a process of its own. Returns the outcome of each by its seed."""
-    folder = host.root / f"fuzzed_{mode}_{programs[0].seed}"  # batches run concurrently, each with its own input
+    folder = host.root / f"fuzzed_{mode}_{programs[0].seed}"  # batches run concurrently, so each has its own input
     folder.mkdir(exist_ok=True)
     for item in programs:
         (folder / f"{mode}_{item.seed}.py").write_text(item.text)
@@ -57,7 +58,7 @@ def run(
     environment |= {"FUZZED_VALUE": "3.0", "FUZZED_FLAG": "3.0"} if changed else {"FUZZED_VALUE": "2.0"}
     cases = {f"{mode}_{item.seed}": item.seed for item in programs}
     spec = {"folder": str(folder), "cases": [*cases], "without": without, "alone": True}
-    # In mode "program" a forked process uses no file newer than the process that it was forked from.
+    # In mode "program", a forked process uses no file that is newer than the process from which it was forked.
     client = host.program(str(PROGRAM), json.dumps(spec), env=environment, forked=plain or mode == "function")
     client.ended(timeout_s=TIMEOUT_S)
     answers = [json.loads(line) for line in client.lines if line.startswith('{"case"')]

@@ -1,4 +1,4 @@
-"""Random small training programs, with many things that a program may do around a compiled function.
+"""Defines random small training programs, with many things that a program may do around a compiled function.
 
 A program is a ``Plan``, drawn from a seed, and a ``Run`` that executes it on models built from the plan. It does the
 same under plain ``torch.compile``, with swaps, and eager. The result is a ``Story``.
@@ -30,7 +30,8 @@ AROUND = (
     "nothing", "nothing", "checkpoint", "checkpoint", "reentrant", "nested", "hooks", "nested-reentrant", "function",
 )  # fmt: skip
 AFTER = ("nothing", "nothing", "nothing", "mul_", "add_", "hook", "hook-calls", "slice-assign")
-# Programs from seed WIDER on draw from these too. Earlier seeds keep their programs, and so the errors that they found.
+# From seed WIDER on, programs draw from these too. Earlier seeds keep their programs, and so the errors that they
+# found.
 WIDER = 1_000_000
 KEPT = ("leaky_relu", "clamp", "amax", "max-of-two", "prod", "lookup")
 SIZES = ("steady", "steady", "varying", "two-towers")
@@ -48,14 +49,14 @@ class Plan:
     around: str  # the context of each call of a block
     around_all: str
     after: str
-    backward: list[str]  # per step
+    backward: list[str]  # what the backward does, per step
     micro_batches: int
     set_to_none: bool
     autocast: bool
     dropout: float
     between: str  # a call between two steps
     homogeneous: bool
-    sizes: str = "steady"  # of the batches
+    sizes: str = "steady"  # how the sizes of the batches change
     fails_at: int | None = None  # the micro-batch whose lookup fails in the middle of the graph
 
 
@@ -107,7 +108,7 @@ def _wider(plan: Plan) -> Plan:
     blocks = [block(*plan.blocks[0])] * len(plan.blocks) if plan.shared else [block(*each) for each in plan.blocks]
     inside = {name for names, _ in blocks for name in names}
     outputs = {output for _, output in blocks}
-    # The changes that a graph made before it failed may differ (docs/explanation/stand-in.md).
+    # The changes that a graph made before it failed may differ from compiled code's (docs/explanation/stand-in.md).
     may_fail = "lookup" in inside and not inside & {"buffer", "batch-norm"} and "changes-input" not in outputs
     return replace(
         plan,
@@ -218,7 +219,7 @@ class Block(torch.nn.Module):
 
 
 class Recomputed(torch.autograd.Function):
-    """A reentrant checkpoint implemented by a user."""
+    """A reentrant checkpoint, as a user may implement it."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], x: torch.Tensor) -> Any:
@@ -248,7 +249,7 @@ class Recomputed(torch.autograd.Function):
 
 @dataclass
 class Story:
-    """The result of a run, compared fact by fact. Tensors are copied when they are noted."""
+    """The facts that a run notes, in order. They are compared one by one. Tensors are copied when they are noted."""
 
     facts: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -257,7 +258,7 @@ class Story:
 
 
 class UsersError(Exception):
-    """Raised by a program on purpose."""
+    """An error that a program raises on purpose."""
 
 
 class Run:
@@ -280,8 +281,8 @@ class Run:
 
     def story(self) -> Story:
         """Run the plan from the start."""
-        # If a recomputation stops early, eager has made some of the graph's changes of buffers, and compiled code none:
-        # docs/explanation/stand-in.md.
+        # If a recomputation stops early, an eager run has made some of the graph's changes of buffers, and compiled
+        # code none (docs/explanation/stand-in.md).
         changes = any(name in ("buffer", "batch-norm") for inside, _ in self.plan.blocks for name in inside)
         with set_checkpoint_early_stop(not changes):
             return self._story()
@@ -336,7 +337,7 @@ class Run:
         self._losses = 0.0
 
     _losses = 0.0
-    _number = 0  # of the micro-batch
+    _number = 0  # the number of the micro-batch
 
     def _set_lookups(self, at: int) -> None:
         for block in self.blocks:
@@ -344,13 +345,15 @@ class Run:
                 block.at.fill_(at)
 
     def _rows(self) -> int:
-        """The number of rows. It varies from some micro-batch on, so that Dynamo traces another graph of each block."""
+        """The number of rows of a batch. It changes at some micro-batch, so that Dynamo traces another graph of each
+        block.
+        """
         return ROWS + (2 * (self._number % 3) if self.plan.sizes == "varying" else 0)
 
     def _through(self, x: torch.Tensor) -> Any:
         extra = []
         for block, call in zip(self.blocks, self._compiled, strict=True):
-            x = x * 1  # some blocks change it
+            x = x * 1  # some blocks change their input
             outputs = self._around(self.plan.around, call, x)
             x, more = self._joined(block, outputs)
             extra += more

@@ -1,4 +1,4 @@
-"""A short run of ``make fuzz-frames``."""
+"""Tests a short run of ``make fuzz-frames``."""
 
 from __future__ import annotations
 

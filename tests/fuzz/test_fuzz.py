@@ -1,4 +1,4 @@
-"""A short run of ``make fuzz``."""
+"""Tests a short run of ``make fuzz``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short run of ``make fuzz-packages``."""
+"""Tests a short run of ``make fuzz-packages``."""
 
 from __future__ import annotations
 

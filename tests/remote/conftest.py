@@ -1,4 +1,4 @@
-"""Helpers of this folder and of the store's tests, and places for a remote."""
+"""Provides places for a remote, and helpers for this folder and for the store's tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support_remote import memory
 
 @pytest.fixture(scope="session")
 def places() -> Iterator[Callable[[str], Place]]:
-    """A real server of each kind, one for all tests."""
+    """Starts a real server of each kind, once for all tests."""
     with ExitStack() as servers:
         found: dict[str, Place] = {}
 
@@ -36,7 +36,7 @@ def places() -> Iterator[Callable[[str], Place]]:
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Callable[[str], Place]
 ) -> Iterator[str]:
-    """An empty place of each kind."""
+    """The URL of an empty place of each kind."""
     if request.param == "memory":
         yield memory()
     elif request.param == "file":

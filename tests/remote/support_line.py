@@ -1,4 +1,4 @@
-"""A connection to an S3 server with one of the faults that connections and servers have."""
+"""Puts a connection to an S3 server in front of a test, with one of the faults that connections and servers have."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def altered(method: str, path: str, answer: Answer) -> Answer:
 
 
 def another_clock(method: str, path: str, answer: Answer) -> Answer:
-    """The response of S3 to a host whose clock is off by an hour. The time is part of a request's signature."""
+    """The response of S3 to a host whose clock is off by an hour. A request's signature contains the time."""
     return error(403, "RequestTimeTooSkewed")
 
 

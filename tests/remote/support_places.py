@@ -1,4 +1,4 @@
-"""Real servers for a remote: S3 (moto), Google (fake-gcs-server), Azure (Azurite).
+"""Starts real servers for a remote: S3 (moto), Google (fake-gcs-server), Azure (Azurite).
 
 `make test-buckets` installs them. A test whose server is missing is skipped, with the reason.
 """
@@ -28,7 +28,7 @@ ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 
 @dataclass(frozen=True)
 class Place:
-    """``variables`` are the environment variables by which a program finds the place."""
+    """A place for a remote. ``variables``: the environment variables by which a program finds the place."""
 
     url: str
     variables: dict[str, str]

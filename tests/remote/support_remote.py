@@ -1,4 +1,4 @@
-"""Support: two stores that act as two hosts, and a place between them."""
+"""Provides two stores that act as two hosts, and a place for a remote between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = package_format.Header(FUNCTION, "program", "f", "0" * 64, False, "compi
 
 
 def fetched(root: Path, key: str) -> bool:
-    """Whether the helper of a store fetched a key from the remote, asked repeatedly as a worker does."""
+    """Whether a store's helper fetched a key from the remote. The request is repeated, as a worker repeats it."""
     while True:
         with link.turn(root, key) as turn:
             if not turn.again_s:

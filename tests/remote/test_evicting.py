@@ -1,4 +1,4 @@
-"""Tests that a host that only fetches keeps its store within its budgets too."""
+"""Tests that a host that only fetches artifacts keeps its store within its budgets, too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def old(store: Store, key: str) -> None:
 
 
 def test_helper_evicts_to_make_room_for_fetched_artifacts(settings: Settings, tmp_path: Path) -> None:
-    """No worker compiles or evicts here."""
+    """In this test no worker compiles or evicts, so the helper must evict."""
     store, there = Store(settings.cache_dir), host(tmp_path / "other", settings.remote)
     there.put_artifact(there.store.publish(payload(OTHER, size=100_000)))
     old(store, KEY)

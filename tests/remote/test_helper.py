@@ -50,7 +50,7 @@ def test_helper_puts_published_artifacts_and_fetches_existing_ones(settings: Set
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     there.put_artifact(there.store.publish(payload()))
     remote_helper.ensure(settings)
-    assert fetched(root, KEY)  # waits for a helper that is being started
+    assert fetched(root, KEY)  # this call waits for a helper that is being started
     store = Store(root)
     assert store.read_files(store.lookup(KEY)[0]) == payload().files
     assert not fetched(root, KEY) and not fetched(root, OTHER)
@@ -75,10 +75,10 @@ def test_store_has_one_helper_until_its_settings_change(settings: Settings) -> N
     first = state(root)["pid"]
     remote_helper.ensure(settings)
     assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
-    remote_helper.ensure(replace(settings, cache_max_bytes=1 << 30))  # same helper, other budget
+    remote_helper.ensure(replace(settings, cache_max_bytes=1 << 30))  # the same helper with another budget
     assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
     remote_helper.ensure(replace(settings, remote_put=False))
-    # The first helper exits late. The test reads its file, since a connection to its socket would wake it.
+    # The first helper exits late. The test reads its state file, since a connection to its socket would keep it alive.
     wait_until(lambda: state(root).get("pid") not in (None, first), "the other one has come")
     assert link.greeting(root)["arguments"][-1] == "--no-put"
     store = Store(root)
@@ -177,7 +177,8 @@ def test_late_helper_processes_earlier_requests(settings: Settings, tmp_path: Pa
     store = Store(root)
     remote_helper.ensure(settings)
     with suspended(root):
-        link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))  # does not wait forever
+        # This call does not wait forever.
+        link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
     assert link.ask(root, {"do": "flush"}) == {}
     wait_until(lambda: there.objects(ENTRY, FUNCTION))
 
@@ -201,7 +202,7 @@ def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_pat
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     there.put_artifact(there.store.publish(payload()))
     remote_helper.ensure(settings)
-    # No graph: a compile would fail.
+    # The job has no graph, so its compile would fail.
     job = wire.Job(id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0,
                    may_park=True)  # fmt: skip
     ends: list[wire.Finished] = []
@@ -218,11 +219,12 @@ def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_pat
 def test_failed_or_dead_worker_holds_no_lease(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     remote_helper.ensure(settings)
-    assert not fetched(root, KEY)  # to compile it: the end of the connection means that the worker ended
+    # The reply is to compile the key. Then the connection ends, by which the helper knows that the worker has ended.
+    assert not fetched(root, KEY)
     wait_until(lambda: not there.bucket.listed(f"artifacts/{KEY}"))
     job = wire.Job(id="1", key=OTHER, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0)
     assert compiler.run_job(job).outcome == "failed"
-    # Its lease is empty, so no host waits for this one.
+    # The helper leaves an empty lease, so that no host waits for this one.
     wait_until(lambda: list(there.bucket.listed(f"artifacts/{OTHER}").values()) == [0])
 
 

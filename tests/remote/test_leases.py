@@ -24,7 +24,7 @@ from precompiled.remote.transfer import Transfer
 
 @dataclass
 class Clock:
-    """The clock of one host, independent of other hosts."""
+    """The clock of one host. Clocks of hosts are independent."""
 
     now: float = 0.0
 
@@ -64,7 +64,7 @@ def test_one_of_many_concurrent_creates_succeeds(url: str) -> None:
 
 
 def looks(claim: Claim, clock: Clock, seconds: float) -> Found:
-    """Look as often as the helper does, until the result is not THEIRS, for at most ``seconds``."""
+    """Call ``look`` as often as the helper does, until the result is not THEIRS, for at most ``seconds``."""
     for _ in range(int(seconds / claim.beat_s)):
         clock.now += claim.beat_s
         if (found := claim.look()) is not Found.THEIRS:
@@ -78,7 +78,7 @@ def test_lease_of_a_dead_holder_expires_at_any_clock_difference(url: str, tmp_pa
     dead, clock = Claim(a, KEY, clock=Clock(5.0)), Clock(1e6 + off_s)
     waiting = Claim(b, KEY, clock=clock)
     assert dead.look() is Found.MINE and waiting.look() is Found.THEIRS
-    # A holder that beats is alive.
+    # While a holder beats, its lease stays alive.
     for _ in range(5):
         assert dead.beat() and looks(waiting, clock, lease.TTL_S * 0.7) is Found.THEIRS
     assert looks(waiting, clock, lease.TTL_S) is Found.MINE and waiting.fence == 2
@@ -152,7 +152,7 @@ def test_host_without_put_waits_for_others_and_holds_no_lease(tmp_path: Path) ->
 
 
 class Others:
-    """A signer that this host does not trust, but that trusts itself."""
+    """The trust of a signer that this host does not trust."""
 
     by = "0123456789abcdef"
 
@@ -284,7 +284,7 @@ def test_unresponsive_remote_does_not_block_a_worker(
     began = time.monotonic()
     assert "again_s" in mine.ask(there, KEY) and time.monotonic() - began < 0.2
     assert decided(lambda: mine.ask(there, KEY)) == {"compile": True} and mine.held == 0
-    # A late answer with no waiting worker is given back.
+    # Only then does the remote answer, but no worker waits any more: the lease is given back.
     bucket.answers.set()
     assert decided(lambda: mine.ask(there, OTHER)) == {"compile": True}
     wait_until(lambda: not names(there))

@@ -1,4 +1,6 @@
-"""Tests of the queue of puts: a failing remote loses nothing for a while, and does not keep a helper alive forever."""
+"""Tests of the queue of puts: a remote that fails for a while loses no objects, and does not keep a helper alive
+forever.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def refuses(seen: PutLog) -> Callable[[QueuedPut], None]:
 
 
 def test_failed_puts_are_retried_when_the_remote_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More failures than it takes to pause the remote. Items that waited at that time must not be lost."""
+    """There are more failures than it takes to pause the remote. Items that wait at that moment must not be lost."""
     monkeypatch.setattr(puts, "AGAIN_S", 0.05)
     monkeypatch.setattr(bucket, "REST_S", 0.1)
     place, seen = tmp_path / "bucket", PutLog()
@@ -106,8 +108,8 @@ def test_put_above_the_queue_limit_is_reported(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_list_is_put_after_earlier_puts() -> None:
-    """Otherwise the list would lack an object that the remote accepted at the second try, and so would an empty
-    host.
+    """Otherwise the list would lack an object that the remote accepted at the second try, and an empty host would not
+    fetch it.
     """
     fails, seen = threading.Event(), PutLog()
     fails.set()
@@ -182,7 +184,8 @@ def test_helper_with_waiting_puts_outlives_its_idle_time(
     monkeypatch.setattr(puts, "KEPT_S", 3.0)
     state = last_state(tmp_path, place)
     assert (state["waiting"], state["put"], state["given_up"]) == (0, 0, 1)
-    assert "3 s" in state["last"] and state["failed"], state  # and not because it left
+    # The state must not say that the helper gave up because it was leaving.
+    assert "3 s" in state["last"] and state["failed"], state
 
 
 def test_stopped_helper_finishes_its_puts(tmp_path: Path, place: Path) -> None:
@@ -205,7 +208,7 @@ def test_stopped_helper_finishes_its_puts(tmp_path: Path, place: Path) -> None:
 
 
 class _Full:
-    """The log of a helper on a full disk."""
+    """A log on a full disk."""
 
     def write(self, _text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,4 +1,4 @@
-"""Tests of each fault of a remote: the program computes the same as without a remote, and the reason is reported."""
+"""Tests of each fault of a remote: a program computes the same as without a remote, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.buckets, pytest.mark.timeout(1200)]
 
 
 class Filled:
-    """A bucket that a host filled: its server's port, and the program's losses."""
+    """A bucket that one host filled: the port of its server, and the losses of the program."""
 
     def __init__(self, port: int, folder: Path) -> None:
         self.port, self.folder = port, folder
@@ -59,7 +59,7 @@ def filled(with_daemon: Host, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @contextmanager
 def other_host(filled: Filled, with_daemon: Host, tmp_path: Path) -> Iterator[Host]:
-    """An empty host with the same key, as hosts of one cluster have."""
+    """An empty host with the same key as the host that filled the bucket, as in a cluster."""
     keys = filled.folder / "a" / "precompiled" / "keys"
     mine = tmp_path / "precompiled" / "keys"
     mine.mkdir(parents=True, mode=0o700)
@@ -94,7 +94,7 @@ def codes(host: Host) -> set[str]:
 def test_fault_of_a_remote_has_no_effect_except_its_reason(
     fault: support_line.Fault, reasons: set[str], filled: Filled, with_daemon: Host, tmp_path: Path
 ) -> None:
-    """Graphs in the bucket are compiled here, as on a single host, and the losses equal those without a fault."""
+    """This host compiles the graphs although they are in the bucket, and the losses equal those without a fault."""
     with support_line.to(filled.port, fault) as port, other_host(filled, with_daemon, tmp_path) as b:
         env = {**filled.env("b", port), "XDG_CONFIG_HOME": str(tmp_path)}
         found = trained(b, env)
@@ -109,7 +109,9 @@ def test_fault_of_a_remote_has_no_effect_except_its_reason(
 def test_remote_is_used_again_after_an_outage(
     filled: Filled, with_daemon: Host, tmp_path: Path
 ) -> None:
-    """503 for 30 s: graphs requested meanwhile are compiled here, and afterwards the remote is used again."""
+    """The server answers 503 for 30 s. This host compiles graphs requested meanwhile, and uses the remote again
+    afterwards.
+    """
     fault = support_line.unavailable_for(30.0)
     with support_line.to(filled.port, fault) as port, other_host(filled, with_daemon, tmp_path) as b:
         env = {**filled.env("b", port), "XDG_CONFIG_HOME": str(tmp_path)}
@@ -117,7 +119,7 @@ def test_remote_is_used_again_after_an_outage(
         assert found["losses"] == pytest.approx(filled.losses)
         assert (b.stats().fallbacks, found["compiles"]) == ({}, 0)
         assert codes(b) <= {"remote-unreachable", "remote-timeout"} and codes(b), state(b)
-        # The breaker pauses for half a minute. A later request then finds the remote usable.
+        # The breaker pauses the remote for half a minute. A later request then finds the remote usable.
         other = "0" * 64
         wait_until(lambda: not _asked(b, other) and state(b)["state"] == "ok", str(state(b)), timeout_s=120.0)
 
@@ -146,7 +148,8 @@ def test_replayed_older_object_computes_the_same(
         env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}
         replay = tmp_path / "replay.py"
         replay.write_text(REPLAY)
-        # Objects that other tests damaged were put again under other names.
+        # Other tests damaged objects, which were then put again under other names. So there may be more than two
+        # objects.
         assert int(b.program(str(replay), env=env, forked=False).ended().split()[-1]) >= 2
         found = trained(b, env)
         assert found["losses"] == pytest.approx(filled.losses)

@@ -60,12 +60,12 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
         assert c.answer(theirs, "cache", "stats")["remote"]["remote"] == url
 
 
-@pytest.mark.slow  # a cold compile, four programs
+@pytest.mark.slow  # a compile into an empty store, and four programs
 def test_second_host_uses_a_shared_directory(served: Host, with_daemon: Host, tmp_path: Path) -> None:
     one_fills_another_uses(served, with_daemon, f"file://{tmp_path / 'bucket'}", tmp_path)
 
 
-@pytest.mark.slow  # two daemons, a cold compile
+@pytest.mark.slow  # two daemons, and a compile into an empty store
 def test_two_hosts_that_start_at_once_compile_each_graph_once(tmp_path: Path) -> None:
     """Each host has its own daemon, and gets the artifacts that the other compiled."""
     env = settings(f"file://{tmp_path / 'bucket'}", tmp_path / "config", PRECOMPILED_REMOTE_UNSIGNED="1",
@@ -140,7 +140,7 @@ def test_failing_remote_has_no_effect_except_its_reason(
 
 
 def served_status(host: Host, env: dict[str, str]) -> int:
-    """Returns the status of `doctor`, which covers only this machine."""
+    """Returns the exit status of `doctor`, which checks only this machine."""
     done = subprocess.run([sys.executable, "-m", "precompiled", "doctor", "--json"], env=host.environment(env),
                           check=False, capture_output=True, timeout=TIMEOUT_S)  # fmt: skip
     return done.returncode

@@ -1,5 +1,5 @@
-"""Test of a small fleet with a concurrent cold start and killed hosts: each graph is compiled once, and none is
-lost.
+"""Tests a small fleet that starts at once with empty stores while hosts are killed: each graph is compiled once, and
+none is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def test_cold_fleet_compiles_each_graph_once_and_loses_none(killed: float, url: 
     plan = Plan(40, 5, killed, compile_s=(0.5, 3.0), seed=1)
     outcome = run(plan, tmp_path / "stores", url, Anybody(), lambda text: None)
     assert outcome.lost == [] and outcome.errors == 0
-    # One compile of each graph completed. The compile of a killed holder was started again by another host.
+    # Exactly one compile of each graph was completed. If its holder was killed, another host started the compile again.
     assert set(outcome.completed.values()) == {1} and len(outcome.completed) == plan.graphs
     assert outcome.started.total() >= plan.graphs + len(outcome.gaps)
     assert (outcome.killed > 0) is (killed > 0)

@@ -1,5 +1,5 @@
-"""Tests of streams ahead: a list in the remote names what a program used, and an empty host gets these objects before
-its first trace.
+"""Tests of fetches ahead of a trace: a list in the remote names the objects that a program used, and an empty host gets
+these objects before its first trace.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROGRAM = "a" * 64
 
 
 def filled(there: Transfer) -> str:
-    """Put two artifacts and an entry, here and in the remote. Returns the entry's name."""
+    """Put two artifacts and an entry into this store and the remote. Returns the entry's name."""
     for key in (KEY, OTHER):
         there.put_artifact(there.store.publish(payload(key)))
     name = there.store.packages.publish(HEADER, b"{}", b"body")
@@ -109,7 +109,7 @@ def test_process_gets_objects_that_its_program_used_on_another_host(settings: Se
     assert found.wait() and not found.under_way
     mine = host(settings.cache_dir, settings.remote)
     assert mine.store.lookup(KEY) and mine.store.packages.names(FUNCTION) == [name]
-    # Further objects that it uses are listed for the next process.
+    # Objects that the process uses beyond the list are listed for the next process.
     found.used([KEY, OTHER], [], [(FUNCTION, name)])
     assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
     assert {item.group for item in lists.listed(there, ahead.identity())[1]} == {KEY, OTHER, FUNCTION}
@@ -138,7 +138,7 @@ def test_process_waits_only_once_and_briefly_for_a_hanging_helper(
     assert not found.wait() and not found.wait()
     assert waited == [pytest.approx(0.2 * ahead.QUIET), 0.0] and found.under_way
     answer.set()
-    monkeypatch.undo()  # the helper gets a request to stop
+    monkeypatch.undo()  # this sends a stop request to the helper
 
 
 @pytest.mark.integration

@@ -1,5 +1,5 @@
-"""Tests of transfers: another host fetches an object completely and verified, or not at all, and a remote's fault stays
-a fault of the remote.
+"""Tests of transfers: another host fetches an object complete and verified, or not at all. A fault of a remote does not
+affect the store.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_object_put_by_one_host_is_fetched_by_another(url: str, tmp_path: Path) 
     assert all(b.store.read_files(artifact) == payload(size=100_000).files for artifact in found)
     assert b.store.packages.read(FUNCTION, name).body == b"body"
     assert (b.counts.fetched, dict(b.counts.refused)) == (3, {})
-    # All objects exist, and each stays a single object.
+    # The remote has all objects already, and no object is put twice.
     assert b.fetch(KEY) == 0 and b.push() == 0 and a.push() == 0
     assert len(a.everything()) == 3
     c = host(tmp_path / "c", url)
@@ -110,7 +110,7 @@ def test_damaged_object_is_refused_and_compiled_again(
     assert b.fetch(KEY) == 0 and b.store.lookup(KEY) == []
     assert dict(b.counts.refused) == {"remote-corrupt": 1} and len(b.counts.last.split()) > 2
     assert b.document()["state"] == "ok"  # the place answers
-    # The graph is then compiled here, and put beside the damaged object. The next host finds the valid one.
+    # This host compiles the graph, and puts the artifact beside the damaged object. The next host finds the valid one.
     again = payload(size=size)
     b.put_artifact(b.store.publish(fmt.Payload(replace(again.manifest, created=1.0), again.files)))
     assert host(tmp_path / "c", f"file://{folder}").fetch(KEY) == 1
@@ -138,8 +138,8 @@ def test_invalid_packed_artifact_is_corrupt() -> None:
 
 @pytest.mark.parametrize("guards", ["", "s0 > 2"])
 def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: Path) -> None:
-    """An object may be complete and signed although torch cannot load it here. Otherwise each process would fetch it
-    again, and no worker would compile.
+    """An object may be complete and signed although torch cannot load it on this host. If it were fetched again, each
+    process would fetch it, and no worker would compile.
     """
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
@@ -150,12 +150,12 @@ def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: P
     b.store.set_aside(artifact, "torch cannot load it")
     again = host(tmp_path / "b", url)  # the helper of another process
     assert (again.fetch(KEY), again.pull(), again.bring(again.everything())) == (0, 0, 0)
-    assert Claim(again, KEY).look() is Found.MINE  # a worker compiles it here
+    assert Claim(again, KEY).look() is Found.MINE  # a worker of this host compiles the graph
     # The result is put for other hosts, which may fail to load the same object.
     mine = payload(guards=guards)
     assert again.put_artifact(again.store.publish(fmt.Payload(replace(mine.manifest, created=1.0), mine.files)))
     assert len(a.objects(form.ARTIFACT, KEY)) == 2 and not again.put_artifact(again.store.lookup(KEY)[0])
-    # This holds while it is in quarantine.
+    # The object is not fetched again while its note is in the quarantine.
     again.store.clear()
     assert again.fetch(KEY) == 1
 
@@ -165,7 +165,7 @@ def test_unloadable_objects_do_not_fill_the_remote(tmp_path: Path) -> None:
     starts = 2 * transfer.MAX_TRIED
     a = host(tmp_path / "a", url)
     for number in range(starts):
-        if not a.fetch(KEY):  # a worker compiles it here
+        if not a.fetch(KEY):  # a worker of this host compiles the graph
             a.put_artifact(a.store.publish(fmt.Payload(replace(mine.manifest, created=float(number)), mine.files)))
         a.store.set_aside(a.store.lookup(KEY)[0], "torch cannot load it")
     assert len(a.objects(form.ARTIFACT, KEY)) == transfer.MAX_TRIED
@@ -277,7 +277,7 @@ def test_full_request_file_is_followed_by_another(tmp_path: Path) -> None:
     for number in range(12):
         record.note(RemoteRequest("read", "a", float(number), 1.0, 0, ""))
         assert record._lines is not None
-        record._lines.left = 100  # as after a few thousand requests
+        record._lines.left = 100  # the file is nearly full, as after a few thousand requests
     assert [one.began for one in requests(tmp_path, 0.0)] == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
 
 

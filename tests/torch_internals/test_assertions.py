@@ -54,7 +54,7 @@ def all_found(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return x.sum() + found.sum()
 
 
-# Each function with a number that satisfies its assertion, and one that violates it.
+# Each function, with one number that satisfies its assertion and one that violates the assertion.
 CASES = [(twice_the_size, 25, 50), (both_sizes, 19, 50), (seven, 0, 50), (at_most_the_size, 9, 50), (all_found, 1, 2)]
 
 
@@ -107,7 +107,7 @@ def test_pending_graph_raises_on_a_violated_assertion() -> None:
         with pytest.raises(RuntimeError):
             compiled(*inputs(50))
         (graph,) = here.reports()
-        # The daemon never answers, so this process compiles the graph and raises what compiled code raises.
+        # The daemon never replies, so this process compiles the graph and raises what compiled code raises.
         assert (graph.state, graph.calls_eager) == ("bypassed", 2)
 
 
@@ -130,7 +130,9 @@ def unbacked(*sizes: int, **bounds: Any) -> list[torch.Tensor]:
 def test_assumptions_about_unbacked_inputs_are_asserted_by_the_graph(
     function: Callable[..., Any], given: tuple[int, ...], violating: tuple[int, ...], marks: dict[str, Any]
 ) -> None:
-    """If Dynamo has a guard too, a violating call is retraced. A graph that is called directly must raise."""
+    """If Dynamo has a guard for the assumption too, Dynamo retraces at a call that violates it. A graph that is called
+    directly must raise.
+    """
     if not marks.keys() <= inspect.signature(torch._dynamo.decorators.mark_unbacked).parameters.keys():
         pytest.skip("this torch cannot mark a size so")
     made = []

@@ -1,5 +1,5 @@
-"""Tests of the graph codec: a round trip through plain data for every kind of argument, refusals, and that capture only
-reads.
+"""Tests of the graph codec: round trips through plain data for every kind of argument, refusals, and that a capture
+changes nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _either(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("function", [_checkpointed, _either])
 def test_nested_graphs_are_encoded_too(function: Callable[..., Any]) -> None:
     found = captured(function, X)
-    # The graph as captured: on torch 2.11 a run of a checkpoint later marks its nodes.
+    # Use the graph as it was captured: on torch 2.11, a later run of a checkpoint marks its nodes.
     encoded = json.loads(found.program.sections["graph"])
     assert len(encoded) > 1
     decoded = graph_codec.decode(encoded)
@@ -115,7 +115,7 @@ def test_operators_that_a_checkpoint_saves_are_part_of_the_graph() -> None:
     assert graph_codec.encode(graph_codec.decode(keeps)) == keeps
 
 
-# Kinds of arguments that graphs may have and that the functions above may not contain.
+# Kinds of arguments that graphs may have, besides those in the functions above.
 ARGUMENTS = [
     None, True, False, 1, 1.0, 0, -0.0, 0.0, "1", "", "\ud800", float("inf"), 1j, [], (), [1], (1,), {}, {"a": 1},
     {1: "a"}, {"n": 0}, {"a": {"b": (1, [2])}}, slice(None), slice(1, None, 2), range(3), range(0, 3, 2), ...,
@@ -280,7 +280,7 @@ def test_capture_leaves_the_graph_of_the_caller_unchanged() -> None:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Compare for equality, but tensors by identity, because == on tensors would compute."""
+    """Compare for equality, but compare tensors by identity, because == on tensors would compute."""
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(_same, left, right))
     if isinstance(left, dict):

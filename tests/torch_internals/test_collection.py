@@ -30,7 +30,7 @@ def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def seen_by(trace: Callable[[], Any] = lambda: None) -> list[tuple[int, ...]]:
-    """The thresholds that a backend sees during a trace."""
+    """The garbage collector's thresholds that a backend sees during a trace."""
     seen = []
 
     def backend(module: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
@@ -52,8 +52,8 @@ def test_thresholds_are_raised_during_a_trace_and_restored() -> None:
 
 
 def test_garbage_of_a_trace_is_collected_at_its_end() -> None:
-    """Otherwise the program's next allocation would start a collection of every object that it has imported, often in a
-    first call.
+    """Without this collection, the program's next allocation, often in a first call, would start a collection of every
+    object that the program has imported.
     """
 
     class Cycle:
@@ -81,20 +81,20 @@ def test_thresholds_are_raised_during_a_package_lookup() -> None:
         assert gc.get_threshold() == garbage_collection.SELDOM
         with garbage_collection.seldom():
             pass
-        assert gc.get_threshold() == garbage_collection.SELDOM  # still in the outer block
+        assert gc.get_threshold() == garbage_collection.SELDOM  # the outer block is still open
     assert gc.get_threshold() == OWN
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="SKIPPED: Python 3.14 collects in steps, never everything")
 def test_full_collection_is_postponed() -> None:
-    """Our objects are in the oldest generation afterwards. A full collection would happen at the next import of the
-    first call.
+    """The objects of precompiled are in the oldest generation afterwards. A full collection would happen at the next
+    import in the first call.
     """
     gc.collect()
     for _ in range(OWN[2] + 2):
-        gc.collect(1)  # only the number of new objects still prevents a full collection
+        gc.collect(1)  # from here on, only the number of new objects prevents a full collection
     with garbage_collection.seldom():
-        kept = [[number] for number in range(len(gc.get_objects()))]  # more than a quarter
+        kept = [[number] for number in range(len(gc.get_objects()))]  # more than a quarter of the oldest generation
     generations: list[int] = []
 
     def look(phase: str, about: dict[str, int]) -> None:

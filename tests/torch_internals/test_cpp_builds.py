@@ -1,5 +1,5 @@
-"""Tests that a file with its final name is complete however a compiler ends, and that host failures do not count as CPU
-facts.
+"""Tests that a file with its final name is complete however a compiler ends, and that a failure of the host does not
+count as a property of its CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HALF = 'for a; do shift; [ "$a" = -o ] && break; done; echo half > "$1"; '  # sh
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A scratch directory in use. Settings that a worker changes for good are restored."""
+    """A scratch directory in use. At the end, settings that a worker changes for good are restored."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     for module, name in (
         (codecache, "_HEADER_DIR"),
@@ -93,7 +93,7 @@ def test_killed_compile_leaves_no_file_with_the_final_name(place: Path, tmp_path
 
 @pytest.fixture
 def header(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A precompiled header that torch found long ago. Only another lookup builds it again."""
+    """A precompiled header that torch has looked up before. Only a second lookup builds it again."""
     path, found = place / "x.h", True
 
     def find(*_: str) -> str:
@@ -131,8 +131,8 @@ def test_removed_precompiled_header_is_built_again(header: Path, suffix: str) ->
 
 
 def test_extra_flags_of_a_build_use_the_common_header(place: Path) -> None:
-    """Torch names a header by these flags but builds it without them: a duplicate would cost seconds of a core and 150
-    MB.
+    """Torch includes these flags in a header's name, but builds the header without them. A second header would cost
+    seconds of a core and 150 MB.
     """
     prepare(place)
     for number, flags in enumerate(((), kernel_units._NO_LIMIT)):

@@ -47,7 +47,7 @@ def doubled(x: DTensor) -> DTensor:
 
 @contextmanager
 def in_a_worker(groups: dict[str, int]) -> Iterator[None]:
-    """A worker's process: it has no rank, and stand-ins for these groups."""
+    """A block in which this process acts as a worker: it has no rank, and stand-ins for these groups."""
     dist.destroy_process_group()
     try:
         with process_groups.stand_ins(groups):
@@ -106,7 +106,7 @@ def test_worker_recreates_the_dtensors_of_the_client() -> None:
 
 
 def test_stand_in_mesh_equals_no_other_and_cannot_be_pickled() -> None:
-    """torch caches sharding decisions by mesh, and its comparison of meshes ignores places and groups."""
+    """Torch caches sharding decisions by mesh, and its comparison of meshes ignores places and groups."""
     program = captured(doubled, sharded(init_device_mesh("cpu", (1,)))).program
     inputs = json.loads(program.sections["inputs"])
     with in_a_worker(program.modes["groups"]):
@@ -122,7 +122,9 @@ PAIRS = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1
 
 @contextmanager
 def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.RankReads]]:
-    """In a worker: the mesh of rank 2 in two pairs of ranks, the messages, and the record of rank-dependent queries."""
+    """In a worker: the mesh of rank 2 in two pairs of ranks, the messages, and the record of reads that depend on the
+    rank.
+    """
     reads: list[str] = []
     with in_a_worker({"a": 2, "b": 2}):
         asked = rank_dependence.RankReads(lambda: reads.append("asked"))
@@ -177,7 +179,7 @@ def test_shard_size_is_rank_dependent_only_if_shards_differ() -> None:
 def test_equal_meshes_with_different_groups_are_distinct() -> None:
     first, second = (init_device_mesh("cpu", (1,)) for _ in range(2))
     found = device_meshes.Meshes()
-    assert [found.number(mesh) for mesh in (first, second, first)] == [0, 0, 0]  # both contain all ranks
+    assert [found.number(mesh) for mesh in (first, second, first)] == [0, 0, 0]  # both groups contain all ranks
     second._dim_group_names = [dist.new_group([0]).group_name]
     assert [found.number(mesh) for mesh in (first, second, first)] == [0, 1, 0]
 

@@ -1,4 +1,4 @@
-"""Tests of process groups as numbers, and of the way back to the names that a client uses."""
+"""Tests that process groups become numbers, and that a client replaces the numbers by its names."""
 
 from __future__ import annotations
 

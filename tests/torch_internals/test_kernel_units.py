@@ -38,7 +38,7 @@ class Model(torch.nn.Module):
 
 
 class Keeps:
-    """Builds the kernels that wrappers name as torch builds them, and keeps their sources."""
+    """Builds kernels as torch does, and keeps the sources that the wrappers name."""
 
     def __init__(self) -> None:
         self.sources: list[tuple[list[str], str]] = []
@@ -103,7 +103,7 @@ def plain(value: int, extra: str = "") -> tuple[list[str], str]:
 
 
 def built(*items: tuple[list[str], str]) -> tuple[kernel_units.Native, list[float]]:
-    """Build all of them with one collector; also returns the value that each writes."""
+    """Build all of these kernels with one collector. Returns the result, and the value that each kernel writes."""
     collector = kernel_units.KernelCollector()
     named = [collector.kernel(*item) for item in items]
     collector.all_named()
@@ -121,7 +121,7 @@ def test_kernel_with_its_own_directives_is_built_alone() -> None:
 
 @pytest.mark.integration
 def test_conflicting_kernels_are_built_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
-    # Both define the same linker symbol, whatever their namespace.
+    # Both kernels define the same linker symbol, whatever their namespace is.
     native, values = built(plain(1, 'int x asm("same") = 1;'), plain(2, 'int x asm("same") = 2;'))
     assert values == [1.0, 2.0]
     assert len(native.files) == 2

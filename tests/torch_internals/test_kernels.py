@@ -51,16 +51,16 @@ def test_loading_an_artifact_starts_no_process_pool(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(cpp_kernels, "_original_use_process_pool", original)
     with cpp_kernels.mapped({}):
-        # AsyncCompile.triton calls this first, and the call itself would start the pool.
+        # AsyncCompile.triton calls this first. Originally, this call would start the pool of processes.
         assert AsyncCompile.use_process_pool() is False
         assert AsyncCompile().use_process_pool() is False
-        # A compile of the user in another thread is not affected.
+        # A compile of the program in another thread may use the pool.
         other = threading.Thread(target=AsyncCompile.use_process_pool, name="other")
         other.start()
         other.join()
     assert asked == ["other"]
     with kernel_units.collected(lambda built, of: None):
-        assert AsyncCompile.use_process_pool() is True  # the pool makes a worker's compiles parallel
+        assert AsyncCompile.use_process_pool() is True  # a worker uses the pool to compile in parallel
     assert AsyncCompile.use_process_pool() is True
 
 
@@ -74,7 +74,9 @@ PyMODINIT_FUNC NAME(void) { return PyModule_Create(&module); }
 
 
 def test_equal_source_with_other_flags_is_a_separate_kernel(tmp_path: Path) -> None:
-    """``options={"cpp.enable_unsafe_math_opt_flag": True}`` for one of two functions changes the compiler's command."""
+    """If one of two functions has ``options={"cpp.enable_unsafe_math_opt_flag": True}``, the compiler's commands
+    differ.
+    """
     found = []
     name = cpp_kernels.kernel_name(["float*"], SOURCE)
     (tmp_path / "kernel.c").write_text(SOURCE.replace("NAME", f"PyInit_{cpp_kernels.module_name(name)}"))

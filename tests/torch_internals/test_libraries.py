@@ -1,4 +1,4 @@
-"""Tests of which library registers an operator, which files count with it, and which cases are refused."""
+"""Tests which library registers an operator, which files its digest covers, and which cases are refused."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def test_python_registrations_of_a_library_operator_count_or_are_refused() -> No
 
 @pytest.mark.usefixtures("extension", "started_later")
 def test_python_functions_are_found_behind_wrappers_of_torch() -> None:
-    torch.library.register_fake("pc_library::bare", torch.empty_like)  # a C function: the registration is this module's
+    # The fake kernel is a C function, but this module registers it.
+    torch.library.register_fake("pc_library::bare", torch.empty_like)
     assert __name__ in custom_ops.defining_modules(OPS.bare.default)[0].split(",")
 
     def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:

@@ -134,7 +134,7 @@ def fake(**arguments: Any) -> torch.Tensor:
 
 
 def test_a_real_tensor_is_refused() -> None:
-    # A graph without Dynamo's metadata does not come from Dynamo, and data must not be sent.
+    # A graph without Dynamo's metadata comes from elsewhere. It is refused, because its tensors would have to be sent.
     with pytest.raises(Bypass) as refused:
         input_metadata.describe_inputs([placeholder(X)])
     assert refused.value.code == "unsupported-input"
@@ -148,7 +148,7 @@ def test_input_that_is_neither_tensor_nor_size_is_refused(value: Any) -> None:
 
 
 def test_float_that_dynamo_specialized_is_retraced() -> None:
-    # Dynamo has specialized on the eps of a layer norm, where the worker would see an unknown number.
+    # Dynamo has fixed the eps of a layer norm. The worker would get an unknown number instead.
     with pytest.raises(FixedFloats) as fixed:
         captured(torch.nn.LayerNorm(6), X, dynamic=True)
     assert len(fixed.value.names) == 1
@@ -156,7 +156,7 @@ def test_float_that_dynamo_specialized_is_retraced() -> None:
 
 @pytest.mark.parametrize("bag", [False, True])
 def test_float_that_no_operator_reads_is_retraced(bag: bool) -> None:
-    """Torch specializes on such a float too, at the end of AOTAutograd's trace, because no tensor replaces it."""
+    """Torch fixes such a float too, at the end of AOTAutograd's trace, because no tensor replaces it."""
     model = torch.nn.EmbeddingBag(10, 4) if bag else torch.nn.Embedding(10, 4)
     with pytest.raises(FixedFloats) as fixed:
         captured(model, torch.zeros(2, 3, dtype=torch.long), dynamic=True)

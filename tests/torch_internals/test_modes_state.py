@@ -32,7 +32,7 @@ def captured_under(*contexts: Any) -> dict[str, Any]:
     with ExitStack() as stack:
         for context in contexts:
             stack.enter_context(context)
-        # Through JSON, as the state is sent.
+        # Convert the modes to JSON and back, because they are sent as JSON.
         return dict(json.loads(json.dumps(ambient_modes.read(uses_cpu=True))))
 
 
@@ -191,8 +191,8 @@ def test_plain_value_survives_the_round_trip(value: Any) -> None:
 
 
 def test_all_settings_that_save_config_portable_omits_are_known() -> None:
-    """Torch leaves out settings that it considers irrelevant, or that are code. This project must have decided about
-    each of them.
+    """Torch leaves out settings that it considers irrelevant or that are code. Each of them must be in a list of this
+    project.
     """
     module = torch._inductor.config
     portable = module.save_config_portable(ignore_private_configs=False)
@@ -201,12 +201,12 @@ def test_all_settings_that_save_config_portable_omits_are_known() -> None:
         *code_settings.NAMES,
         *compiler_config._IRRELEVANT,
         *compiler_config._LEFT_OUT,
-        # Places of cached compiles and measurements.
+        # Settings for where compiles and measurements are cached.
         "fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache", "autotune_remote_cache",
         "cutlass.cutlass_dir", "cuda.cutlass_dir", "xpu.cutlass_dir",
-        # How the processes of one compile run.
+        # Settings for how the processes of one compile run.
         "compile_worker_watchdog_interval_seconds", "compile_worker_mode",
-        # Names of passes over collectives, which such graphs do not send.
+        # Settings with names of passes over collectives, which such graphs do not send.
         "_fuse_ddp_communication_passes",
     }  # fmt: skip
     left_out = {name for name in left_out if not name.startswith("trace.") and not name.endswith("_TESTING_ONLY")}

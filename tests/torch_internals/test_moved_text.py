@@ -1,5 +1,5 @@
-"""Tests of the places of device indices in Inductor's generated code. tests/gpu/test_device_index.py uses torch's own
-code.
+"""Tests that device indices are found in code of the form that Inductor generates. tests/gpu/test_device_index.py uses
+code that torch has generated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tests of OpenMP's threads during compiles: a team of ours exists meanwhile, and nothing of it remains afterwards."""
+"""Tests of OpenMP's threads during compiles: precompiled's team exists meanwhile, and none of its threads remains
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from precompiled.torch_internals.client import openmp_threads
 
 pytestmark = pytest.mark.integration
 
-# Run in a separate process, because the test counts threads, and because a forked child uses OpenMP, which is not
-# allowed after a fork of a process that has used it.
+# The program runs in a separate process, because the test counts threads, and because a forked child uses OpenMP.
+# OpenMP must not be used after a fork of a process that has used it.
 PROGRAM = """
 import os, threading, time
 import torch
@@ -45,7 +47,8 @@ def says(code: str, **environment: str) -> str:
     left = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + code],
-        env={**left, "OPENBLAS_NUM_THREADS": "1", **environment},  # numpy's pool ends before a fork and restarts
+        # numpy's pool would end before a fork and restart after it.
+        env={**left, "OPENBLAS_NUM_THREADS": "1", **environment},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -66,7 +69,7 @@ print("ended")
 
 
 def test_a_runtime_counts_more_threads_than_cores() -> None:
-    """More threads than cores make the runtime's threads sleep while they wait.
+    """If OpenMP counts more threads than cores, its threads sleep while they wait.
 
     The count must also exceed the cores for a program that has one thread less than there are cores.
     """
@@ -116,7 +119,7 @@ def test_process_without_openmp_gets_no_team() -> None:
 
 
 def test_forked_child_has_no_thread_of_the_team() -> None:
-    """The runtime would count the team's threads forever in the child, and a wait for them would never end."""
+    """In the child, the runtime would count the team's threads forever, and waiting for them would never end."""
     assert says("""
 openmp.beside_compile(torch.get_num_threads())
 child = os.fork()

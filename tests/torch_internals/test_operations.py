@@ -1,5 +1,5 @@
-"""Tests of the effects of operations on their arguments, of which batch norms are torch's, and of the context of a
-load.
+"""Tests of the effects of operations on their arguments, of the recognition of torch's batch norms, and of the context
+of a load.
 """
 
 from __future__ import annotations

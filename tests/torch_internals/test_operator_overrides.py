@@ -21,13 +21,13 @@ from precompiled.torch_internals.graph import operator_overrides
 
 X = torch.randn(4, 6)
 aten = torch.ops.aten
-# Inductor has a decomposition for the first, and only a lowering for the second.
+# Inductor has a decomposition for the first operator, and only a lowering for the second one.
 DECOMPOSED, LOWERED = aten.silu.default, aten.convolution.default
 
 
 def refusal() -> str:
     with pytest.raises(Bypass) as refused:
-        captured(torch.sin, X)  # any graph may come to use the overridden operator
+        captured(torch.sin, X)  # refused even without the operator: any graph may come to use it
     assert refused.value.code == "operator-override"
     return str(refused.value)
 
@@ -39,7 +39,7 @@ def kept(table: dict[Any, Any], op: Any) -> Iterator[None]:
         yield
     finally:
         table.clear()
-        table.update(before)  # in its old order, too
+        table.update(before)  # the restored table also has its old order
         lowering.fallbacks.discard(op)
         operator_overrides.refuse([])
 

@@ -1,4 +1,4 @@
-"""Functions are replaced and restored as they were: own, inherited, static, of a module."""
+"""Tests that functions are replaced and restored as they were: own, inherited, static, of a module."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ class RecordedProgress(compile_phases.IgnoredProgress):
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pytest.CaptureFixture[str]) -> None:
-    """These are Triton kernels, which other processes build. Torch's own progress bar must not appear in a worker."""
+    """Torch waits for Triton kernels, which other processes build. Torch's own progress bar must not appear in a
+    worker.
+    """
     scope: dict[str, object] = {name: Future() for name in ("a", "b")}
     for future in scope.values():
         future.set_result("a kernel")  # type: ignore[attr-defined]
@@ -30,7 +32,7 @@ def test_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pytest.C
     settings = torch._inductor.config.patch(compile_threads=2, verbose_progress=verbose, disable_progress=not verbose)
     with settings, compile_phases.noted(progress):
         AsyncCompile().wait({**scope, "number": 1})
-        AsyncCompile().wait({"number": 1})  # no report if there are no kernels
+        AsyncCompile().wait({"number": 1})  # nothing is reported if there are no kernels
     assert progress.built == [(0, 2), (1, 2), (2, 2)]
     assert capfd.readouterr().err == ""
     with settings:

@@ -1,4 +1,4 @@
-"""Tests of descriptions, by source alone, of custom operators that the program defines, and of refusals."""
+"""Tests of custom operators that the program defines: they are described by their source, or refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Describe = Callable[[str], tuple[str, list[str]]]
 
 @pytest.fixture
 def describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Describe]:
-    """Returns the operator's units, and the modules that they import, for a program that ends with ``more``."""
+    """Returns the units of an operator, and the modules that they import, for a program that ends with ``more``."""
     monkeypatch.syspath_prepend(str(tmp_path))
     made: list[str] = []
 

@@ -53,8 +53,8 @@ def test_a_graph_that_reaches_a_replaced_function_is_refused(name: str, monkeypa
 
 
 def test_reachable_functions_are_recomputed_after_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F.lp_pool2d calls F.relu, which calls torch.relu_. A replacement of F.relu hides torch.relu_ while it is in
-    place.
+    """F.lp_pool2d calls F.relu, which calls torch.relu_. While F.relu is replaced, no graph reaches torch.relu_ through
+    F.lp_pool2d.
     """
     for owner, attribute in ((F, "relu"), (torch, "relu_")):
         with monkeypatch.context() as patch:
@@ -101,7 +101,9 @@ def counted() -> Callable[..., Any]:
 def test_state_of_a_replacement_does_not_invalidate_packages(
     make: Callable[[], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process creates its own replacement. A package requires the same code in the same place."""
+    """Each process creates its own replacement. A package only requires that the replacement has the same code in the
+    same place.
+    """
     usual, found = requirements.requirements({}), []
     for calls in range(2):
         monkeypatch.setattr(torch, "relu", make())

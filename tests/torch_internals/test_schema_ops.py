@@ -1,4 +1,6 @@
-"""Tests of operators that only write: a compile needs only their schema, and a worker defines them from it."""
+"""Tests of operators that only write into arguments: a compile needs only their schema, and a worker defines them from
+it.
+"""
 
 from __future__ import annotations
 

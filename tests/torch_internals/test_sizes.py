@@ -28,8 +28,8 @@ def pooled(x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def test_size_with_one_known_value_is_still_a_size_input() -> None:
-    """AOTAutograd guards on SymInt inputs. Client and worker must agree on which inputs these are, or guards name wrong
-    inputs.
+    """AOTAutograd guards on SymInt inputs. Client and worker must number the same inputs: otherwise guards would name
+    wrong inputs.
     """
     x = torch.randn(2, 8, 9)
     program = captured(pooled, x, (3, 4), dynamic=True).program
@@ -55,7 +55,7 @@ def test_unbacked_size_is_not_a_size_input_and_has_no_hint() -> None:
 
     def program(rows: int, **marked: int) -> capture.SerializedGraph:
         x = torch.randn(rows, 6)
-        torch._dynamo.mark_dynamic(x, 1)  # first, since it removes other hints
+        torch._dynamo.mark_dynamic(x, 1)  # mark_dynamic must come first, because it removes other hints
         torch._dynamo.decorators.mark_unbacked(x, 0, **marked)
         return captured(lambda x: x * 2, x).program
 
@@ -69,7 +69,7 @@ def test_unbacked_size_is_not_a_size_input_and_has_no_hint() -> None:
 
 
 def test_assertions_on_unbacked_sizes_come_from_the_graph_alone() -> None:
-    """A worker that knew the assertion from the start would consider it true and omit it."""
+    """A worker that knew the assertion from the start would take it for true and leave it out."""
     mode = input_metadata.new_fake_mode()
     inputs = {"args": [{"size": {"u": 0}}, {"size": {"Mul": [2, {"u": 0}]}}], "ranges": [], "unbacked": [[True, None]]}
     size, twice = input_metadata.make_inputs(inputs, input_metadata.size_maker(inputs, [], [], mode), mode)
@@ -85,7 +85,7 @@ def maker(*hints: int) -> tuple[SizeMaker, list[torch.SymInt]]:
 
 
 def test_guard_from_before_two_sizes_became_equal_is_kept() -> None:
-    """Torch's own expression of the guards loses it, because its symbol no longer belongs to an input."""
+    """Torch's own expression of the guards loses this guard, because its symbol no longer belongs to an input."""
     for first in (0, 1):
         _, sizes = maker(8, 8)
         assert sizes[first] % 4 == 0
@@ -107,7 +107,9 @@ def test_guard_on_a_value_that_no_input_shows_is_an_error() -> None:
 
 @pytest.mark.reason("size-guards")
 def test_guards_that_reject_their_own_example_are_an_error() -> None:
-    """Otherwise the client would be sent an artifact that never serves it, and would submit the graph forever."""
+    """Without the error, the client would get an artifact that never serves its call, and would submit the graph
+    forever.
+    """
     _, sizes = maker(8)
     assert sizes[0] > 4
     with pytest.raises(CompileFailed, match="do not hold") as raised:

@@ -1,4 +1,4 @@
-"""Tests of the source lines of operations: sent beside the graph, never in its key, and harmless if they are
+"""Tests of the source lines of operations: sent beside the graph, not part of its key, and harmless if they are
 malformed.
 """
 
@@ -64,7 +64,8 @@ def test_inputs_have_the_programs_names() -> None:
     found = captured(Net(), X)
     for node in found.module.graph.nodes:
         vars(node).pop("_dynamo_source", None)
-    assert "L_x_" in json.loads(about.text(found.module, {}))["inputs"]  # Dynamo's own name, if there is no source
+    # An input without a source has Dynamo's own name.
+    assert "L_x_" in json.loads(about.text(found.module, {}))["inputs"]
 
 
 def test_calls_and_origins_of_settings_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

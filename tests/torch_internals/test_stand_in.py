@@ -1,8 +1,8 @@
-"""Tests of the contract of the stand-in, row by row (docs/explanation/stand-in.md): until the artifact of a graph
-exists, the program sees what plain ``torch.compile`` would show it.
+"""Tests the contract of the stand-in (docs/explanation/stand-in.md), row by row: until a graph's artifact exists, the
+program sees what plain ``torch.compile`` would show.
 
-Plain means AOTAutograd with Inductor's passes and partitioner, and with ATen operators in place of generated code
-(tests/fuzz/contenders.py). The stand-in runs in a process whose daemon never answers.
+"Plain" is AOTAutograd with Inductor's passes and partitioner, and with ATen operators in place of generated code
+(tests/fuzz/contenders.py). The stand-in runs in a process whose daemon never replies.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Flattens(torch.autograd.Function):
 
 @row
 def gradients_of_outputs_have_the_strides_of_the_outputs(compile: Compile) -> Any:
-    """The gradient of a sum is one expanded number, that of a transposed tensor is transposed: ``view`` would refuse
-    both.
+    """The gradient of a sum is one expanded number, and the gradient of a transposed tensor is transposed: ``view``
+    refuses both.
     """
     (a,) = weights("a")
     function = compile(lambda x: Flattens.apply(x @ a))
@@ -295,7 +295,8 @@ def an_input_that_is_changed_has_the_history_of_the_change(compile: Compile) -> 
     x = b * 1
 
     def change(x: torch.Tensor) -> torch.Tensor:
-        x.add_(a)  # not mul_: plain torch.compile saves the input for the backward and would detect the change
+        # mul_ cannot be used: plain torch.compile saves the input for the backward and would detect the change.
+        x.add_(a)
         return x.exp()
 
     output = compile(change)(x)
@@ -395,8 +396,8 @@ def a_batch_norm_by_keywords(compile: Compile) -> Any:
     return kind(compile(lambda x: norm(x, running_mean=mean, running_var=var, training=True))(x)), kind(mean)
 
 
-# Modules that change an input of the graph in place. For the others (Hardswish, Mish, SiLU, Threshold) plain
-# torch.compile refuses the backward.
+# Modules that change an input of the graph in place. Other such modules (Hardswish, Mish, SiLU, Threshold) are left
+# out, because plain torch.compile refuses their backward.
 IN_PLACE = [
     torch.nn.CELU(inplace=True), torch.nn.Dropout(0.0, inplace=True), torch.nn.ELU(inplace=True),
     torch.nn.Hardsigmoid(inplace=True), torch.nn.Hardtanh(inplace=True), torch.nn.LeakyReLU(0.2, inplace=True),
@@ -406,7 +407,9 @@ IN_PLACE = [
 
 
 def _in_place(of: Callable[[torch.nn.Module], Callable[..., Any]], compile: Compile) -> Any:
-    """Returns the output of an in-place module, its changed input, and the gradient of the weight before it."""
+    """Returns a module's output, its input, which it has changed in place, and the gradient of a weight before the
+    module.
+    """
     found: list[Any] = []
     for module in IN_PLACE:
         (a,) = weights("a")
@@ -424,13 +427,13 @@ def modules_that_work_in_place_change_their_input(compile: Compile) -> Any:
 
 @row
 def an_input_beside_what_changes_it_in_place(compile: Compile) -> Any:
-    """As in the blocks of a U-Net: ``cat([x, module(x)])``, whose first part the module changes too."""
+    """The blocks of a U-Net do this: ``cat([x, module(x)])``, where the module also changes ``x``."""
     return _in_place(lambda module: lambda x: torch.cat([x, module(x) @ torch.ones(4, 4)]), compile)
 
 
 @row
 def outputs_that_a_module_changes_in_place(compile: Compile) -> Any:
-    """Collects the features of each layer."""
+    """The function collects the features of each layer, which the next layer changes."""
     (a,) = weights("a")
 
     def features(x: torch.Tensor) -> list[torch.Tensor]:
@@ -483,7 +486,7 @@ def a_batch_norm_by_its_overload(compile: Compile) -> Any:
 
 @row
 def weights_that_change_within_autocast_are_cast_again(compile: Compile) -> Any:
-    """As with several checkpoints compared in one region: autocast's cache would not see an in-place change."""
+    """This happens if one region compares several checkpoints: autocast's cache would not see the in-place change."""
     torch.manual_seed(0)
     layer, found = torch.nn.Linear(4, 4), []
     function = compile(layer)
@@ -576,7 +579,8 @@ def an_error_in_its_middle_leaves_the_modes_of_the_program(compile: Compile) -> 
     compiled = compile(function)
     modes_after = []
     for at in (0, 1, 9, 0):
-        failed = raised(lambda at=at: compiled(torch.tensor([at])))[0] != "nothing"  # by another type: see below
+        # The types of the exceptions differ; a test below compares them.
+        failed = raised(lambda at=at: compiled(torch.tensor([at])))[0] != "nothing"
         modes_after.append((failed, torch.is_grad_enabled(), torch.backends.cuda.flash_sdp_enabled(),
                      torch.is_autocast_enabled("cpu")))  # fmt: skip
     return modes_after
@@ -594,7 +598,7 @@ def an_error_in_its_middle_leaves_no_transform(compile: Compile) -> Any:
     results = []
     for number in (0, 1, 9, 0):
         failed = raised(lambda number=number: compiled(torch.tensor([number])))[0] != "nothing"
-        plain = torch.func.jvp(torch.sin, (a,), (a,))  # raises in a level that was left
+        plain = torch.func.jvp(torch.sin, (a,), (a,))  # this raises if a level of forward mode was left open
         results.append((failed, torch._C._functorch.get_dynamic_layer_stack_depth(), kind(plain[1])))
     return results
 
@@ -634,7 +638,7 @@ def an_error_in_a_hook_of_the_backward_is_the_programs(compile: Compile) -> Any:
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[ThisProcess]:
-    """If an eager run raises, no compiled code replaces it: its exception reaches the program."""
+    """Prevent compiled code from replacing an eager run that raises, so that its exception reaches the program."""
     with (
         deaf_daemon(PRECOMPILED_WAIT_S="0.01") as process,
         mock.patch.object(submit, "compile_inline", lambda *_: None),

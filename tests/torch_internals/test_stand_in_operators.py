@@ -1,7 +1,7 @@
 """Tests of operators whose eager run saves more for the backward than compiled code does.
 
 If plain torch.compile allows an in-place change between forward and backward, the stand-in allows it too, with equal
-gradients. Plain means AOTAutograd with Inductor's decompositions and partitioner, and with ATen operators in place of
+gradients. "Plain" is AOTAutograd with Inductor's decompositions and partitioner, and with ATen operators in place of
 generated code (tests/fuzz/contenders.py).
 """
 
@@ -74,7 +74,7 @@ KEEP_TOO_MUCH: dict[str, Operator] = {
     "max_pool2d_with_indices": lambda x: torch.ops.aten.max_pool2d_with_indices.default(x[None, None], [2, 2])[0],
     "between others": lambda x: F.leaky_relu(x) @ WEIGHT,
 }
-# Operators for which both save the tensor (so the change is refused), or neither does.
+# For these operators, eager and compiled code both save the tensor, so the change is refused, or neither saves it.
 OTHERS: dict[str, Operator] = {
     "cumprod": lambda x: x.cumprod(-1),
     "elu": F.elu,

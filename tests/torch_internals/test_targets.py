@@ -1,4 +1,6 @@
-"""Tests of call targets by name: only torch's own code, and only if a lookup of the name returns the same object."""
+"""Tests of call targets by name: only torch's own code has a name, and only if a lookup of the name returns the same
+object.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,7 @@ def test_user_function_in_the_namespace_of_torch_is_refused(monkeypatch: pytest.
 def test_patch_with_the_name_of_the_original_is_refused(
     monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]
 ) -> None:
-    # In a worker the same name is torch's own function, so the artifact would compute something else.
+    # In a worker, the same name is torch's own function, so an artifact would compute something else.
     patch = wrap(F.softsign)
     assert (patch.__module__, patch.__qualname__) == ("torch.nn.functional", "softsign")
     monkeypatch.setattr(F, "softsign", patch)
@@ -162,7 +164,8 @@ def test_a_patched_torch_function_in_a_real_graph_is_refused(monkeypatch: pytest
     patch = functools.wraps(F.silu)(lambda x: x * 3)
     monkeypatch.setattr(F, "silu", patch)
     call_targets._resolve.cache_clear()
-    # Dynamo either keeps the patch as a call (which has no name) or traces through it (which gives a multiplication).
+    # Dynamo either keeps the patch as a call, for which there is no name, or traces through it, which gives a
+    # multiplication.
     try:
         found = captured(_calls_silu, X)
     except Bypass as refused:
@@ -208,7 +211,8 @@ def test_library_op_is_encoded_with_its_fakes_module_and_its_kernels() -> None:
     before = call_targets.encode(operator)
     assert before[4] == __name__ and before[6] == "Meta CPU"
     assert call_targets.decode(before) is operator
-    # The gradient comes from a module that a worker would not import, so compiled code there would have no gradient.
+    # A module that a worker would not import registers the gradient, so compiled code of that worker would have no
+    # gradient.
     torch.library.register_autograd("precompiled_tests_library::tripled", lambda ctx, gradient: gradient * 3)
     assert "Autograd" in call_targets.encode(operator)[6]
     call_targets._decode.cache_clear()
@@ -217,7 +221,7 @@ def test_library_op_is_encoded_with_its_fakes_module_and_its_kernels() -> None:
 
 
 def test_custom_ops_that_torch_defines_are_encoded() -> None:
-    """This includes namespaces that a later version added, such as torch_nn in 2.13."""
+    """Operators of namespaces that a later version of torch added are encoded too, such as torch_nn in 2.13."""
     definitions = custom_ops.custom_ops.OPDEFS.values()
     found = [op._opoverload for op in definitions if op._init_fn.__module__.startswith("torch.")]
     found = [op for op in found if op.namespace != "streams"]  # see test_events_of_streams_are_refused
@@ -263,7 +267,9 @@ def _(x: torch.Tensor, group_name: str) -> torch.Tensor:
 
 @pytest.mark.reason("marked-node")
 def test_events_of_streams_are_refused() -> None:
-    """Events are numbers in a table of this process. In another process the number is invalid, or another event."""
+    """An event is a number in a table of this process. In another process, the number is invalid or means another
+    event.
+    """
     import torch._dynamo.variables.streams
 
     if not hasattr(torch.ops.streams, "record_event"):
@@ -276,7 +282,7 @@ def test_events_of_streams_are_refused() -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_operator_with_a_group_name_counts_as_a_collective(one_rank: None) -> None:
-    """For example vllm::all_reduce: its ranks must not mix eager and compiled runs either."""
+    """For example, ranks must not mix eager and compiled runs of vllm::all_reduce either."""
     encoded = call_targets.encode(torch.ops.precompiled_tests.of_a_group.default)
     assert call_targets.is_collective(encoded)
     assert not call_targets.is_collective(call_targets.encode(torch.ops.precompiled_tests.doubled.default))
@@ -344,7 +350,7 @@ def test_tensor_operator_replaced_by_another_of_torch_is_refused(
 
 
 def test_patched_tensor_method_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo writes the patch itself into the graph, so no worker looks the method up."""
+    """Dynamo writes the patch itself into the graph, so no worker searches for the method."""
     monkeypatch.setattr(torch.Tensor, "matmul", of_mine)
     found = captured(lambda x: x.matmul(x), X)
     assert [node.target for node in found.module.graph.nodes if node.op.startswith("call_")] == [torch.mul]

@@ -44,7 +44,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write(tmp_path / f"{name}.py", source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it started after all saves
+    # The process appears to have started after all saves.
+    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pc_")]:
         del sys.modules[name]
@@ -95,7 +96,7 @@ def test_file_saved_after_the_process_started_is_refused(project: Path, monkeypa
     now = time.time()
     monkeypatch.setattr(user_modules, "process_start", lambda: now + 0.02)
     user_modules.modules_digest(["pc_main"])
-    while time.time() < now + 0.04:  # file times have the resolution of clock ticks
+    while time.time() < now + 0.04:  # file times have the resolution of Linux's clock ticks
         pass
     (project / "pc_values.py").write_text("FACTOR = 4.0\n")
     with pytest.raises(Bypass) as refused:
@@ -168,7 +169,7 @@ partial, bound = functools.partial(scaled, by=1.0), Patched().back
 number, exact, share, layout = numpy.float64(1.0), decimal.Decimal(1), fractions.Fraction(1), torch.channels_last
 view, span, activation = types.MappingProxyType({"by": 1.0}), range(3), torch.nn.ReLU()
 """
-# Each pair is a choice of the program, and a statement that undoes it.
+# Each pair: a choice that a program makes, and a statement that undoes it.
 CHOICES = {
     "function": ("function = tenfold", "function = plain"),
     "in a table": ("table['rule'] = tenfold", "table['rule'] = plain"),
@@ -195,7 +196,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("what", CHOICES)
 def test_choice_of_the_program_changes_the_digest(project: Path, what: str) -> None:
-    """As `set_backend(...)` of an operator library: a worker imports the library with its default."""
+    """An example is `set_backend(...)` of an operator library: a worker imports the library with its default."""
     write(project / "pc_chosen.py", CHOSEN)
     module = importlib.import_module("pc_chosen")
     before, (choose, take_back) = user_modules.modules_digest(["pc_chosen"]), CHOICES[what]
@@ -231,7 +232,7 @@ method, lock = torch.nn.ReLU().forward, __import__("threading").Lock()
 
 
 def test_value_set_in_an_installed_module_changes_the_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed copy of the operators' package must behave like the same package beside the program."""
+    """An installed package of operators must behave like the same package beside the program."""
     write(project / "pc_operators.py", OPERATOR)
     monkeypatch.setattr(user_modules, "_INSTALLED", (str(project.resolve()),))
     monkeypatch.setattr(user_modules.installations, "digest", lambda package: f"the record of {package}")

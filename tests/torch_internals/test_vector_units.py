@@ -27,7 +27,8 @@ with config.patch({"cpp.simdlen": 256}):
     print(picked, "/", cpu_vec_isa.pick_vec_isa(), "/", narrow)
 """
 
-# Two jobs of a worker: the first store is removed while a search that used it builds or loads a test program.
+# Two jobs of a worker. The first job's store is removed while a search for vector units builds or loads a test program
+# in it.
 REMOVED = """
 import pathlib, shutil, sys
 from torch._inductor import cpu_vec_isa

@@ -1,4 +1,4 @@
-"""Support for tests of watch mode: projects that are watched, and what their daemon reports."""
+"""Provides projects that are watched, and reads what their daemon reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precompiled import wire
 from precompiled.client import ask
 from precompiled.core.errors import DaemonError
 
-# A typical model in four files. The tests say how each file affects the graph.
+# A typical model in four files. The tests name the effect of each file on the graph.
 PROJECT = {
     "config.json": json.dumps({"width": 8, "depth": 2}),
     "ops.py": """
@@ -150,11 +150,11 @@ class Project:
     def watch(self, id: str) -> wire.WatchStatus | None:
         try:
             return next((watch for watch in self.watches().watches if watch.id == id), None)
-        except DaemonError:  # between two daemons
+        except DaemonError:  # this happens between two daemons
             return None
 
     def until(self, id: str, condition: Callable[[wire.WatchStatus], Any], what: str = "") -> wire.WatchStatus:
-        """Poll until the watch meets ``condition``. The time limit does not measure speed."""
+        """Poll until the watch meets ``condition``. Its time limit is generous, because it does not measure speed."""
         deadline = time.monotonic() + TIMEOUT_S
         last = None
         while time.monotonic() < deadline:
@@ -165,7 +165,7 @@ class Project:
         raise AssertionError(f"did not happen: {what or condition}; last seen: {last}")
 
     def until_ready(self, id: str, edited: Path | None = None, since: float = 0.0) -> wire.WatchStatus:
-        """Poll until the watch is ready with that edit."""
+        """Poll until the watch is ready and its last edit is the edit of ``edited``."""
 
         def is_ready(watch: wire.WatchStatus) -> bool:
             assert not (watch.state == "failed" and (edited is None or watch.edited == str(edited)) and
@@ -177,7 +177,7 @@ class Project:
         return self.until(id, is_ready, f"ready after {edited}")
 
     def run(self, *command: str) -> dict[str, Any]:
-        """A run with the hook enabled that never submits. Returns its last line, as JSON."""
+        """Run a program with the hook, in a mode that submits nothing. Returns the program's last line, as JSON."""
         done = subprocess.run(
             [sys.executable, "-m", "precompiled", "run", "--mode", "lookup", "--", sys.executable, *command],
             cwd=self.directory, env=self.host.environment(self.variables), capture_output=True, text=True,

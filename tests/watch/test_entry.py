@@ -110,7 +110,7 @@ class Capture:
         self.messages.clear()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
             reports.bind(str(path))
-            # Read continuously, as the watcher does: the kernel buffers ten messages, then the capture would block.
+            # Read continuously, as the watcher does: Linux buffers ten messages, after which the capture would block.
             reader = threading.Thread(target=self._read, args=(reports,))
             reader.start()
             try:
@@ -160,7 +160,7 @@ def test_fake_tensors_give_the_keys_of_real_ones_and_of_a_real_run(capture: Capt
     end = capture("marked", "--real", "to compare")
     assert end["ok"] and not end["fake"], end
     assert capture.keys() == fake
-    # The same run in a program without a watch. Only the hook that records it is enabled.
+    # The same program as a normal run, without a watch. Only the hook that records the run is enabled.
     capture(command=[sys.executable, "run.py"], ends=0)
     assert capture.keys() == fake
     assert len(fake) >= 8, "one for each factory, and more for its shapes and modes"
@@ -196,7 +196,8 @@ def factory():
 
 
 def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
-    """An old bytecode file of the same second and size may hide the change (importlib checks only these)."""
+    """A bytecode file of the same second and size may hide the change, because importlib checks only second and size.
+    """
     capture.write(helper="VALUE = 1\n", entry="import helper\nraise RuntimeError(f'helper says {helper.VALUE}')\n")
     helper = capture.directory / "helper.py"
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

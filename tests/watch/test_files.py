@@ -39,7 +39,9 @@ def test_only_contents_of_files_count(tmp_path: Path) -> None:
 
 
 def test_every_save_is_detected_at_any_interval(tmp_path: Path) -> None:
-    """The saves have equal size, inode and kernel clock tick, so stat does not show them."""
+    """The saved files have equal size and inode, and times in the same clock tick of Linux, so stat does not show the
+    saves.
+    """
     files, path = Files(), tmp_path / "a.py"
     for number in range(200):
         with open(path, "r+" if path.exists() else "w") as file:
@@ -115,7 +117,8 @@ def test_replaced_directory_is_watched_again(listener: Listener, tmp_path: Path)
     deadline = time.monotonic() + TIMEOUT_S
     number = 0
     while True:
-        listener.hints.observe({str(path)}, time.monotonic())  # as each check; the deletion may not be known yet
+        # Every check calls this; the deletion may not be known yet.
+        listener.hints.observe({str(path)}, time.monotonic())
         listener.hinted.clear()
         path.write_text(str(number := number + 1))
         if listener.hinted.wait(0.2):

@@ -114,7 +114,7 @@ def test_last_without_a_recorded_run_is_an_error(refused: Callable[..., dict[str
 def test_damaged_or_untrusted_last_run_is_refused(
     refused: Callable[..., dict[str, str]], text: str | None, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A last run names a command that would be executed."""
+    """A last run contains a command that would be executed, so it must be trusted."""
     monkeypatch.setattr("precompiled.client.runs._WORKERS", ())  # this process may be a worker of pytest-xdist
     Path("store").mkdir(mode=0o700)
     record = RunRecord(Path("store"))
@@ -246,7 +246,7 @@ def test_watch_registered_again_does_not_report_its_old_state(link: WatcherLink,
 
 @pytest.mark.reason("watch-not-saved")
 def test_watch_that_cannot_be_saved_is_refused(link: WatcherLink, tmp_path: Path) -> None:
-    """It is not watched at all, because it would silently disappear with the daemon."""
+    """If a watch cannot be saved, it is not started, because it would silently disappear with the daemon."""
     directory = tmp_path / "cache" / "watch"
     directory.mkdir()
     directory.chmod(0o777)

@@ -70,7 +70,7 @@ def test_damaged_record_is_logged_and_others_are_loaded(tmp_path: Path, caplog: 
 def test_invalid_registration_is_set_aside_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such a record may come from an earlier version, and ended the watcher at each start."""
+    """Such a record may come from an earlier version. If it were kept, it would end the watcher at each start."""
     registry = Registry(tmp_path)
     registry.save("bad", Record(registration()))
     registry.save(identify(registration("a:b")), Record(registration("a:b")))

@@ -74,7 +74,7 @@ def test_500_saves_in_5_seconds_end_in_the_last_state(project: Project, watch: s
     for number in range(1, 501):
         text = MODEL.format(scale=number)
         if number % 2:
-            path.write_text(text)  # in place, so a concurrent reader sees a half-written file
+            path.write_text(text)  # the file is written in place, so a concurrent reader sees a half-written file
         else:
             project.replace("model.py", text)
         time.sleep(0.01)

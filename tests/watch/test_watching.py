@@ -1,4 +1,4 @@
-"""Tests of a watched project of four files: after an edit of each, the next run finds everything compiled."""
+"""Tests a watched project of four files: after an edit of each file, the next run finds everything compiled."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_unrelated_edit_captures_nothing_and_a_comment_keeps_the_keys(project: P
 
 @pytest.mark.slow
 def test_daemon_may_be_restarted_between_the_edit_and_the_run(project: Project, watch: str) -> None:
-    """The daemon may also be killed: registrations are on disk, and the edit is found by the contents of the files."""
+    """The daemon may also be killed: registrations are on disk, and the contents of the files show the edit."""
     host = project.host
     daemon = psutil.Process(host.status().pid)
     watcher = [child for child in daemon.children() if "precompiled.service.watch" in " ".join(child.cmdline())]
