@@ -57,9 +57,7 @@ def report() -> "list[GraphReport]":
 
 
 def package_report() -> "list[FunctionReport]":
-    """One report for each frame with tensors that Dynamo met while packages were on, in order, with the failed
-    guards.
-    """
+    """One report, with the failed guards, for each frame with tensors that Dynamo handled while packages were on."""
     from precompiled.client.process import PROCESS
 
     return [] if PROCESS.packages is None else list(PROCESS.packages.reports)
@@ -69,8 +67,8 @@ def save_package(compiled: "object", path: "str") -> None:
     """Write the package of ``compiled``, a callable that torch.compile returned, to one file, for a host of the same
     kind.
 
-    The file contains guards, bytecode and artifacts of all calls so far, which must have had the hook and packages
-    on. It is code: loading it runs it. Raises PackageError.
+    The file contains guards, bytecode and artifacts of all calls so far. The hook and packages must have been on during
+    these calls. The file is code: a process that loads the file runs its code. Raises PackageError.
     """
     from precompiled.packages import portable
 

@@ -42,7 +42,7 @@ def _page() -> Iterator[str]:
             yield f"## `precompiled.{name}{_signature(function)}`\n"
             yield _text(function)
     yield "## `torch.compile(model, backend=\"precompiled\")`\n"
-    yield "The same for one call, without the hook. It takes torch.compile's own `mode=` and `options=`.\n"
+    yield "Let precompiled serve this model only, without the hook. The arguments `mode=` and `options=` work, too.\n"
     for kind, gives in ((GraphReport, "report"), (FunctionReport, "package_report")):
         yield f"## `{kind.__name__}`, of `precompiled.{gives}()`\n"
         yield _text(kind)

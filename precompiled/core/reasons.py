@@ -26,9 +26,9 @@ class ReasonKind(Enum):
     COMMAND = "Commands and the start of the daemon"
     WATCH = "Watch mode"
     WORKER = "Why a worker ended"
-    REMOTE = "The remote: without it, the host works alone"
-    FARM = "The farm: without it, all is compiled on this host"
-    PACKAGE = "Packages: this frame is traced as usual"
+    REMOTE = "The remote: if it fails, the host works alone"
+    FARM = "The farm: if it fails, this host compiles all graphs"
+    PACKAGE = "Packages: Dynamo traces this frame as usual"
     PACKAGE_FILE = "Package files (`save_package`, `load_package`: PackageError)"
 
 
@@ -135,7 +135,7 @@ _TABLE = (
         "switch `freezing` off, or raise `max_graph_bytes`"),
     _bypass("fx-wrapper", "`fx_wrapper` is on, and its result cannot be stored", "switch `fx_wrapper` off"),
     _bypass("graph-attribute", "the graph holds a tensor unknown to Dynamo, a script object or a submodule",
-        "pass it to the function as an argument"),
+        "pass the object to the function as an argument"),
     _bypass("higher-order-operator", "the graph uses a higher-order operator that has effects or that you defined",
         "no remedy yet"),
     _bypass("lookup-only", "the store has no artifact, and the mode is `lookup`", "run once in another mode"),
@@ -309,7 +309,8 @@ _TABLE = (
     _command("graph-not-kept", "the store has no copy of the graph (perhaps too large), so `explain` cannot compare it",
         "see the rest with `precompiled cache show KEY`"),
     _command("stop-timed-out", "the daemon did not stop in time", "see the daemon's log; then `kill` the daemon"),
-    _command("start-timed-out", "a started daemon did not answer in time", "see its log, in the runtime directory"),
+    _command("start-timed-out", "a started daemon did not answer in time",
+        "see the daemon's log, in the runtime directory"),
     _command("start-failed", "a daemon could not be started; the message has its last words",
         "run `precompiled daemon serve` to see its output"),
     _command("other-settings", "the running daemon has other values of the settings that `--set` gives",
@@ -398,7 +399,7 @@ _TABLE = (
     _remote("remote-untrusted", "an object has an invalid signature, or one by a key that this host does not trust",
         "Run `precompiled remote keys trust`, if you would run that host's code", then="ignored"),
     _remote("remote-corrupt", "an object in the remote is incomplete, altered, or not what its name says",
-        "Remove it if this repeats",
+        "Remove the object if this repeats",
         then="ignored; this host compiles and uploads the graph"),
 
     _farm("farm-unusable", "Ray is not installed, the cluster or its nodes cannot be used, or no helper runs",
@@ -434,7 +435,7 @@ _TABLE = (
         "compare with `is`, or by value"),
     _package("package-inlined", "Dynamo inlined code that has no name, such as a class made by `exec`",
         "define it in a module"),
-    _package("package-internal-error", "precompiled has a bug", "report it, with the log"),
+    _package("package-internal-error", "precompiled has a bug", "report this bug, with the log"),
     _package("package-device-numbers",
         "the code reads the GPU's memory, cache or clocks, which differ among GPUs of one name",
         "read them outside of the compiled code"),
@@ -463,7 +464,7 @@ _TABLE = (
     _package("package-unsupported", "this torch lacks what packages need; everything else works",
         "use another version of torch"),
     _package("package-unwritable", "the store or the package file cannot be written",
-        "free some space, or save it elsewhere"),
+        "free some space, or save the file elsewhere"),
     _package("artifact-program",
         "an artifact in the package file serves some sizes only, and the file lacks the graph for other sizes",
         "save the file again"),

@@ -63,9 +63,9 @@ class FunctionReport:
 
     - "used": served from a package.
     - "skipped": a package says that Dynamo leaves the frame uncompiled.
-    - "recorded": traced, and published.
-    - "traced": traced, and not published. ``reason`` has the code, ``message`` the explanation.
-    - "audited": traced, with the same result as a package (packages/audit.py).
+    - "recorded": traced, and written to a package.
+    - "traced": traced, and not written to a package. ``reason`` has the code, ``message`` the explanation.
+    - "audited": traced, to check a package; the results are equal (packages/audit.py).
 
     ``reasons`` says why each entry of the function was not used.
     """
