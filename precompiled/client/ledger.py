@@ -34,7 +34,7 @@ class GraphReport:
     source: str | None = None
     reason: str = ""
     message: str = ""
-    lookup_s: float = 0.0  # capture, key and lookup: the program waited for these
+    lookup_s: float = 0.0  # time of capture, key and lookup, for which the program waited
     load_s: float = 0.0
     swapped_after_s: float = 0.0  # from the cache miss to the swap
     compile_s: float = 0.0  # what the compile of its artifacts took, on the host that compiled them
