@@ -23,9 +23,9 @@ from precompiled.packages.automatic import FunctionReport  # noqa: E402
 _HEAD = """\
 # What programs may call
 
-The functions, reports and errors of `import precompiled`. Only what this page and
-[cli.md](cli.md) name is stable; everything else may change with any version ([upgrading.md](../guides/upgrading.md)). None of these functions imports torch
-before your program does. `python tools/api_page.py` makes this page from docstrings.
+The functions, reports and errors of `import precompiled`. Only what this page and [cli.md](cli.md) name
+is stable: everything else may change with any version ([upgrading.md](../guides/upgrading.md)). None of these functions
+imports torch before your program does. `python tools/api_page.py` makes this page from docstrings.
 """
 _ERRORS = (errors.PrecompiledError, errors.ConfigError, errors.PackageError, errors.NotServed)
 

@@ -38,8 +38,8 @@ class Settings:
     )
     wait_s: float = _setting(
         600.0,
-        "limit of a wait. After this time, mode `wait` runs the graph eager, a graph that must not run eager is compiled "
-        "in process, and `require` raises an error",
+        "limit of a wait. After this time, mode `wait` runs the graph eager, a graph that must not run eager is "
+        "compiled in process, and `require` raises an error",
     )
     require: bool = _setting(
         False,
