@@ -132,7 +132,7 @@ def compile_ahead(
             raise Bypass("a watch's capture serves no graph that is compiled ahead of its calls", code="ahead-of-time")
         try:
             graph, options = prepared()
-            plain = graph_lowering.plain(standalone_compile.checked(graph))
+            plain = graph_lowering.plain(standalone_compile.check_output(graph))
             with plain.modes():
                 return served(_Ahead(session, plain, options, calls, written_down).serve())
         except fixed_floats.FixedFloats as floats:
@@ -218,7 +218,7 @@ def _compiled_or_eager(
     Plain torch.compile raises in that case, at a program's first call. In this process other graphs of the program
     may already run, from the store or eager, so an exception would stop a running service.
     """
-    copy = compile_after_trace.copied(module)
+    copy = compile_after_trace.copy_graph(module)
     try:
         return in_process()
     except Exception as error:

@@ -24,7 +24,7 @@ from precompiled import hook
 from precompiled.client.process import PROCESS
 from precompiled.client.runs import UNTRACED, place
 from precompiled.core.names import in_words
-from precompiled.core.words import counted, human_seconds
+from precompiled.core.words import format_count, human_seconds
 
 if TYPE_CHECKING:
     from precompiled.client.ledger import GraphReport
@@ -90,10 +90,10 @@ def _reports(start: int = 0) -> list[GraphReport]:
 
 
 def _text(graphs: list[GraphReport]) -> dict[str, str]:
-    return {"text/plain": f"precompiled: {said(graphs)}"}
+    return {"text/plain": f"precompiled: {summarise_graphs(graphs)}"}
 
 
-def said(graphs: list[GraphReport]) -> str:
+def summarise_graphs(graphs: list[GraphReport]) -> str:
     """Summarise graphs, for example: ``3 graphs: 2 found in the store (1 not traced), 1 compiles in the background
     (eager until then)``.
     """
@@ -110,7 +110,7 @@ def said(graphs: list[GraphReport]) -> str:
     for graph in graphs:
         if graph.reason:
             parts.append(f"{graph.name}: {graph.state} ({graph.reason})")
-    return f"{counted(len(graphs), 'graph')}: {', '.join(parts)}"
+    return f"{format_count(len(graphs), 'graph')}: {', '.join(parts)}"
 
 
 def magic(line: str) -> None:
@@ -131,9 +131,9 @@ def magic(line: str) -> None:
 def report() -> str:
     """This process's graphs, and the functions that Dynamo traced, with the reasons."""
     graphs = _reports()
-    lines = [said(graphs) if graphs else "no graph yet: nothing that torch.compile gave was called"]
+    lines = [summarise_graphs(graphs) if graphs else "no graph yet: nothing that torch.compile gave was called"]
     for graph in graphs:
-        calls = f"{counted(graph.calls_eager, 'call')} eager, {graph.calls_compiled} compiled"
+        calls = f"{format_count(graph.calls_eager, 'call')} eager, {graph.calls_compiled} compiled"
         why = f"  {graph.reason}: {graph.message.partition(chr(10))[0]}" if graph.reason else ""
         lines.append(f"  {graph.name}  {graph.source or graph.state}  {calls}  {graph.key[:12]}{why}".rstrip())
     traced = [item for item in (PROCESS.packages.reports if PROCESS.packages else []) if item.state not in UNTRACED]

@@ -160,17 +160,17 @@ class Reporter:
         if self._of_workers is not None:
             totals.add(self._of_workers)
         terminalreporter.section(f"precompiled ({self._wanted})")
-        for line in said(totals):
+        for line in format_report(totals):
             terminalreporter.write_line(line)
 
 
-def said(totals: Totals) -> list[str]:
+def format_report(totals: Totals) -> list[str]:
     """The lines of the report."""
-    from precompiled.core.words import counted, human_seconds
+    from precompiled.core.words import format_count, human_seconds
 
     number = sum(totals.ways.values())
     served = sum(totals.ways.get(way, 0) for way in _SERVED)
-    lines = [f"{counted(number, 'graph', zero='no')}, {served} by the daemon" if number else "no graphs"]
+    lines = [f"{format_count(number, 'graph', zero='no')}, {served} by the daemon" if number else "no graphs"]
     if served:
         by = ", ".join(f"{totals.ways[way]} {text}" for way, text in _SERVED.items() if totals.ways.get(way))
         lines[0] += f" ({by})"
@@ -180,7 +180,7 @@ def said(totals: Totals) -> list[str]:
     if totals.reasons:
         most = sorted(totals.reasons.items(), key=lambda item: (-item[1], item[0]))
         left = ", ".join(f"{code} {count}" for code, count in most)
-        lines.append(f"{counted(number - served, 'graph was', 'graphs were')} not served: {left}")
+        lines.append(f"{format_count(number - served, 'graph was', 'graphs were')} not served: {left}")
     for test, name, way, code, sentence in totals.not_served[:MAX_SHOWN]:
         lines.append(f"  {test}: {name}, {way}{f' ({code})' if code else ''}{f': {sentence}' if sentence else ''}")
     if len(totals.not_served) > MAX_SHOWN:
@@ -189,5 +189,5 @@ def said(totals: Totals) -> list[str]:
     if codes:
         lines.append(f"`precompiled explain {codes[0]}` says what can be done")
     if totals.lost:
-        lines.append(f"{counted(totals.lost, 'worker')} ended without a word: the graphs of these are not counted")
+        lines.append(f"{format_count(totals.lost, 'worker')} ended without a word: the graphs of these are not counted")
     return lines

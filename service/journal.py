@@ -44,7 +44,7 @@ class JournalHandler(logging.StreamHandler):  # type: ignore[type-arg, unused-ig
                 "LOGGER": record.name, "CODE_FILE": record.pathname, "CODE_LINE": str(record.lineno),
                 "CODE_FUNC": record.funcName, **getattr(record, "journal", {}),
             }  # fmt: skip
-            self._socket.sendto(encoded(fields), self._path)
+            self._socket.sendto(encode_record(fields), self._path)
         except OSError:
             super().emit(record)
         except Exception:  # noqa: BLE001 - like every handler of logging
@@ -55,7 +55,7 @@ class JournalHandler(logging.StreamHandler):  # type: ignore[type-arg, unused-ig
         super().close()
 
 
-def encoded(fields: Mapping[str, str | None]) -> bytes:
+def encode_record(fields: Mapping[str, str | None]) -> bytes:
     """Encode a record: one ``NAME=value`` line per field. A multi-line value is preceded by its length in 8 bytes."""
     parts = []
     for name, value in fields.items():

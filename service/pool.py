@@ -376,7 +376,7 @@ class Pool:
 
     def _kill_tree(self, process: WorkerProcess) -> None:
         members = processes.kill_tree(process.pid, process.ps)
-        lost = processes.adopted(process.pid)
+        lost = processes.session_processes(process.pid)
         processes.kill(lost)
         for member in [*members, *lost]:
             if member.pid != process.pid:

@@ -93,7 +93,7 @@ def become_subreaper() -> bool:
         return False
 
 
-def adopted(session: int) -> list[psutil.Process]:
+def session_processes(session: int) -> list[psutil.Process]:
     """Our children in ``session``, with their trees: descendants of its leader that lost their parents."""
     found = []
     for pid in _children(os.getpid()) if _KERNEL_LISTS_CHILDREN else [c.pid for c in psutil.Process().children()]:

@@ -32,5 +32,5 @@ CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer so
 GIVEN_UP = wire.Rejected("job-cancelled", "A user has cancelled its compile", "The next process asks again")
 
 
-def rejected(event: Submitted, code: str, message: str, action: str) -> Reply:
+def make_rejection(event: Submitted, code: str, message: str, action: str) -> Reply:
     return Reply(event.client, wire.Rejected(code, message, action, event.message.id, event.message.key))

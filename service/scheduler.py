@@ -56,7 +56,7 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Flight, Job, Seat
 from precompiled.service.outcomes import Outcomes
 from precompiled.service.placement import Placement
-from precompiled.service.refusals import CANCELLED, GIVEN_UP, STOPPING, rejected
+from precompiled.service.refusals import CANCELLED, GIVEN_UP, STOPPING, make_rejection
 from precompiled.service.start_failures import StartFailures
 from precompiled.service.workers import Runner, Worker
 
@@ -146,7 +146,7 @@ class Scheduler:
         message, uid = event.message, event.uid
         flight: Flight = (uid, message.store, message.key)
         if self.stopping:
-            out.append(rejected(event, "stopping", "The daemon is stopping", "Submit again when it is back"))
+            out.append(make_rejection(event, "stopping", "The daemon is stopping", "Submit again when it is back"))
             out.append(Count(uid, "rejected", reason="stopping"))
             return
         job = self.jobs.get(flight)
@@ -160,7 +160,7 @@ class Scheduler:
             (self._start_failures.refusal(seat, now), "worker-cannot-start", "See `precompiled doctor`"),
         ):
             if found is not None:
-                out.append(rejected(event, code, f"{found.why} ({found.until - now:.0f} s to go)", action))
+                out.append(make_rejection(event, code, f"{found.why} ({found.until - now:.0f} s to go)", action))
                 out.append(Count(uid, "rejected", reason=code))
                 return
         size = len(event.blob) + max(0, len(wire.encode(message)) - USUAL_MESSAGE_BYTES)

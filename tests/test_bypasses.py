@@ -122,7 +122,7 @@ def test_tensor_subclass_without_complete_source_is_bypassed(here: ThisProcess) 
 
 @pytest.mark.reason("symbolic-scalar")
 def test_fixed_float_that_dynamo_keeps_is_bypassed(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed_floats, "fixed", lambda value: "")
+    monkeypatch.setattr(fixed_floats, "fixed_symbol", lambda value: "")
     here.refuses("symbolic-scalar", torch.nn.LayerNorm(6), X, dynamic=True)
 
 

@@ -31,7 +31,7 @@ PENDING = graph(state="pending")
     ],
 )  # fmt: skip
 def test_line_summarises_the_graphs_of_a_cell(graphs: list[GraphReport], said: str) -> None:
-    assert notebook.said(graphs) == said
+    assert notebook.summarise_graphs(graphs) == said
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support_host import Host
 
-from precompiled.pytest_plugin import Totals, said
+from precompiled.pytest_plugin import Totals, format_report
 
 pytestmark = pytest.mark.integration
 
@@ -114,7 +114,7 @@ def test_invalid_setting_is_a_usage_error(served: Host) -> None:
     ],
 )  # fmt: skip
 def test_report_lists_totals_and_lost_workers(totals: Totals, expected: list[str]) -> None:
-    assert said(totals) == expected
+    assert format_report(totals) == expected
 
 
 def test_package_opts_out_of_assertion_rewriting() -> None:

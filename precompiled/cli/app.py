@@ -94,7 +94,7 @@ class Cli(Group):
     """The top group: shows commands in sections, and accepts their old names."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        old, args = tree.renamed(args)
+        old, args = tree.replace_old_name(args)
         if old and sys.stderr.isatty() and not ctx.resilient_parsing:
             new = tree.RENAMED[old]
             note = f"precompiled: `precompiled {old}` is now `precompiled {new}`. The next version drops the old name."

@@ -22,7 +22,7 @@ from precompiled.cli.output import Output
 from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, Settings
 from precompiled.core.errors import PrecompiledError
-from precompiled.core.words import counted, human_bytes
+from precompiled.core.words import format_count, human_bytes
 from precompiled.store import baking
 from precompiled.store.artifacts import Store
 
@@ -80,8 +80,8 @@ def bake_command(
             shutil.rmtree(directory, ignore_errors=True)
     left = {**document["bypassed"], **document["fallbacks"], **document["not_kept"]}
     text = (
-        f"{place}: {counted(document['artifacts'], 'artifact')}, "
-        f"{counted(document['packages'], 'entry of a package', 'entries of packages')}, "
+        f"{place}: {format_count(document['artifacts'], 'artifact')}, "
+        f"{format_count(document['packages'], 'entry of a package', 'entries of packages')}, "
         f"{human_bytes(document['bytes'])}."
     )
     document["target"] = None if target is None else target.kind.name

@@ -13,13 +13,13 @@ def run(settings: Settings) -> Iterator[Check]:
     if not settings.farm:
         return
     try:
-        state = farm.asked(settings)
+        state = farm.ask_farm_state(settings)
     except farm.FarmError as error:
         yield Check("farm", "warn", f"{error.code}: {error.message}", error.action)
         return
     wrong = {**state["refused"], **state["failed"]}
     code = state["code"] or next(iter(wrong), "")
-    if code or state["state"] != "ok":  # farm.asked has waited for the cluster's answer
+    if code or state["state"] != "ok":  # ask_farm_state has waited for the cluster's answer
         yield Check("farm", "warn", farm.line(state), f"`precompiled explain {code or 'farm-unusable'}`")
     else:
         yield Check("farm", "ok", farm.line(state))

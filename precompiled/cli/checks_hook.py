@@ -13,7 +13,7 @@ from precompiled.cli import probe, pth
 from precompiled.cli.check import Check
 from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, NAMES, Settings
-from precompiled.torch_internals import NEWEST, OLDEST, supported
+from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.version import ON, SWITCH, switched_off
 
 # Names after PRECOMPILED_ that are not settings: internal variables, a recipe of examples/deploy, and variables of this
@@ -29,8 +29,8 @@ _REPORT_THIS = "report this with the output of `precompiled doctor --json`"
 def run(settings: Settings) -> Iterator[Check]:
     variables = dict(os.environ)
     yield switch(variables, settings.mode, settings.require)
-    yield known(variables)
-    yield pth_file(pth.written())
+    yield check_variable_names(variables)
+    yield pth_file(pth.write_files())
     yield here(variables, probe.ask(variables))
     yield below_run(probe.ask(python_path.with_hook({**variables, "PRECOMPILED": "1"})))
     version = _torch_version()
@@ -62,7 +62,7 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
     return Check("switch", "ok", f"on, mode {mode}{', artifacts are required' if require else ''}")
 
 
-def known(variables: Mapping[str, str]) -> Check:
+def check_variable_names(variables: Mapping[str, str]) -> Check:
     """Whether each variable that begins with PRECOMPILED_ is a setting: a misspelt one would be ignored silently."""
     settings = [name.upper() for name in NAMES]
     ours = sorted(name.removeprefix(ENV_PREFIX) for name in variables if name.startswith(ENV_PREFIX))
@@ -130,7 +130,7 @@ def torch_version(version: str | None) -> Check:
     if version is None:
         return Check("torch", "fail", f"{sys.executable} has no torch", f"{wanted} there")
     try:
-        known = supported(version)
+        known = is_supported(version)
     except ValueError:
         return Check("torch", "fail", f"torch's version {version!r} cannot be read", wanted)
     if not known:

@@ -11,7 +11,7 @@ from pathlib import Path
 from precompiled.cli import targets as cli_targets
 from precompiled.cli.check import Check, ask_program
 from precompiled.core.config import Settings
-from precompiled.core.words import counted, human_bytes
+from precompiled.core.words import format_count, human_bytes
 
 FEW_WATCHES = 1024
 FEW_INSTANCES_LEFT = 8
@@ -34,15 +34,15 @@ def inotify(watches: int | None, instances: int | None, used: int) -> Check:
         return Check("inotify", "warn", f"this kernel has no inotify: {slow}", "None is needed")
     if used + FEW_INSTANCES_LEFT > instances:
         return Check(
-            "inotify", "warn", f"{used} of {counted(instances, 'inotify instance')} used: {slow}",
+            "inotify", "warn", f"{used} of {format_count(instances, 'inotify instance')} used: {slow}",
             "`sysctl fs.inotify.max_user_instances=1024`",
         )  # fmt: skip
     if watches < FEW_WATCHES:
-        few = f"only {counted(watches, 'inotify watch', 'inotify watches')}"
+        few = f"only {format_count(watches, 'inotify watch', 'inotify watches')}"
         return Check(
             "inotify", "warn", f"{few}: {slow}", "`sysctl fs.inotify.max_user_watches=524288`"
         )
-    text = f"{used} of {counted(instances, 'instance')} used, {counted(watches, 'watch', 'watches')}"
+    text = f"{used} of {format_count(instances, 'instance')} used, {format_count(watches, 'watch', 'watches')}"
     return Check("inotify", "ok", text)
 
 

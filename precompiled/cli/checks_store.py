@@ -14,7 +14,7 @@ from precompiled.cli.checks_daemon import existing_parent, why_not_made
 from precompiled.core import filesystems, paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import UntrustedStore
-from precompiled.core.words import counted, human_bytes
+from precompiled.core.words import format_count, human_bytes
 from precompiled.store import trust
 from precompiled.store.artifacts import Store
 from precompiled.store.bases import NOTE_SUFFIX, Base
@@ -122,7 +122,7 @@ def entries(store: Store) -> Check:
         except UntrustedStore as error:
             return Check("entries", "fail", error.message, error.action)
         count += 1
-    what = counted(count, "artifact or failure record", "artifacts and failure records", zero="no")
+    what = format_count(count, "artifact or failure record", "artifacts and failure records", zero="no")
     return Check("entries", "ok", f"{what} in the store")
 
 
@@ -132,7 +132,7 @@ def quarantine(store: Store) -> Check:
     except (FileNotFoundError, PermissionError):
         names = []
     if names:
-        what = counted(len(names), "corrupt file or folder lies", "corrupt files or folders lie")
+        what = format_count(len(names), "corrupt file or folder lies", "corrupt files or folders lie")
         return Check(
             "quarantine", "warn", f"{what} in {store.quarantined}",
             "Their .reason files say why. Check the disk; `precompiled cache clear` removes the files",
@@ -165,9 +165,9 @@ def base(found: Base) -> Check:
         action = error.action if isinstance(error, UntrustedStore) else f"`chmod -R a+rX {found.root}`"
         return Check(what, "warn", f"{error} (its contents are ignored)", action)
     if others:
-        text = f"{counted(others, 'artifact')} of {others + count} cannot be used: damaged, or of another version"
+        text = f"{format_count(others, 'artifact')} of {others + count} cannot be used: damaged, or of another version"
         return Check(what, "warn", text, "Bake it anew with this version: `precompiled bake`")
-    return Check(what, "ok", counted(count, "artifact"))
+    return Check(what, "ok", format_count(count, "artifact"))
 
 
 def left_out(store: Store) -> Check:
@@ -177,7 +177,8 @@ def left_out(store: Store) -> Check:
     except (FileNotFoundError, PermissionError):
         notes = []
     if notes:
-        text = f"{counted(len(notes), 'artifact')} of base stores turned out to be unfit: {store.quarantined} has notes"
+        unfit = format_count(len(notes), "artifact")
+        text = f"{unfit} of base stores turned out to be unfit: {store.quarantined} has notes"
         return Check("bases", "warn", text, "Bake the base anew; `precompiled cache clear` removes the notes")
     return Check("bases", "ok", "no artifact of them was unusable")
 
@@ -198,7 +199,7 @@ def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
     if free_bytes < LITTLE_SPACE:
         return Check("space", "warn", text, "Free some space, or run `precompiled cache gc --set cache_max_bytes=...`")
     if free_inodes is not None and free_inodes < FEW_INODES:
-        left = counted(free_inodes, "inode", zero="no")
+        left = format_count(free_inodes, "inode", zero="no")
         return Check("space", "warn", f"{left} free for {root}", "Remove small files from that disk")
     return Check("space", "ok", text)
 

@@ -17,9 +17,9 @@ _BEGINS = "# AOT ID: "
 
 
 def of_artifact(store: Store, artifact: Artifact) -> list[str]:
-    """``generated`` of an artifact's verified bundle. Empty if it has no code, was evicted, or is corrupt."""
+    """The code in an artifact's verified bundle, forward first. Empty if it has no code, was evicted, or is corrupt."""
     try:
-        return generated(store.read_some(artifact, [fmt.BUNDLE])[fmt.BUNDLE])
+        return extract_generated_code(store.read_some(artifact, [fmt.BUNDLE])[fmt.BUNDLE])
     except (FileNotFoundError, CorruptArtifact, ValueError):
         return []
 
@@ -31,7 +31,7 @@ def show(slot: int, texts: list[str]) -> None:
         click.echo(f"\nartifact {slot} has no code of Inductor that can be read")
 
 
-def generated(bundle: bytes) -> list[str]:
+def extract_generated_code(bundle: bytes) -> list[str]:
     """The texts of Inductor's code in a pickle, forward first.
 
     Reads the pickle's opcodes and never loads it, since loading runs code. Raises ValueError for an invalid pickle.

@@ -15,7 +15,7 @@ from precompiled.cli.output import Output
 from precompiled.core import paths
 from precompiled.core.config import CLIENT_ONLY, NAMES, Settings
 from precompiled.core.errors import DaemonError
-from precompiled.core.words import listed
+from precompiled.core.words import format_list
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -138,7 +138,7 @@ def _check_settings(settings: Settings, reply: wire.StatusReply) -> None:
     given = [name for name in NAMES if settings.origins[name] == "flag" and name not in CLIENT_ONLY]
     other = [name for name in given if reply.settings.get(name, settings.text(name)) != settings.text(name)]
     if other:
-        has = listed([f"{name} = {reply.settings[name]}" for name in other])
+        has = format_list([f"{name} = {reply.settings[name]}" for name in other])
         sets = " ".join(f"--set {name}={shlex.quote(settings.text(name))}" for name in other)
         raise DaemonError(
             f"a daemon runs already (pid {reply.pid}) with {has}", f"Run `precompiled daemon restart {sets}`",

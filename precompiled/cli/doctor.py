@@ -14,7 +14,7 @@ from precompiled.cli.app import command
 from precompiled.cli.check import Check
 from precompiled.cli.output import Output, table
 from precompiled.core.config import Settings
-from precompiled.core.words import counted
+from precompiled.core.words import format_count
 
 GROUPS: tuple[Callable[[Settings], Iterator[Check]], ...] = (
     checks_hook.run,
@@ -63,5 +63,5 @@ def _show(checks: list[Check]) -> None:
         rows.append((MARKS[check.state], check.check, text))
     table(("", "CHECK", ""), rows)
     bad = [sum(check.state == state for check in checks) for state in ("fail", "warn")]
-    warnings = counted(bad[1], "warning", zero="no")
-    click.echo(f"\n{counted(len(checks), 'check')}, {bad[0] or 'none'} failed, {warnings}.")
+    warnings = format_count(bad[1], "warning", zero="no")
+    click.echo(f"\n{format_count(len(checks), 'check')}, {bad[0] or 'none'} failed, {warnings}.")

@@ -12,7 +12,7 @@ import click
 
 from precompiled.cli import functions, runs
 from precompiled.cli.app import command
-from precompiled.cli.key_prefixes import check, completed, resolve
+from precompiled.cli.key_prefixes import check, complete_key, resolve
 from precompiled.cli.nearest import NOT_SENT, Explained, Kepts, named_sizes
 from precompiled.cli.output import SHOWN_DIGITS, Output, pairs
 from precompiled.cli.store import open_store
@@ -35,7 +35,7 @@ TITLES = {
 
 def _codes_and_keys(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Shell completion of codes and keys. Functions are left out: finding them would mean reading all packages."""
-    return [code for code in REASONS if code.startswith(begun)] + (completed(context, begun) if begun else [])
+    return [code for code in REASONS if code.startswith(begun)] + (complete_key(context, begun) if begun else [])
 
 
 @command("explain", examples=["precompiled explain", "precompiled explain model.Net.forward"])
@@ -65,7 +65,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
         return
     store = open_store(settings)
     kepts = Kepts(store)
-    awaited = runs.awaited(settings) if prefix is None else []
+    awaited = runs.awaited_graphs(settings) if prefix is None else []
     if prefix is None:
         if not kepts.all and awaited:
             out.result({"awaited": awaited}, lambda: runs.show_awaited(awaited))

@@ -9,7 +9,7 @@ from precompiled.cli.output import Output, pairs, table
 from precompiled.client import remote_helper
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
-from precompiled.core.words import counted
+from precompiled.core.words import format_count
 from precompiled.remote import link
 
 HELPER_LOG = "Read helper.log in the store, which `precompiled cache dir` names"
@@ -28,7 +28,7 @@ def status_command(out: Output, settings: Settings) -> int:
 
     The exit status is 1 if no node of the cluster compiles.
     """
-    state = asked(settings)
+    state = ask_farm_state(settings)
 
     def show() -> None:
         pairs([("farm", line(state))])
@@ -41,7 +41,7 @@ def status_command(out: Output, settings: Settings) -> int:
     return int(state["state"] != "ok")
 
 
-def asked(settings: Settings) -> dict[str, Any]:
+def ask_farm_state(settings: Settings) -> dict[str, Any]:
     """The farm's state from the helper, once the cluster has answered or failed. Starts a helper if none runs.
 
     Raises FarmError.
@@ -74,7 +74,7 @@ def line(state: dict[str, Any]) -> str:
     if state["reason"]:
         return f"{text} ({state['code']}: {state['reason']})"
     if "sent" in state:
-        text += f", {counted(len(state['nodes']), 'node')}, {counted(state['places'], 'place')}"
+        text += f", {format_count(len(state['nodes']), 'node')}, {format_count(state['places'], 'place')}"
         text += f"; {state['out']} out, {state['waiting']} waiting; {state['sent']} sent, {state['compiled']} compiled"
         text += f", {state['taken_back']} taken back, {state['hedged']} hedged"
         for what in ("refused", "failed"):

@@ -12,7 +12,7 @@ import click
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.errors import StoreError
 from precompiled.core.names import in_words
-from precompiled.core.words import counted, human_bytes
+from precompiled.core.words import format_count, human_bytes
 from precompiled.packages.describe import difference
 from precompiled.store.artifacts import Store
 from precompiled.store.package_format import WRAPPER, About, are_of_other_files, files_of
@@ -68,8 +68,8 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
         )  # fmt: skip
     if found:
         left = len(found) - len(compiled)
-        also = f", {counted(left, 'that runs uncompiled', 'that run uncompiled')}" if left else ""
-        click.echo(f"{counted(len(compiled), 'function', zero='no')} with packages{also}")
+        also = f", {format_count(left, 'that runs uncompiled', 'that run uncompiled')}" if left else ""
+        click.echo(f"{format_count(len(compiled), 'function', zero='no')} with packages{also}")
     for refusal in refused:
         click.echo(f"not used: {refusal['reason']}")
 
@@ -113,7 +113,7 @@ def show(document: dict[str, Any]) -> None:
         pairs(
             [
                 ("  graphs", ", ".join(key[:SHOWN_DIGITS] for key in entry["graphs"]) or "none"),
-                ("  inlined", counted(len(entry["inlined"]), "function")),
+                ("  inlined", format_count(len(entry["inlined"]), "function")),
                 ("  guards", f"{len(entry['guards'])}"),
             ]
         )

@@ -12,7 +12,7 @@ from precompiled.cli.daemon import ANSWER_TIMEOUT_S, ask_daemon
 from precompiled.cli.output import SHOWN_DIGITS, Output
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError, PrecompiledError
-from precompiled.core.words import listed
+from precompiled.core.words import format_list
 from precompiled.store.artifacts import Store
 from precompiled.store.runs import runs, way
 
@@ -86,7 +86,7 @@ def _awaited(settings: Settings) -> set[str]:
 def _some(found: list[str], prefixes: Sequence[str], none: str) -> list[str]:
     if not found:
         raise PrecompiledError(
-            f"{none} for a key that begins with {listed([repr(text) for text in prefixes], 'or')}",
+            f"{none} for a key that begins with {format_list([repr(text) for text in prefixes], 'or')}",
             "`precompiled status --watch` shows keys", code="no-such-job",
         )  # fmt: skip
     return found
@@ -105,4 +105,4 @@ def act(settings: Settings, action: str, prefix: str) -> str:
 
 
 def _shown(keys: Sequence[str]) -> str:
-    return listed([key[:SHOWN_DIGITS] for key in keys])
+    return format_list([key[:SHOWN_DIGITS] for key in keys])

@@ -31,7 +31,7 @@ class KeyPrefix(click.ParamType):
         return value if self._other and not looks_like_key(value) else check(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(key) for key in completed(ctx, incomplete)]
+        return [CompletionItem(key) for key in complete_key(ctx, incomplete)]
 
 
 KEY = KeyPrefix()
@@ -85,7 +85,7 @@ def _own(store: Store) -> set[str]:
     return {name.partition(".")[0] for name in store.names()}
 
 
-def completed(ctx: click.Context, incomplete: str) -> list[str]:
+def complete_key(ctx: click.Context, incomplete: str) -> list[str]:
     """Shell completion: keys of the store, as `cache ls` shows them."""
     from precompiled.core import config
 

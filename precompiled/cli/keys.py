@@ -30,7 +30,7 @@ def list_command(out: Output, settings: Settings) -> None:
     """List the keys that this host trusts."""
     private = keys.own()
     rows = [(keys.public_of(private, "(your own)"), True)] if private is not None else []
-    rows += [(key, False) for key in keys.believed().values()]
+    rows += [(key, False) for key in keys.trusted_keys().values()]
     document = [{"id": key.id, "name": key.name, "own": own, "public": str(key)} for key, own in rows]
 
     def show() -> None:

@@ -16,7 +16,7 @@ from precompiled.cli.nearest import Kepts, named_sizes
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
-from precompiled.core.words import counted, human_seconds, listed
+from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.graph.causes import Cause
 from precompiled.store.artifact_format import Failure
 from precompiled.store.reading import Artifact
@@ -51,10 +51,10 @@ class Miss:
     def counted(self, number: int) -> str:
         """The causes with a count: ``1 new size``, ``2 edits at train.py:31``, ``1 by variable CPATH``."""
         if not self.causes:
-            return f"{counted(number, 'graph')} {self.became or 'no longer in the store'}"
+            return f"{format_count(number, 'graph')} {self.became or 'no longer in the store'}"
         first, *others = dict.fromkeys(cause.short for cause in self.causes)
         noun = _NOUNS.get(self.causes[0].kind)
-        said = counted(number, first, first.replace(noun, f"{noun}s", 1)) if noun else f"{number} by {first}"
+        said = format_count(number, first, first.replace(noun, f"{noun}s", 1)) if noun else f"{number} by {first}"
         return " and ".join([said, *others])
 
     @property
@@ -84,22 +84,22 @@ class Summary:
         if not self.graphs:
             return "no graph: torch.compile made none, or no compiled function was called"
         of_hits = f" ({self.untraced} not traced)" if self.untraced else ""
-        hits = f"{counted(self.hits, 'hit', zero='no')}{of_hits}"
+        hits = f"{format_count(self.hits, 'hit', zero='no')}{of_hits}"
         numbers: Counter[str] = Counter()
         for miss in self.misses:
             numbers[miss.short] += len(miss.ranks)
         by_short = {miss.short: miss for miss in self.misses}
         parts = [miss.counted(numbers[short]) for short, miss in by_short.items()]
-        return f"of {counted(self.graphs, 'graph')}: {', '.join([hits, *parts])}"
+        return f"of {format_count(self.graphs, 'graph')}: {', '.join([hits, *parts])}"
 
     def seconds(self) -> str:
         """What the misses and traces cost; "" if each part is below 0.1 s."""
         parts = [f"{human_seconds(seconds)} {what}" for seconds, what in (
             (max((miss.eager_s for miss in self.misses), default=0.0), "eager until the last swap"),
             (sum(miss.waited_s for miss in self.misses), "waited for compiles"),
-            (self.trace_s, f"of tracing {counted(self.traced, 'function')}"),
+            (self.trace_s, f"of tracing {format_count(self.traced, 'function')}"),
         ) if seconds >= 0.1]  # fmt: skip
-        return f"it cost {listed(parts)}" if parts else ""
+        return f"it cost {format_list(parts)}" if parts else ""
 
 
 def summary(settings: Settings, run: Run) -> Summary:

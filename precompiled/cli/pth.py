@@ -37,7 +37,7 @@ def candidates() -> list[Path]:
     return [directory / NAME for directory in (site_packages(), user_site()) if directory is not None]
 
 
-def written() -> list[Path]:
+def write_files() -> list[Path]:
     return [path for path in candidates() if path.exists()]
 
 

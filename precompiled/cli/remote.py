@@ -15,7 +15,7 @@ from precompiled.cli.output import SHOWN_DIGITS, Output, table
 from precompiled.client import ahead
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
-from precompiled.core.words import counted, human_bytes
+from precompiled.core.words import format_count, human_bytes
 from precompiled.remote import expiry, lists, transfer, trusting
 from precompiled.remote.errors import RemoteError
 from precompiled.store import runs
@@ -45,7 +45,7 @@ def push_command(
 
     The first four digits of a KEY are enough.
     """
-    there = opened(settings)
+    there = open_remote(settings)
     return _done(out, there, {"put": _push(there, settings, keys, program, days)})
 
 
@@ -59,7 +59,7 @@ def pull_command(
     The first four digits of a KEY are enough. The exit status is 1 if an object was refused, because it is damaged or
     because this host does not trust its key. All other objects are copied.
     """
-    there = opened(settings)
+    there = open_remote(settings)
     return _done(out, there, {"fetched": _pull(there, keys, program, days)})
 
 
@@ -69,7 +69,7 @@ def sync_command(
     out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
 ) -> int:
     """Pull, then push: the store and the remote have the same afterwards."""
-    there = opened(settings)
+    there = open_remote(settings)
     fetched = _pull(there, keys, program, days)
     return _done(out, there, {"fetched": fetched, "put": _push(there, settings, keys, program, days)})
 
@@ -86,7 +86,7 @@ def _pull(there: transfer.Transfer, keys: Sequence[str], program: str | None, da
         whole = match_all(keys, known, there.bucket.url, "`precompiled remote ls` lists all objects")
         return there.pull(whole, _since(days))
     _no_keys(keys)
-    _lists, objects = lists.listed(there, ahead.identity(_existing(program)))
+    _lists, objects = lists.read_lists(there, ahead.identity(_existing(program)))
     if days is not None:  # lists contain no times
         times = {item.path: item.written or 0.0 for item in there.everything()}
         objects = [item for item in objects if times.get(item.path, 0.0) >= _since(days)]
@@ -128,10 +128,12 @@ def _done(out: Output, there: transfer.Transfer, done: dict[str, int]) -> int:
     counts = there.counts
     refused = sum(counts.refused.values())
     sizes = {"put": counts.bytes_put, "fetched": counts.bytes_fetched}
-    said = ", ".join(f"{counted(count, 'object')} {verb}, {human_bytes(sizes[verb])}" for verb, count in done.items())
+    said = ", ".join(
+        f"{format_count(count, 'object')} {verb}, {human_bytes(sizes[verb])}" for verb, count in done.items()
+    )
     if refused:
         reasons = ", ".join(f"{code} {number}" for code, number in sorted(counts.refused.items()))
-        out.note(f"precompiled: {counted(refused, 'object')} refused ({reasons}); the last: {counts.last}.")
+        out.note(f"precompiled: {format_count(refused, 'object')} refused ({reasons}); the last: {counts.last}.")
     document = {
         "remote": there.bucket.url, **done, "bytes": sum(sizes[verb] for verb in done), "refused": dict(counts.refused)
     }  # fmt: skip
@@ -145,7 +147,7 @@ def ls_command(out: Output, settings: Settings) -> None:
 
     Reads their names only, not their contents.
     """
-    there = opened(settings)
+    there = open_remote(settings)
     objects = there.everything()
     rows: list[dict[str, Any]] = [
         {"kind": item.kind, "group": item.group, "label": item.label, "by": item.by, "bytes": item.size,
@@ -163,7 +165,7 @@ def ls_command(out: Output, settings: Settings) -> None:
             ],
             right=("SIZE",),
         )  # fmt: skip
-        click.echo(f"{counted(len(rows), 'object')} in {there.bucket.url}")
+        click.echo(f"{format_count(len(rows), 'object')} in {there.bucket.url}")
 
     out.result({"remote": there.bucket.url, "objects": rows}, show)
 
@@ -180,29 +182,29 @@ def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: i
     """
     if days is None and max_bytes is None:
         raise click.UsageError("Give --days, --max-bytes, or both")
-    bucket = opened(settings).bucket
+    bucket = open_remote(settings).bucket
     items = expiry.ours(bucket)
     now = time.time() if dry_run or not items else expiry.time_there(bucket)
-    gone = expiry.expired(items, now, None if days is None else days * DAY_S, max_bytes)
+    gone = expiry.select_expired(items, now, None if days is None else days * DAY_S, max_bytes)
     if not dry_run:
         expiry.remove(bucket, gone)
     size, left = sum(item.size for item in gone), sum(item.size for item in items) - sum(item.size for item in gone)
     verb = "would be removed" if dry_run else "removed"
-    text = f"{counted(len(gone), 'object')} {verb}, {human_bytes(size)}; {human_bytes(left)} left in {bucket.url}."
+    text = f"{format_count(len(gone), 'object')} {verb}, {human_bytes(size)}; {human_bytes(left)} left in {bucket.url}."
     out.result(
         {"remote": bucket.url, "removed": [item.path for item in gone], "bytes": size, "bytes_left": left,
          "dry_run": dry_run}, text,
     )  # fmt: skip
 
 
-def opened(settings: Settings) -> transfer.Transfer:
+def open_remote(settings: Settings) -> transfer.Transfer:
     """Open the store and its remote. Raises RemoteError."""
     if not settings.remote:
         raise RemoteError(
             NOT_SET, "Run `precompiled config set remote s3://bucket/prefix`, or set PRECOMPILED_REMOTE",
             code="remote-unusable",
         )
-    return transfer.opened(
+    return transfer.open_transfer(
         settings.cache_dir, settings.remote, settings.remote_timeout_s, trusting.trust(settings.remote_unsigned)
     )
 
@@ -242,7 +244,7 @@ def line(state: dict[str, Any]) -> str:
 def problem(settings: Settings) -> PrecompiledError | None:
     """Send the remote a request; returns why it cannot be used, or None if it answers."""
     try:
-        opened(settings).bucket.listed("artifacts")
+        open_remote(settings).bucket.listed("artifacts")
     except RemoteError as error:
         return error
     return None

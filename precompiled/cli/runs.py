@@ -18,7 +18,7 @@ from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import in_words
-from precompiled.core.words import counted, human_seconds
+from precompiled.core.words import format_count, human_seconds
 from precompiled.graph.causes import Cause
 from precompiled.store.runs import BY_DAEMON, NOT_SERVED, RUNS, Run, RunProcess, runs, traces, way
 
@@ -39,7 +39,7 @@ def show_live(found: Sequence[dict[str, Any]]) -> None:
 
 def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """Explain a run, ``name`` or "last": the document, and a function that prints it. Raises PrecompiledError."""
-    run = named(settings, name)
+    run = find_run(settings, name)
     summary = misses.summary(settings, run)
     document = {
         **_document(run, graphs=True), "summary": summary.sentence(), "hits": summary.hits, "edited": summary.edited,
@@ -58,7 +58,7 @@ def graph_of(settings: Settings, prefix: str) -> str | None:
     return None
 
 
-def awaited(settings: Settings) -> list[dict[str, Any]]:
+def awaited_graphs(settings: Settings) -> list[dict[str, Any]]:
     """The pending graphs of running processes, youngest first. `explain` cannot explain these yet."""
     found = [
         {"key": graph.get("key", ""), "name": graph.get("name", ""), "program": process.program, "since": graph["at"]}
@@ -79,7 +79,7 @@ def show_awaited(found: Sequence[dict[str, Any]]) -> None:
 
 def stats(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[], None]]:
     """The numbers of a run, ``name`` or "last", for each rank: the document, and a function that prints it."""
-    run = named(settings, name)
+    run = find_run(settings, name)
     ranks = [
         {"rank": process.rank, "pid": process.pid, "graphs": len(process.graphs), **_numbers(process)}
         for process in run.processes
@@ -111,7 +111,7 @@ def _numbers(process: RunProcess) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def named(settings: Settings, name: str) -> Run:
+def find_run(settings: Settings, name: str) -> Run:
     """The run with this name, or the last run for "last". Raises PrecompiledError if there is none."""
     known = runs(settings.cache_dir)
     found = next((run for run in known if name in ("last", run.name)), None)
@@ -145,7 +145,7 @@ def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
     first = run.processes[0]
     document: dict[str, Any] = {
         "name": run.name, "program": first.program, "ranks": run.ranks, "began": run.since, "alive": run.is_alive,
-        "said": said(run),
+        "said": describe_graphs(run),
     }  # fmt: skip
     if graphs:
         document["processes"] = [
@@ -156,7 +156,7 @@ def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
     return document
 
 
-def said(run: Run) -> list[str]:
+def describe_graphs(run: Run) -> list[str]:
     """How the graphs of each rank run, as sentences. Ranks with the same sentence are grouped."""
     by_text: dict[str, list[int]] = {}
     served = []
@@ -172,7 +172,7 @@ def said(run: Run) -> list[str]:
         return list(by_text) or [f"{graphs_run} compiled by the daemon" if number else "no graph yet"]
     graphs = max((len(process.graphs) for process in run.processes), default=0)
     run_theirs = "runs all its graphs" if len(served) == 1 else "run all their graphs"
-    most = f"up to {counted(graphs, 'graph')} each"
+    most = f"up to {format_count(graphs, 'graph')} each"
     lines = [f"{len(served)} of {run.ranks} ranks {run_theirs} compiled by the daemon ({most})"]
     lines += [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     if absent := sorted({*range(run.ranks)} - {process.rank for process in run.processes}):
@@ -191,11 +191,11 @@ def _of_a_process(process: RunProcess) -> str | None:
     if pending:
         since = time.time() - min(graph["at"] for graph in pending)
         waits = f"pending for {human_seconds(since)}" if process.is_alive else "pending at the end"
-        parts.append(f"{counted(len(pending), 'graph')} {waits}")
+        parts.append(f"{format_count(len(pending), 'graph')} {waits}")
     for name, reasons in reasons_of.items():
         if reasons:
             codes = ", ".join(code if number == 1 else f"{code} {number}" for code, number in reasons.most_common())
-            parts.append(f"{counted(sum(reasons.values()), 'graph')} {NOT_SERVED[name]} ({codes})")
+            parts.append(f"{format_count(sum(reasons.values()), 'graph')} {NOT_SERVED[name]} ({codes})")
     if not process.is_alive and not process.ended:
         parts.append("the process was killed")
     return "; ".join(parts) or None
@@ -215,7 +215,7 @@ def _show(run: Run, summary: misses.Summary) -> None:
     graphs = [graph for process in run.processes for graph in process.graphs.values()]
     end = "runs still" if run.is_alive else f"{human_seconds(_lasted(run))} long"
     click.echo(f"{run.processes[0].program}, {run.name}, began {human_age(run.since)} ago, {end}")
-    for line in (summary.sentence(), summary.seconds(), *(said(run) if summary.graphs else ())):
+    for line in (summary.sentence(), summary.seconds(), *(describe_graphs(run) if summary.graphs else ())):
         if line:
             click.echo(f"  {line}")
     if summary.edited:
@@ -281,7 +281,7 @@ def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
         return
     click.echo(f"\n{title}")
     for row, number in list(different.items())[:MAX_SHOWN]:
-        times = f"{counted(number, 'time')}  " if number > 1 else ""
+        times = f"{format_count(number, 'time')}  " if number > 1 else ""
         click.echo(f"  {times}{'  '.join(filter(None, row))}")
     if len(different) > MAX_SHOWN:
         click.echo(f"  and {len(different) - MAX_SHOWN} more: --json has them all")

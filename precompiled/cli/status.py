@@ -15,7 +15,7 @@ from precompiled.cli.output import Output, pairs, table
 from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
-from precompiled.core.words import counted, human_bytes, human_seconds
+from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store.jobs import UnderWay, under_way
 
 
@@ -104,7 +104,9 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
 
 def _share(name: str, reply: Mapping[str, Any]) -> str:
     lookups = reply["hits"] + reply["misses"]
-    return f" ({reply['hits'] / lookups:.0%} of {counted(lookups, 'lookup')})" if name == "hits" and lookups else ""
+    if name != "hits" or not lookups:
+        return ""
+    return f" ({reply['hits'] / lookups:.0%} of {format_count(lookups, 'lookup')})"
 
 
 def _mean(name: str, reply: Mapping[str, Any]) -> str:
@@ -147,7 +149,7 @@ def _show_workers(reply: dict[str, Any]) -> None:
     if not reply["workers"]:
         click.echo("no workers (the first graph to compile starts one)")
         return
-    click.echo(f"\n{counted(len(reply['workers']), 'worker')}")
+    click.echo(f"\n{format_count(len(reply['workers']), 'worker')}")
     table(
         ("PID", "DEVICE", "PYTHON", "TORCH", "STATE", "MEMORY", "JOBS", "NOW"),
         [

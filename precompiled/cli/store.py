@@ -18,7 +18,7 @@ from precompiled.cli.key_prefixes import KEY, KEY_OR_OTHER, check, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output, human_age, pairs, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
-from precompiled.core.words import counted, human_bytes, human_seconds
+from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store import scratch, trust
 from precompiled.store.artifacts import FAILED_SUFFIX, Artifact, Store
@@ -39,7 +39,7 @@ def ls_command(out: Output, settings: Settings) -> None:
     names = [name for reader in (store, *store.bases) for name in reader.names()]
     unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in names) - len(artifacts)
     if unreadable > 0:
-        what = counted(unreadable, "artifact")
+        what = format_count(unreadable, "artifact")
         out.note(f"precompiled: {what} cannot be read or trusted. `precompiled doctor` shows why.")
 
     packages, refused = functions.rows(store), functions.refusals(store)
@@ -69,8 +69,8 @@ def ls_command(out: Output, settings: Settings) -> None:
             right=("SIZE", "AGE", "COMPILE"),
         )  # fmt: skip
         total = sum(row["bytes"] for row in rows)
-        failures = counted(len(rows) - len(artifacts), "failure", zero="no")
-        click.echo(f"{counted(len(artifacts), 'artifact', zero='no')}, {failures}, {human_bytes(total)}")
+        failures = format_count(len(rows) - len(artifacts), "failure", zero="no")
+        click.echo(f"{format_count(len(artifacts), 'artifact', zero='no')}, {failures}, {human_bytes(total)}")
         functions.show_rows(packages, refused)
         click.echo(whole)
 
@@ -180,7 +180,7 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     if not yes and not out.as_json:
         if not sys.stdin.isatty():
             raise click.UsageError("There is no terminal to ask for confirmation. Add --yes")
-        what = counted(len(wholes), "graph") if keys else f"everything ({human_bytes(before)})"
+        what = format_count(len(wholes), "graph") if keys else f"everything ({human_bytes(before)})"
         if not click.confirm(f"Remove {what} from {store.root}?", err=True):
             out.note("Nothing removed.")
             return INTERRUPTED
@@ -190,12 +190,12 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
     artifacts, packages = sum(item.artifacts for item in removed), sum(item.packages for item in removed)
     left = scratch.weigh(store.root)
     size, size_left = max(0, before - sum(left.values())), sum(left.values())
-    also = f" and {counted(packages, 'entry of packages', 'entries of packages')}" if packages else ""
-    text = f"Removed {counted(artifacts, 'artifact', zero='no')}{also}, {human_bytes(size)}."
+    also = f" and {format_count(packages, 'entry of packages', 'entries of packages')}" if packages else ""
+    text = f"Removed {format_count(artifacts, 'artifact', zero='no')}{also}, {human_bytes(size)}."
     if size_left and not keys:
         why = "records of runs, and logs"
         if busy:
-            why = f"scratch files of {counted(busy, 'compile')} under way, {why}"
+            why = f"scratch files of {format_count(busy, 'compile')} under way, {why}"
         text += f"\n{human_bytes(size_left)} left: {why}."
     out.result({"removed": artifacts, "packages": packages, "bytes": size, "bytes_left": size_left}, text)
     return 0
@@ -206,7 +206,7 @@ def _check_removed(store: Store, keys: Sequence[str]) -> None:
     for folder in (store.artifacts,) if keys else (store.artifacts, store.packages.packages):
         left = [name for name in _names(folder) if not keys or name.partition(".")[0] in keys]
         if left:
-            what = counted(len(left), "file or folder", "files or folders")
+            what = format_count(len(left), "file or folder", "files or folders")
             raise StoreError(
                 f"{what} in {folder} could not be removed", "Check their owner and mode", code="not-removed"
             )
@@ -224,8 +224,8 @@ def gc_command(out: Output, settings: Settings) -> None:
         "removed": removed.artifacts, "bytes": removed.bytes,
         "max_bytes": settings.cache_max_bytes, "max_inodes": settings.cache_max_inodes,
     }  # fmt: skip
-    budget = f"{human_bytes(settings.cache_max_bytes)} and {counted(settings.cache_max_inodes, 'inode')}"
-    what = f"{counted(removed.artifacts, 'artifact', zero='no')}, {human_bytes(removed.bytes)}"
+    budget = f"{human_bytes(settings.cache_max_bytes)} and {format_count(settings.cache_max_inodes, 'inode')}"
+    what = f"{format_count(removed.artifacts, 'artifact', zero='no')}, {human_bytes(removed.bytes)}"
     out.result(document, f"Removed {what} (budget: {budget}).")
 
 

@@ -42,7 +42,7 @@ def run_command(
 
     if not cmd:
         raise click.UsageError("Give a command after `--`: `precompiled run -- python train.py`")
-    variables = hooked(settings)
+    variables = hook_environment(settings)
     if mode is not None:
         variables[ENV_PREFIX + "MODE"] = mode
     if switched_off(variables):
@@ -67,7 +67,7 @@ def run_command(
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def hooked(settings: Settings) -> dict[str, str]:
+def hook_environment(settings: Settings) -> dict[str, str]:
     """Environment variables for a command with the hook on, and with the directories that were given as flags."""
     variables = python_path.with_hook(os.environ)
     for name in ("cache_dir", "runtime_dir"):

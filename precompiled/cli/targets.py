@@ -16,7 +16,7 @@ import click
 
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.paths import TARGET_VARIABLE
-from precompiled.core.words import counted
+from precompiled.core.words import format_count
 from precompiled.made_up_cuda.kinds import KINDS, Kind
 
 _FORM = re.compile(r"(?:(?P<code>[a-z]+\d+)|(?:cuda:)?sm_(?P<capability>\d+)a?)(?:x(?P<count>[1-9]\d?))?")
@@ -30,7 +30,7 @@ class WantedDevices:
     count: int
 
     def __str__(self) -> str:
-        return counted(self.count, self.kind.name, self.kind.name)
+        return format_count(self.count, self.kind.name, self.kind.name)
 
 
 class Target(click.ParamType):
@@ -140,10 +140,10 @@ def build(python: str) -> None:
 
 def available() -> tuple[str, str]:
     """For `precompiled doctor`: whether this interpreter can make up GPUs, and what to do if it cannot."""
-    from precompiled.made_up_cuda.build import CannotBuild, check, installed
+    from precompiled.made_up_cuda.build import CannotBuild, check, find_torch
 
     try:
-        check(installed())
+        check(find_torch())
     except CannotBuild as error:
         return f"none can be made up: {error}", f"Only for `--target`: {error.action}"
     return f"`--target` makes artifacts for {', '.join(KINDS)}", ""

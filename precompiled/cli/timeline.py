@@ -16,11 +16,11 @@ import click
 from precompiled.cli import runs
 from precompiled.cli.app import command
 from precompiled.cli.output import Output
-from precompiled.cli.switch import NOT_EXECUTABLE, NOT_FOUND, cannot_run, hooked
+from precompiled.cli.switch import NOT_EXECUTABLE, NOT_FOUND, cannot_run, hook_environment
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.paths import TIMELINE_VARIABLE
-from precompiled.core.words import counted, human_bytes
+from precompiled.core.words import format_count, human_bytes
 from precompiled.timeline.facts import Facts, gather
 
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -42,7 +42,7 @@ def trace_command(out: Output, settings: Settings, output: Path, since: str) -> 
     """
     now = time.time()
     if since == LAST:
-        run = runs.named(settings, LAST)
+        run = runs.find_run(settings, LAST)
         began = run.since - BEFORE_S
     else:
         began = now - _seconds(since)
@@ -70,7 +70,7 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
         raise click.UsageError("Give a command after `--`: `precompiled timeline -- python train.py`")
     token = uuid.uuid4().hex
     began = time.time()
-    variables = {**hooked(settings), TIMELINE_VARIABLE: token}
+    variables = {**hook_environment(settings), TIMELINE_VARIABLE: token}
     try:
         # With --json, stdout is for the JSON document.
         process = subprocess.Popen(list(cmd), env=variables, stdout=2 if out.as_json else None)
@@ -133,7 +133,7 @@ def _save(path: Path, text: str) -> None:
 
 def _said(document: dict[str, Any]) -> str:
     return (
-        f"{document['trace']}: {counted(document['graphs'], 'graph')} of "
-        f"{counted(document['processes'], 'process', 'processes')}, {counted(document['jobs'], 'job')} of "
-        f"{counted(document['workers'], 'worker')}, {human_bytes(document['bytes'])}."
+        f"{document['trace']}: {format_count(document['graphs'], 'graph')} of "
+        f"{format_count(document['processes'], 'process', 'processes')}, {format_count(document['jobs'], 'job')} of "
+        f"{format_count(document['workers'], 'worker')}, {human_bytes(document['bytes'])}."
     )

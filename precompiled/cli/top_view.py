@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from precompiled.cli.output import SHOWN_DIGITS
-from precompiled.core.words import counted, human_bytes, human_seconds
+from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store.jobs import UnderWay
 from precompiled.store.runs import Run, way
 
@@ -125,7 +125,7 @@ class Rates:
         else:
             since = "in the last minute"
         hits, misses = int(last[1] - first[1]), int(last[2] - first[2])
-        return f"{counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')} {since}"
+        return f"{format_count(hits, 'hit')}, {format_count(misses, 'miss', 'misses')} {since}"
 
 
 def look(
@@ -248,7 +248,7 @@ def _head(seen: Look, rates: Rates) -> list[str]:
     busy = sum(worker["state"] == "busy" for worker in status["workers"])
     lines = [
         f"daemon {status['pid']}, up {human_seconds(status['uptime_s'])}, {human_bytes(status['rss_bytes'])}; "
-        f"{counted(len(status['workers']), 'worker', zero='no')}, {busy} busy; {status['queue_depth']} queued",
+        f"{format_count(len(status['workers']), 'worker', zero='no')}, {busy} busy; {status['queue_depth']} queued",
         f"{rates.said()}; {stats['compiled']} compiled, {stats['failed']} failed, "
         f"{human_seconds(stats['saved_s'])} saved",
     ]
@@ -278,7 +278,7 @@ def _workers(seen: Look) -> list[str]:
             now = f", {what} for {human_seconds(worker['job_s'])}"
             if (job := jobs.get(worker["pid"])) is not None and job.key == worker["job"]:
                 now += job.said()
-        done = counted(worker["jobs_done"], "job")
+        done = format_count(worker["jobs_done"], "job")
         # The state comes first, since a narrow window cuts off the rest.
         lines.append(f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "
                      f"{human_bytes(worker['rss_bytes'])})")  # fmt: skip
@@ -333,9 +333,9 @@ def line(seen: Look, rates: Rates) -> str:
     """The state in one line, for a pipe or a file."""
     states = {state: sum(graph.state == state for graph in seen.graphs) for state in STATES}
     graphs = ", ".join(f"{number} {state}" for state, number in states.items() if number) or "none"
-    said = f"{counted(len(seen.clients), 'client')}; graphs: {graphs}"
+    said = f"{format_count(len(seen.clients), 'client')}; graphs: {graphs}"
     if seen.status is None or seen.stats is None:
         return f"no daemon; {said}"
     busy = sum(worker["state"] == "busy" for worker in seen.status["workers"])
-    workers = f"{counted(len(seen.status['workers']), 'worker')}, {busy} busy, {seen.status['queue_depth']} queued"
+    workers = f"{format_count(len(seen.status['workers']), 'worker')}, {busy} busy, {seen.status['queue_depth']} queued"
     return f"{workers}; {said}; {rates.said()}; {human_seconds(seen.stats['saved_s'])} saved"

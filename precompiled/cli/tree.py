@@ -106,7 +106,7 @@ def children(group: str) -> list[str]:
     return list(dict.fromkeys(name.removeprefix(start).split()[0] for name in COMMANDS if name.startswith(start)))
 
 
-def renamed(arguments: list[str]) -> tuple[str, list[str]]:
+def replace_old_name(arguments: list[str]) -> tuple[str, list[str]]:
     """The old name that a command line begins with ("" if none), and the line with the new name."""
     for words in (2, 1):
         old = " ".join(arguments[:words])

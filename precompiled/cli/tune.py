@@ -17,7 +17,7 @@ from precompiled.cli.key_prefixes import KEY, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError, StoreError
-from precompiled.core.words import counted
+from precompiled.core.words import format_count
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
 
@@ -45,7 +45,7 @@ def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[s
     not be recompiled.
     """
     store = Store(settings.cache_dir, settings.base)
-    found = untuned(store, resolve(store, keys))
+    found = untuned_artifacts(store, resolve(store, keys))
     tuned: list[str] = []
     left: dict[str, str] = {}
     if found:
@@ -64,12 +64,12 @@ def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[s
                     out.note(f"    compiled in {time.monotonic() - began:.1f} s")
         finally:
             connection.close()
-    text = f"Recompiled {counted(len(tuned), 'artifact')}" + (f"; {len(left)} could not be." if left else ".")
+    text = f"Recompiled {format_count(len(tuned), 'artifact')}" + (f"; {len(left)} could not be." if left else ".")
     out.result({"tuned": tuned, "left": left}, text if found else "Nothing to recompile.")
     return 1 if left else 0
 
 
-def untuned(store: Store, beginnings: Sequence[str] = ()) -> list[Artifact]:
+def untuned_artifacts(store: Store, beginnings: Sequence[str] = ()) -> list[Artifact]:
     """The artifacts that can be tuned and are not, sorted by name. ``beginnings``: prefixes of their keys."""
     every = [item for item in store.all_artifacts() if item.manifest.key.startswith(tuple(beginnings) or "")]
     done = {(item.manifest.key, item.manifest.guards) for item in every if item.manifest.tier != fmt.UNTIMED}

@@ -16,7 +16,7 @@ from precompiled.cli.app import Command, command
 from precompiled.cli.output import Output, human_age, table
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError
-from precompiled.core.words import counted, human_seconds
+from precompiled.core.words import format_count, human_seconds
 
 if TYPE_CHECKING:
     from precompiled import wire
@@ -98,7 +98,7 @@ def watch_command(
         )  # fmt: skip
     if detach:
         them = "it" if len(ids) == 1 else "them"
-        text = f"Watching {counted(len(ids), 'target')}. `precompiled watch` shows {them}."
+        text = f"Watching {format_count(len(ids), 'target')}. `precompiled watch` shows {them}."
         out.result({"watching": ids}, text)
         return 0
     return _look_on(out, settings, set(ids), once)
@@ -228,7 +228,7 @@ def _remove(out: Output, settings: Settings, names: list[str], everything: bool)
             code="no-such-watch",
         )
     removed = ask.request(settings, wire.Unwatch(ids), ANSWER_S).ids
-    out.result({"removed": removed}, f"Stopped watching {counted(len(removed), 'target', zero='no')}.")
+    out.result({"removed": removed}, f"Stopped watching {format_count(len(removed), 'target', zero='no')}.")
 
 
 def _list(out: Output, settings: Settings) -> None:
@@ -348,7 +348,7 @@ def _cells(watch: dict[str, Any], *, with_ages: bool = True) -> tuple[str, ...]:
         if watch[name]
     )
     if watch["packages"]:
-        counts += f"{', ' if counts else ''}{counted(watch['packages'], 'package')}"
+        counts += f"{', ' if counts else ''}{format_count(watch['packages'], 'package')}"
     took = human_seconds(watch["ready_s"]) if watch["ready_s"] and watch["state"] == "ready" else ""
     return watch["id"], watch["name"], edit, watch["state"], counts, took
 

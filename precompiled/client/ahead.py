@@ -117,7 +117,7 @@ class Ahead:
         now: set[object] = {*keys, *entries}
         if not self._program or not now - self._last_report:
             return
-        if link.used(self._settings.cache_dir, self._program, sorted(keys), sorted(fresh), sorted(entries)):
+        if link.report_uses(self._settings.cache_dir, self._program, sorted(keys), sorted(fresh), sorted(entries)):
             self._last_report = now
 
 

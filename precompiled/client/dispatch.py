@@ -164,7 +164,7 @@ class Dispatch:
         if self._calls.report.message == AWAITS_SAFE_POINT:
             self._calls.report.message = ""
         if check is None:
-            self._flip(profiler_ranges.swapped(
+            self._flip(profiler_ranges.wrap_swapped(
                 self._not_first_in_a_capture(function, self._flip), self._calls.report.name, self._flip
             ))  # fmt: skip
             return

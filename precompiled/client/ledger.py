@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from precompiled.client.swap import Event, State, Swap
-from precompiled.core.spans import Span, ended
+from precompiled.core.spans import Span, span_until_now
 
 MAX_SPANS = 32  # kept per graph: a loop over ever new sizes loads ever new variants
 
@@ -108,7 +108,7 @@ class GraphCalls:
     def spent(self, what: str, seconds: float) -> None:
         """Record that this thread spent ``seconds``, until now, with ``what`` for the graph."""
         if len(self.report.spans) < MAX_SPANS:
-            self.report.spans.append(ended(what, seconds))
+            self.report.spans.append(span_until_now(what, seconds))
 
     def loaded(
         self, source: str, load_s: float, compile_s: float, swap: Swap | None = None, waited_s: float = 0.0

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.runs import place
 from precompiled.client.swap import State
-from precompiled.core.words import counted, human_seconds, listed
+from precompiled.core.words import format_count, format_list, human_seconds
 
 log = logging.getLogger("precompiled.client.progress")
 
@@ -90,7 +90,7 @@ class Progress:
 
     def _begins(self) -> str:
         pending = sum(calls.swap.state is State.PENDING for calls in self._graphs)
-        text = counted(pending, "graph compiles in the background", "graphs compile in the background")
+        text = format_count(pending, "graph compiles in the background", "graphs compile in the background")
         if not self._waits:
             return f"{text}; running eager"
         return f"{text}; the program waits for {'it' if pending == 1 else 'them'}"
@@ -99,7 +99,7 @@ class Progress:
         after = f"after {human_seconds(time.monotonic() - self._since)}"
         compiled = [calls for calls in self._graphs if calls.swap.state is State.COMPILED]
         if len(compiled) < len(self._graphs):
-            return f"{len(compiled)} of {counted(len(self._graphs), 'graph')} compiled {after}; {self._unserved()}"
+            return f"{len(compiled)} of {format_count(len(self._graphs), 'graph')} compiled {after}; {self._unserved()}"
         # If all graphs are called equally often, one call of each is a step.
         calls = [item.calls for item in compiled]
         flips = [item.calls_before_flip for item in compiled if item.calls_before_flip is not None]
@@ -117,7 +117,7 @@ class Progress:
             parts.append(f"{number} {are} next call")
         if number := states[State.FAILED]:
             parts.append(f"{number} {'stays' if number == 1 else 'stay'} eager")
-        return listed(parts) + "; `precompiled explain --run last` says why"
+        return format_list(parts) + "; `precompiled explain --run last` says why"
 
 
 def _is_for_people() -> bool:

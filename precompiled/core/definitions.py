@@ -22,11 +22,11 @@ FUTURES = functools.reduce(operator.or_, _FLAGS)
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     """A function's definition without decorators and annotations, or None if the source is not that of its code."""
-    node = written(function)
+    node = written_definition(function)
     return _bare(node) if node is not None else None
 
 
-def written(function: FunctionType) -> ast.FunctionDef | None:
+def written_definition(function: FunctionType) -> ast.FunctionDef | None:
     """A function's definition as its file has it. Callers must not change it. None as in ``definition_of``."""
     found = _found(function)
     return found[0] if found is not None and not found[1] else None

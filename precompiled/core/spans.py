@@ -20,6 +20,6 @@ class Span(NamedTuple):
         return self.began + self.seconds
 
 
-def ended(what: str, seconds: float) -> Span:
+def span_until_now(what: str, seconds: float) -> Span:
     """The span of work that this thread has done for ``seconds`` until now."""
     return Span(what, time.time() - seconds, seconds, threading.get_native_id())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def counted(count: int, one: str, many: str = "", *, zero: str = "0") -> str:
+def format_count(count: int, one: str, many: str = "", *, zero: str = "0") -> str:
     """``1 artifact``, ``2 artifacts``, ``0 artifacts``.
 
     ``many``: the plural if it is not ``one`` with an s, as in ``counted(2, "graph that failed", "graphs that
@@ -18,7 +18,7 @@ def counted(count: int, one: str, many: str = "", *, zero: str = "0") -> str:
     return f"{number if count else zero} {one if count == 1 else many or one + 's'}"
 
 
-def listed(parts: Sequence[str], last: str = "and") -> str:
+def format_list(parts: Sequence[str], last: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return f" {last} ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 

@@ -320,5 +320,5 @@ def _launched(address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def opened(address: str, root: Path, base: list[Path], ended: Callable[[str, list[int]], None]) -> Farm:
+def open_farm(address: str, root: Path, base: list[Path], ended: Callable[[str, list[int]], None]) -> Farm:
     return Farm(address, Store(root, base), ended)

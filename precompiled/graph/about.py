@@ -40,7 +40,7 @@ def text(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> str:
             "calls": source_lines.calls(),
             "set": {
                 **{f"variable {name}": "program" for name in environment.set_by_program()},
-                **dict.fromkeys(compiler_config.changed(), "program"),
+                **dict.fromkeys(compiler_config.changed_settings(), "program"),
                 **{f"inductor.{name}": "options" for name in options},
             },
             "cpu": environment.cpu_in_words(),

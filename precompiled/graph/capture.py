@@ -81,7 +81,7 @@ class SerializedGraph:
         Raises CompileFailed if a weight has changed.
         """
         data = b"" if self.weights is None else self.weights.data()
-        return job.joined(self.to_bytes(hints, about), data)
+        return job.join_parts(self.to_bytes(hints, about), data)
 
     @property
     def frozen(self) -> tuple[torch.Tensor, ...]:
@@ -100,7 +100,7 @@ class SerializedGraph:
         return None if None in found else [size for size in found if size is not None]
 
 
-def restored(
+def restore_program(
     kept: dict[str, Any], modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int],
     modules: dict[str, str], classes: Mapping[str, type], groups: tuple[str, ...],
     context: contextvars.Context,
@@ -134,14 +134,14 @@ def capture(
     """
     if next(iter(module.parameters()), None) is not None or next(iter(module.buffers()), None) is not None:
         raise Bypass("the graph holds parameters or buffers of its own", code="graph-attribute")
-    groups = process_groups.used(module)
-    numbers = {name: group_names.numbered(number) for number, name in enumerate(groups)}
+    groups = process_groups.used_groups(module)
+    numbers = {name: group_names.numbered_name(number) for number, name in enumerate(groups)}
     graph = graph_codec.encode(module, numbers)
     operator_overrides.refuse(graph)
     inputs = input_metadata.describe_inputs([node for node in module.graph.nodes if node.op == "placeholder"])
     for name in inputs.meshes.groups():
         groups.setdefault(name, process_groups.size(name))
-        numbers.setdefault(name, group_names.numbered(len(numbers)))
+        numbers.setdefault(name, group_names.numbered_name(len(numbers)))
     device = devices.device_of(module, graph, inputs.args)
     # A graph on a GPU may have values on the CPU too, which need kernels for the CPU.
     uses_cpu = device == "cpu" or devices.uses_cpu(module, inputs.args)
@@ -154,7 +154,7 @@ def capture(
     facts = environment.facts(device, uses_cpu=uses_cpu)
     frozen = None
     if held and compiler_config.freezes(settings):
-        frozen = weights.frozen(held, inputs.args[len(inputs.args) - len(held) :])
+        frozen = weights.capture_weights(held, inputs.args[len(inputs.args) - len(held) :])
     if groups:
         compiler_config.refuse_ranks(settings)
         if compiler_config.ask_for_ranks(settings):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from precompiled.core.words import counted
+from precompiled.core.words import format_count
 from precompiled.graph import difference, listing
 from precompiled.graph.difference import Change
 
@@ -174,7 +174,7 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
     for kind, those in kinds.items():
         first = those[0]
         name = first.source or first.where
-        more = f", and {counted(len(those) - 1, 'more change')} of inputs" if len(those) > 1 else ""
+        more = f", and {format_count(len(those) - 1, 'more change')} of inputs" if len(those) > 1 else ""
         field = {"range": "the range asked for, "}.get(kind, f"{first.field} " if first.field else "")
         short = _SHORT.get(kind, "other input")
         yield Cause(kind, short, f"{name}: {field}{first.before} -> {first.after}{more}", at)

@@ -315,7 +315,7 @@ def worker_for(device: str, modules: Mapping[str, str] | None = None, *, without
     from precompiled.made_up_cuda import build, kinds
 
     try:
-        build.check(build.installed())
+        build.check(build.find_torch())
     except build.CannotBuild as error:
         raise PrecompiledError(f"a worker without the GPU: {error}", error.action, code="no-made-up-gpu") from error
     interpreter.variables["CUDA_MADE_UP"] = kinds.like(torch.cuda.get_device_properties(device))

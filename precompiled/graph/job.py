@@ -8,7 +8,7 @@ from __future__ import annotations
 _END = b"\0"
 
 
-def joined(program: bytes, data: bytes) -> bytes:
+def join_parts(program: bytes, data: bytes) -> bytes:
     return _END.join((program, data)) if data else program
 
 

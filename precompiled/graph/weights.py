@@ -45,7 +45,7 @@ class Weights:
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
-def frozen(tensors: Sequence[torch.Tensor], described: Sequence[dict[str, Any]]) -> Weights:
+def capture_weights(tensors: Sequence[torch.Tensor], described: Sequence[dict[str, Any]]) -> Weights:
     """Capture these tensors, and add digests to their descriptions. Raises Bypass for a tensor that is not plain."""
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):

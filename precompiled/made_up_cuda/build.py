@@ -71,7 +71,7 @@ class Torch:
         return [*found, site / "triton/backends/nvidia/include"]
 
 
-def installed() -> Torch:
+def find_torch() -> Torch:
     """The torch of this interpreter. Raises CannotBuild if it is not a CUDA build."""
     try:
         root = Path(str(metadata.distribution("torch").locate_file("torch")))
@@ -109,7 +109,7 @@ def folder(torch: Torch) -> Path:
 
 def build(say: Callable[[str], None] = lambda text: None) -> Path:
     """The folder with the libraries and nvidia-smi. Builds them if they are missing (two minutes of one core)."""
-    torch = installed()
+    torch = find_torch()
     ready = folder(torch)
     if ready.is_dir():
         return ready

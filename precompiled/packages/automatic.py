@@ -218,7 +218,7 @@ class Automatic:
         report.find_s = time.perf_counter() - started
         report.reasons = tuple(looked.reasons)
         self.reports.append(report)
-        session.note_frame(report.name, spans.ended("package", report.find_s))
+        session.note_frame(report.name, spans.span_until_now("package", report.find_s))
         structured_trace.frame(vars(report), result)
         session.ledger.count(untraced=1)
         return result
@@ -343,7 +343,7 @@ class Automatic:
             return f"__precompiled_{number}_{placeholder}"
 
         if entry.header.kind == "skipped":
-            stays = installing.skipped(frame, entry_codec.decode(entry.body, name), name)
+            stays = installing.make_skip_result(frame, entry_codec.decode(entry.body, name), name)
             return VerifiedEntry(lambda: stays, lambda: None, [])
         artifacts = {key: session.store.lookup(key) for key in entry.header.artifacts}
         body = entry_codec.decode(entry.body, name)
@@ -395,7 +395,7 @@ class Automatic:
                 return
             self.reports.append(report)
             if looked.began:
-                session.note_frame(report.name, spans.ended("trace", time.perf_counter() - looked.began))
+                session.note_frame(report.name, spans.span_until_now("trace", time.perf_counter() - looked.began))
             self._source_files.met([frame.qualname, *frame_entry.qualnames(traced)])
             session.ledger.count(traced=1)
             if looked.refused is not None:
@@ -446,7 +446,7 @@ class Automatic:
             if dynamo_state.passing():
                 raise NotPortable("errors are suppressed or Dynamo is debugged: it may be left alone for this once",
                                   code="package-passing")  # fmt: skip
-            left, reason = trace_recording.left(frame, traced), traced.skip
+            left, reason = trace_recording.make_skipped_frame(frame, traced), traced.skip
             data = entry_codec.encode(left, traced.names)
             header = replace(header, meaning=hashlib.sha256(data).hexdigest())
             return lambda: _Made(header, fmt.About(reason=reason), data)
@@ -532,7 +532,7 @@ def _function_key(frame: Frame) -> str:
     return fmt.function_key(frame.module, frame.qualname, code_digest(frame.code), one_graph=frame.one_graph)
 
 
-def decoded(entry: Entry) -> frame_entry.Body:
+def decode_body(entry: Entry) -> frame_entry.Body:
     """The body of an entry, with placeholder names. The store has verified its digest; its pickle can run code."""
     body: frame_entry.Body = entry_codec.decode(entry.body, lambda placeholder: f"__precompiled_0_{placeholder}")
     return body

@@ -85,8 +85,10 @@ def _dispatched(
     kept = program_of(session, artifacts[0])
     if "meshes" in kept["inputs"]:
         raise Mismatch("its graph has meshes, and no further sizes of it can be compiled without a trace")
-    program = capture.restored(kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules,
-                               classes, graph.groups, context)  # fmt: skip
+    program = capture.restore_program(
+        kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules, classes, graph.groups,
+        context,
+    )  # fmt: skip
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":

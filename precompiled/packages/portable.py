@@ -141,7 +141,7 @@ _OF_A_CALL = ("device", "module hooks", "forward-mode level")
 
 def _target(compiled: Any) -> tuple[Any, types.FunctionType]:
     try:
-        return dynamo_frames.compiled(compiled)
+        return dynamo_frames.unwrap_compiled(compiled)
     except NotPortable as reason:
         raise PackageError(reason.message, "Give what torch.compile() returned", code=reason.code) from reason
 
@@ -166,7 +166,7 @@ def _check_inlined(entries: list[Entry], path: Path) -> None:
     for entry in entries:
         if entry.header.kind == "compiled":
             try:
-                body = automatic.decoded(entry)
+                body = automatic.decode_body(entry)
             except Mismatch:  # a module is not imported yet; the function's call imports it and compares again
                 continue
             changed = installing.changed_source(body.inlined)

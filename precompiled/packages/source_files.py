@@ -146,7 +146,7 @@ class SourceFiles:
                     self._files[name] = path
             elif not (name in self._installed or name in self._aside or files.is_standard(path) or files.is_ours(path)):
                 status = _status(path)
-                if files.saved(path) > files.process_start():
+                if files.save_time(path) > files.process_start():
                     raise _saved(path)
                 self._installed[name] = path, *_size_and_time(status)
 
@@ -158,7 +158,7 @@ class SourceFiles:
             if _size_and_time(read[0]) != _size_and_time(now):
                 raise NotPortable(f"{path} was saved while this process ran", code="package-program")
             return read[1]
-        if files.saved(path) > files.process_start():
+        if files.save_time(path) > files.process_start():
             raise _saved(path)
         # not read: an extension module may have any size
         if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
@@ -182,7 +182,9 @@ def _is_generated(name: str, path: str) -> bool:
     folders = namespace_of(parent).get("__path__", ())
     found_in = [*sys.path, *(folder for folder in folders if type(folder) is str)]
     try:
-        return os.path.dirname(path) not in map(os.path.abspath, found_in) and files.saved(path) > files.process_start()
+        if os.path.dirname(path) in map(os.path.abspath, found_in):
+            return False
+        return files.save_time(path) > files.process_start()
     except OSError:  # the file was removed
         return True
 

@@ -65,7 +65,7 @@ def _is_passing(path: str) -> bool:
     return _is_lease(path) or _CLOCK.fullmatch(path) is not None
 
 
-def expired(
+def select_expired(
     items: Collection[RemoteObject], now: float, max_age_s: float | None, max_bytes: int | None
 ) -> list[RemoteObject]:
     """The items to remove. An item without a recorded time stays, whatever its size."""

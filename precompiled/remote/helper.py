@@ -74,7 +74,7 @@ class _Stream:
         self.ended_at = math.inf
 
     def run(self) -> None:
-        _lists, objects = lists.listed(self._there, self._program)
+        _lists, objects = lists.read_lists(self._there, self._program)
         self.listed = len(objects)
         self.begun.set()
         before = self._there.counts.fetched
@@ -101,7 +101,7 @@ class Helper:
         )
         store = Store(options.store, options.base)
         self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._failed)
-        self._farm = farm.opened(options.farm, options.store, options.base, self._came) if options.farm else None
+        self._farm = farm.open_farm(options.farm, options.store, options.base, self._came) if options.farm else None
         self._states_written: dict[str, dict[str, Any]] = {}  # file name -> the state that it holds
         self._began = self._asked = time.monotonic()
         self._stopping = False
@@ -339,7 +339,7 @@ class Helper:
         try:
             if not options.remote:
                 return
-            self._transfer = transfer.opened(
+            self._transfer = transfer.open_transfer(
                 options.store, options.remote, options.timeout_s, trusting.trust(options.unsigned), options.base
             )
         except PrecompiledError as error:

@@ -93,7 +93,7 @@ def public_of(private: Any, name: str = "") -> PublicKey:
     return PublicKey(private.public_key().public_bytes_raw(), name)
 
 
-def believed() -> dict[str, PublicKey]:
+def trusted_keys() -> dict[str, PublicKey]:
     """The trusted keys of other users and hosts, by id. Raises UntrustedStore if another user could have added one.
 
     A key is left out if its file name is not its id.

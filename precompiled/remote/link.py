@@ -266,7 +266,7 @@ def put_entry(root: Path, function: str, name: str) -> None:
     ask(root, {"do": "put-entry", "function": function, "name": name}, wait_s=GREETING_S)
 
 
-def used(
+def report_uses(
     root: Path, program: str, keys: Sequence[str], fresh: Sequence[str], entries: Sequence[tuple[str, str]]
 ) -> bool:
     """Report what a program used. Returns whether the helper answered. ``fresh``: the keys that the store lacked

@@ -27,7 +27,7 @@ MAX_LISTED = 2000
 MAX_LISTS = 8  # the number of lists that are read
 
 
-def listed(there: Transfer, program: str) -> tuple[list[Object], list[Object]]:
+def read_lists(there: Transfer, program: str) -> tuple[list[Object], list[Object]]:
     """Return the trusted lists of a program, and the objects that they name. Raises RemoteError."""
     lists: list[Object] = []
     found: dict[str, Object] = {}
@@ -67,7 +67,7 @@ def note(
     """
     if not there.trust.by:
         return False
-    lists, known = listed(there, program)
+    lists, known = read_lists(there, program)
     groups, names = {item.group for item in known}, {(item.group, item.label) for item in known}
     wanted = {(function, name.removesuffix(package_format.SUFFIX)) for function, name in entries} - names
     found = [item for key in keys if key not in groups or key in fresh for item in there.objects(ARTIFACT, key)]

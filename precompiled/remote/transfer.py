@@ -199,7 +199,7 @@ class Transfer:
         """Count objects that will not be put."""
         with self._lock:
             self.counts.given_up += number
-            self.counts.last = f"{words.counted(number, 'object')} not put: {why}"
+            self.counts.last = f"{words.format_count(number, 'object')} not put: {why}"
 
     def refuse(self, item: Object, error: ObjectRejected | CorruptArtifact) -> None:
         """Count an object that is untrusted or corrupt. It is not read again."""
@@ -315,6 +315,6 @@ class Transfer:
         }  # fmt: skip
 
 
-def opened(root: Path, url: str, timeout_s: float, trust: Trust, base: Sequence[Path] = ()) -> Transfer:
+def open_transfer(root: Path, url: str, timeout_s: float, trust: Trust, base: Sequence[Path] = ()) -> Transfer:
     """A transfer between the store at ``root``, with the base stores ``base``, and a remote. Raises RemoteError."""
     return Transfer(Store(root, base), Bucket(url, timeout_s, RequestRecord(root).note), trust)

@@ -43,7 +43,7 @@ class Keys:
 
     def __init__(self) -> None:
         self._own = keys.own()
-        self._keys = keys.believed()
+        self._keys = keys.trusted_keys()
         self.by = ""
         if self._own is not None:
             mine = keys.public_of(self._own)

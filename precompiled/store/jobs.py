@@ -29,8 +29,8 @@ from pathlib import Path
 
 from precompiled.core.errors import StoreError
 from precompiled.core.files import process_start
-from precompiled.core.spans import Span, ended
-from precompiled.core.words import counted, human_seconds
+from precompiled.core.spans import Span, span_until_now
+from precompiled.core.words import format_count, human_seconds
 from precompiled.store import lines, trust
 from precompiled.store.runs import start_of
 
@@ -99,7 +99,7 @@ class UnderWay:
         """The text after the elapsed time: `` of about 35.0 s, C++ compilers, 64 of 120 kernels``."""
         of = f" of about {human_seconds(self.estimate_s)}" if self.estimate_s is not None else ""
         built, all_kernels = self.kernels
-        kernels = f", {built:,} of {counted(all_kernels, 'kernel')}" if all_kernels else ""
+        kernels = f", {built:,} of {format_count(all_kernels, 'kernel')}" if all_kernels else ""
         return of + (f", {self.phase}" if self.phase else "") + kernels
 
 
@@ -151,7 +151,7 @@ class JobRecord:
 
     def spent(self, what: str, seconds: float) -> None:
         """Record that this thread spent ``seconds``, until now, with ``what`` for the job."""
-        self.spans.append(ended(what, seconds))
+        self.spans.append(span_until_now(what, seconds))
 
     def end(self, outcome: str, reason: str) -> None:
         long = [span for span in self.spans if span.seconds >= SHORT_S]

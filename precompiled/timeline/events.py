@@ -116,7 +116,7 @@ class _Trace:
         torch_began, torch_ended = process.torch
         if torch_began and torch_ended >= self._facts.began:
             self._slice(pid, program, "import torch", torch_began, torch_ended, {})
-        for (span, args), (began, ended) in zip(mine, nested([span for span, _ in mine]), strict=True):
+        for (span, args), (began, ended) in zip(mine, nest_spans([span for span, _ in mine]), strict=True):
             name = f"{span.what} {args['frame']}" if "frame" in args else span.what
             event = self._slice(pid, span.thread, name, began, ended, args)
             if span.what == known.SUBMIT:
@@ -129,7 +129,7 @@ class _Trace:
 
     def _ways(self, pid: int, tid: int, graph: dict[str, Any], end: float) -> None:
         """Add a graph's row: eager, then compiled."""
-        missed, swapped = known.missed(graph), known.swapped(graph)
+        missed, swapped = known.miss_time(graph), known.swap_time(graph)
         if missed is None and swapped is None:
             return
         if missed is not None and swapped is not None and swapped < self._facts.began:
@@ -157,7 +157,7 @@ class _Trace:
             slice = self._slice(pid, worker.pid, f"job {job.name}", job.began, ended, args)
             self._jobs[id(job)] = [slice]
             inside = [Span("job", job.began, ended - job.began, worker.pid), *job.spans]
-            for span, (at, until) in list(zip(inside, nested(inside), strict=True))[1:]:
+            for span, (at, until) in list(zip(inside, nest_spans(inside), strict=True))[1:]:
                 self._slice(pid, span.thread, span.what, at, until, {"id": job.id, "seconds": span.seconds})
             for thread in {span.thread for span in job.spans} - {worker.pid}:
                 self._say("thread_name", pid, thread, name="compilers")
@@ -238,7 +238,7 @@ def _about(graph: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def nested(spans: Iterable[Span]) -> list[tuple[float, float]]:
+def nest_spans(spans: Iterable[Span]) -> list[tuple[float, float]]:
     """Begin and end of each span, adjusted so that the spans of a thread nest.
 
     The times come from two clocks, so a span may seem to outlast the enclosing one by some microseconds. Its end is

@@ -81,7 +81,7 @@ def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, Any], Span]]:
             yield graph, span
 
 
-def swapped(graph: dict[str, Any]) -> float | None:
+def swap_time(graph: dict[str, Any]) -> float | None:
     """When a graph's compiled code was ready (its last load, or compile in process); None if it is not."""
     if graph.get("state") not in ("compiled", "bypassed"):
         return None
@@ -89,6 +89,6 @@ def swapped(graph: dict[str, Any]) -> float | None:
     return max(ends, default=None)
 
 
-def missed(graph: dict[str, Any]) -> float | None:
+def miss_time(graph: dict[str, Any]) -> float | None:
     """When a graph was submitted to run eager until its artifact is ready; None if it was not submitted."""
     return min((span.began for span in runs.spans_of(graph) if span.what == SUBMIT), default=None)

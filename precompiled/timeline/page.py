@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from precompiled.core.words import counted, human_seconds, listed
+from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.store.runs import RunProcess, way
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Bar, Section, svg
@@ -42,7 +42,7 @@ def page(facts: Facts, command: Sequence[str], seconds: float, trace: str) -> st
     for item in starts:
         parts += _of(item, facts)
     if left := len(facts.processes) - len(starts):
-        parts.append(f"<p>{counted(left, 'more process', 'more processes')} of it: they are in the trace.</p>")
+        parts.append(f"<p>{format_count(left, 'more process', 'more processes')} of it: they are in the trace.</p>")
     return "\n".join([*parts, "</body></html>\n"])
 
 
@@ -86,11 +86,12 @@ def _said(item: Start) -> str:
              f"{item.plain_seconds:.1f} s, if its compiles took as long as they did where they were done.")  # fmt: skip
     missing = []
     if item.untraced:
-        missing.append(counted(item.untraced, "frame that Dynamo need not trace", "frames that Dynamo need not trace"))
+        what = "that Dynamo need not trace"
+        missing.append(format_count(item.untraced, f"frame {what}", f"frames {what}"))
     if item.uncounted:
-        missing.append(counted(item.uncounted, "graph without an artifact", "graphs without an artifact"))
+        missing.append(format_count(item.uncounted, "graph without an artifact", "graphs without an artifact"))
     if missing:
-        text += f" This excludes {listed(missing)}, whose compile time is unknown."
+        text += f" This excludes {format_list(missing)}, whose compile time is unknown."
     return text
 
 

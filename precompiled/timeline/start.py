@@ -74,8 +74,8 @@ def start(process: RunProcess, facts: Facts) -> Start:
         ends.append(known.end_of(process, facts.now))
     end = max(ends, default=first)
     eager = [
-        (at, known.swapped(graph) or end) for graph in process.graphs.values()
-        if (at := known.missed(graph)) is not None
+        (at, known.swap_time(graph) or end) for graph in process.graphs.values()
+        if (at := known.miss_time(graph)) is not None
     ]  # fmt: skip
     sections = [*_before(process, began, first)]
     sections += [(name, at - began, seconds) for name, at, seconds in _covered(mine, first, end, eager)]

@@ -24,5 +24,5 @@ def version_tuple(version: str) -> tuple[int, int]:
     return int(major), int("".join(character for character in minor if character.isdigit()))
 
 
-def supported(version: str) -> bool:
+def is_supported(version: str) -> bool:
     return OLDEST <= version_tuple(version) <= NEWEST

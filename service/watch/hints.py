@@ -16,7 +16,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
 from precompiled.core import filesystems
-from precompiled.core.words import counted
+from precompiled.core.words import format_count
 
 log = logging.getLogger("precompiled.watch")
 
@@ -90,7 +90,7 @@ class Hints:
                 # ENOSPC: max_user_watches; EMFILE: max_user_instances, or descriptors.
                 left = len(directories - self._observed.keys())
                 return (
-                    f"{counted(left, 'directory of sources has', 'directories of sources have')} no inotify watch "
+                    f"{format_count(left, 'directory of sources has', 'directories of sources have')} no inotify watch "
                     f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
                     "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
                 )

@@ -388,7 +388,7 @@ class Deadly:
 
 def test_inductors_code_is_read_without_loading_the_pickle(store: Store) -> None:
     texts = ["# AOT ID: ['0_forward']\nimport torch\n", "# AOT ID: ['0_backward']\nimport torch\n"]
-    assert code.generated(pickle.dumps([Deadly(), texts, "other", texts])) == texts
+    assert code.extract_generated_code(pickle.dumps([Deadly(), texts, "other", texts])) == texts
     assert "code" not in answer("cache", "show", KEYS[0])["variants"][0]
     assert [item["code"] for item in answer("cache", "show", KEYS[0], "--code")["variants"]] == [[], []]
     assert "artifact 1 has no code" in invoke("cache", "show", KEYS[0], "--code").output

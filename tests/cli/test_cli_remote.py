@@ -85,7 +85,7 @@ def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp
     other = str(tmp_path / "other.py")
     assert answer("remote", "push", "--program", other, *hosts["a"], status=2)["error"]["code"] == "usage"
     assert answer("remote", "push", "--program", str(program), KEY, *hosts["a"], status=2)["error"]["code"] == "usage"
-    there = remote.opened(config.load({"cache_dir": tmp_path / "a"}))
+    there = remote.open_remote(config.load({"cache_dir": tmp_path / "a"}))
     [function, other] = ("f" * 64, "e" * 64)
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled", artifacts=[KEY])
     name = there.store.packages.publish(header, b"{}", b"body")

@@ -74,13 +74,13 @@ def test_ranks_are_grouped_by_number_and_reason(served: Host) -> None:
     (run,) = runs.runs(served.store.root)
     assert run.name == "slurm-7_a.0" and [process.rank for process in run.processes] == [0, 1, 2, 3]
     assert not run.is_alive and all(process.ended for process in run.processes)
-    assert shown.said(run) == [
+    assert shown.describe_graphs(run) == [
         "3 of 5 ranks run all their graphs compiled by the daemon (up to 1 graph each)",
         "rank 2: 1 graph compiled in process (freezing)",
         "rank 4: no graph yet, or on another host",
     ]
     document = json.loads(served.command("explain", "--run", "last", "--json"))
-    assert document["said"] == shown.said(run) and document["program"] == "train.py"
+    assert document["said"] == shown.describe_graphs(run) and document["program"] == "train.py"
     graph = document["processes"][0]["graphs"][0]
     assert graph["calls_compiled"] + graph["calls_eager"] == 2 and graph["source"] in ("swap", "hit")
     text = served.command("explain", "--run", "slurm-7_a.0")
@@ -110,7 +110,7 @@ def test_a_process_is_shown_while_it_runs_and_after_it_is_killed(served: Host) -
     client.process.wait()
     assert json.loads(served.command("status", "--json"))["runs"] == []
     (run,) = runs.runs(served.store.root)
-    assert shown.said(run) == ["the process was killed"]
+    assert shown.describe_graphs(run) == ["the process was killed"]
 
 
 def test_a_graph_refused_by_require_is_not_shown_as_running() -> None:
@@ -153,7 +153,7 @@ def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
         client = served.program(str(file), env={"PRECOMPILED_MODE": "wait"})
         wait_until(lambda: any(process.graphs for process in runs.processes(served.store.root)))
         (run,) = runs.runs(served.store.root)
-        assert shown.said(run)[0].startswith("1 graph pending for ")
+        assert shown.describe_graphs(run)[0].startswith("1 graph pending for ")
         os.kill(client.process.pid, signal.SIGINT)
         client.wait_for("interrupted")
     finally:
@@ -227,7 +227,7 @@ def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path
     assert runs.runs(tmp_path) == []
     client_runs.RunRecord(tmp_path).end([], [], {"/a/train.py": "digest"})
     (run,) = runs.runs(tmp_path)
-    assert not run.is_alive and shown.said(run) == ["no graph yet"]
+    assert not run.is_alive and shown.describe_graphs(run) == ["no graph yet"]
     (process,) = run.processes
     assert process.graphs == {} and process.files == {"/a/train.py": "digest"}
 

@@ -54,8 +54,8 @@ def test_an_invalid_value_switches_nothing_off() -> None:
 
 def test_a_misspelt_variable_is_reported() -> None:
     known = {"PRECOMPILED": "1", "PRECOMPILED_MODE": "wait", "PRECOMPILED_TARGET": "h100", "PATH": "/bin"}
-    assert sound(checks_hook.known(known))
-    check = checks_hook.known({**known, "PRECOMPILED_MDOE": "wait", "PRECOMPILED_QQQQ": "1"})
+    assert sound(checks_hook.check_variable_names(known))
+    check = checks_hook.check_variable_names({**known, "PRECOMPILED_MDOE": "wait", "PRECOMPILED_QQQQ": "1"})
     assert check.state == "warn" and "PRECOMPILED_MDOE (did you mean PRECOMPILED_MODE?)" in check.message
     assert check.message.endswith("PRECOMPILED_QQQQ")
 

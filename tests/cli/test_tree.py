@@ -20,7 +20,7 @@ GROUPS = ["", *tree.GROUPS]
 def found(name: str) -> tuple[click.Command, list[str]]:
     """The command to which click resolves a command line, and the remaining words."""
     command: click.Command = cli
-    words = tree.renamed(name.split())[1]
+    words = tree.replace_old_name(name.split())[1]
     while isinstance(command, Group) and words:
         _, inner, words = command.resolve_command(click.Context(command), words)
         assert inner is not None

@@ -13,7 +13,7 @@ from support_cli import invoke
 from precompiled.cli import checks_host, checks_store, functions, runs, status, watch
 from precompiled.client.ledger import GraphReport
 from precompiled.client.runs import RunRecord
-from precompiled.core.words import counted, human_bytes, human_seconds, listed
+from precompiled.core.words import format_count, format_list, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
 
@@ -88,10 +88,10 @@ def test_every_screen_is_right_for_0_1_and_2_things(directory: Path, number: int
     assert all(said.values())
     assert {screen: found for screen, text in said.items() if (found := wrong(text))} == {}
     if number:
-        things = counted(number, "artifact")
-        assert f"{things}, {counted(number, 'failure')}, " in said["cache", "ls"]
+        things = format_count(number, "artifact")
+        assert f"{things}, {format_count(number, 'failure')}, " in said["cache", "ls"]
         assert f"{things} cannot be read" in said["cache", "ls"]
-        assert f"Removed {counted(2 * number, 'artifact')}, " in said["cache", "clear", "--yes"]
+        assert f"Removed {format_count(2 * number, 'artifact')}, " in said["cache", "clear", "--yes"]
     else:
         assert "Removed no artifacts, 0 B" in said["cache", "clear", "--yes"]
     assert "GiB" in said["config",] and "600 s (10 min)" in said["config",]
@@ -113,7 +113,7 @@ def test_screens_about_workers_and_packages(number: int, tmp_path: Path, capsys:
     print(checks_store.space(tmp_path, 1 << 40, number).message)
     text = capsys.readouterr().out
     assert wrong(text) == []
-    assert "0 that" not in text and (not number or f"{counted(number, 'package')}" in text)
+    assert "0 that" not in text and (not number or f"{format_count(number, 'package')}" in text)
 
 
 @pytest.mark.parametrize(("alive", "expected"), [(0, "0 of 3 ranks run all their graphs"),
@@ -128,14 +128,15 @@ def test_ranks_in_a_sentence(alive: int, expected: str, tmp_path: Path, monkeypa
         state = {"state": "compiled", "source": "hit"} if rank < alive else {"state": "failed", "reason": "timeout"}
         record.note(GraphReport(id=f"{rank}", name="f", **state))  # type: ignore[arg-type]
     (run,) = runs.runs(tmp_path / "store")
-    assert runs.said(run)[0].startswith(expected)
+    assert runs.describe_graphs(run)[0].startswith(expected)
 
 
 def test_counts_lists_sizes_and_times_as_text() -> None:
-    assert [counted(n, "entry", "entries", zero="no") for n in (0, 1, 2, 12345)] == [
+    assert [format_count(n, "entry", "entries", zero="no") for n in (0, 1, 2, 12345)] == [
         "no entries", "1 entry", "2 entries", "12,345 entries",
     ]  # fmt: skip
-    assert [listed(parts) for parts in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+    lists: list[list[str]] = [[], ["a"], ["a", "b"], ["a", "b", "c"]]
+    assert [format_list(parts) for parts in lists] == ["", "a", "a and b", "a, b and c"]
     assert [human_bytes(n) for n in (0, 1023, 1024, 1024**2 - 1, 3 << 40)] == [
         "0 B", "1023 B", "1.0 KiB", "1.0 MiB", "3.0 TiB",
     ]  # fmt: skip

@@ -126,9 +126,9 @@ def test_swapped_function_is_wrapped_only_under_a_profiler() -> None:
     def function(x: int) -> int:
         return x + 1
 
-    assert profiler_ranges.swapped(function, "f", print) is function
+    assert profiler_ranges.wrap_swapped(function, "f", print) is function
     with profile() as running:
         settled: list[Any] = []
-        first = profiler_ranges.swapped(function, "f", settled.append)
+        first = profiler_ranges.wrap_swapped(function, "f", settled.append)
         assert first is not function and first(3) == 4 and settled == [function]
     assert [event.key for event in running.key_averages()] == ["precompiled: swap f"]

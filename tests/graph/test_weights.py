@@ -44,7 +44,7 @@ TENSORS = {
 def test_worker_gets_equal_tensors(name: str) -> None:
     tensors = (TENSORS[name], torch.randn(3))
     items = described(*tensors)
-    found = weights.frozen(tensors, items)
+    found = weights.capture_weights(tensors, items)
     assert [item["content"] for item in items] == list(found.digests)
     made = weights.tensors(items, found.data())
     for left, right in zip(made, tensors, strict=True):
@@ -55,7 +55,7 @@ def test_worker_gets_equal_tensors(name: str) -> None:
 def test_any_change_of_a_weight_is_detected() -> None:
     for change in (lambda weight: weight.data.mul_(2), lambda weight: weight.numpy().__imul__(2)):
         weight = torch.randn(4)
-        found = weights.frozen([weight], described(weight))
+        found = weights.capture_weights([weight], described(weight))
         assert found.unchanged()
         change(weight)
         assert not found.unchanged()
@@ -71,7 +71,7 @@ def test_freed_or_moved_memory_is_not_read() -> None:
         lambda weight: setattr(weight, "data", torch.randn(8)[::2]),
     ):
         weight = torch.nn.Parameter(torch.randn(4))
-        found = weights.frozen([weight], described(weight))
+        found = weights.capture_weights([weight], described(weight))
         change(weight)
         assert not found.unchanged()
 
@@ -79,7 +79,7 @@ def test_freed_or_moved_memory_is_not_read() -> None:
 def test_worker_refuses_other_bytes() -> None:
     weight = torch.randn(4)
     items = described(weight)
-    data = weights.frozen([weight], items).data()
+    data = weights.capture_weights([weight], items).data()
     for wrong in (data[:-1], data + b"x", bytes(len(data))):
         with pytest.raises(CompileFailed, match="does not decode"):
             weights.tensors(items, wrong)
@@ -90,14 +90,14 @@ def test_tensor_without_contiguous_memory_of_its_own_is_refused() -> None:
         fake = torch.nn.Linear(3, 3).weight
     for tensor in (torch.randn(3).expand(4, 3), torch.randn(4, 4)[:, ::2], torch.ones(3, device="meta"), fake):
         with pytest.raises(Bypass):
-            weights.frozen([tensor], described(tensor))
+            weights.capture_weights([tensor], described(tensor))
 
 
 def test_program_and_its_data_are_joined_and_split() -> None:
     (found,) = captures(lambda x: x * 2, torch.randn(3))
     program = found.program.to_bytes()
     for data in (b"", b"\0\1\0"):
-        assert job.split(job.joined(program, data)) == (program, data)
+        assert job.split(job.join_parts(program, data)) == (program, data)
     json.loads(program)
 
 

@@ -44,7 +44,7 @@ def entries(host: Host) -> dict[str, set[str]]:
     for entry in PackageStore(host.store.root).entries():
         shown = entry.body.hex()
         if entry.header.kind == "compiled":
-            body = automatic.decoded(entry)
+            body = automatic.decode_body(entry)
             shown = repr((body.guards, code_digest(body.code), body.inlined, body.imports))
         found.setdefault(entry.header.module, set()).add(f"{entry.header.function} {shown}")
     return found

@@ -231,7 +231,7 @@ def test_remote_that_never_opens_does_not_keep_a_helper(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
-    monkeypatch.setattr(helper.transfer, "opened", lambda *_: over.wait(120.0) and None)
+    monkeypatch.setattr(helper.transfer, "open_transfer", lambda *_: over.wait(120.0) and None)
     last_state(tmp_path, place)
     over.set()
 

@@ -165,7 +165,7 @@ from precompiled.remote import envelope as form, transfer, trusting
 from precompiled.store import artifact_format as fmt, packed
 
 settings = config.load()
-there = transfer.opened(Path(settings.cache_dir), settings.remote, 30.0, trusting.trust(False))
+there = transfer.open_transfer(Path(settings.cache_dir), settings.remote, 30.0, trusting.trust(False))
 replayed = 0
 for item in there.everything():
     if item.kind == form.ARTIFACT and there.trust.believes(item.by):

@@ -54,7 +54,7 @@ def test_object_signed_by_a_trusted_key_is_used(
         public = keys.new()
     with on("b"):  # type: ignore[attr-defined]
         keys.believe(keys.PublicKey.parse(f"{public} the hosts of a"))
-        assert [key.name for key in keys.believed().values()] == ["the hosts of a"]
+        assert [key.name for key in keys.trusted_keys().values()] == ["the hosts of a"]
     a = of_host("a")
     artifact = a.store.publish(payload())
     assert a.put_artifact(artifact) and [item.by for item in a.everything()] == [public.id]
@@ -180,4 +180,4 @@ def test_key_files_that_others_could_have_written_are_not_trusted(on: Callable[[
         keys.folder().chmod(0o700)
         # A key file under another key's id is ignored.
         (keys.folder() / f"{public.id}.pub").rename(keys.folder() / f"{'0' * 16}.pub")
-        assert keys.believed() == {}
+        assert keys.trusted_keys() == {}

@@ -47,21 +47,21 @@ def test_objects_that_a_program_used_are_listed_and_fetched_at_once(tmp_path: Pa
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     name = filled(a)
     assert note(a, KEY, entries=(name,)) and not note(a, KEY, entries=(name,))
-    _lists, objects = lists.listed(b, PROGRAM)
+    _lists, objects = lists.read_lists(b, PROGRAM)
     assert {(item.kind, item.group) for item in objects} == {(form.ARTIFACT, KEY), (form.ENTRY, FUNCTION)}
     assert b.bring(objects) == 2 and b.bring(objects) == 0
     assert b.store.packages.read(FUNCTION, name).body == b"body" and b.store.lookup(OTHER) == []
     # The list of another host adds the objects that it used, and replaces its own older list.
     assert note(b, OTHER) and note(b, KEY, OTHER) is False
-    found, objects = lists.listed(host(tmp_path / "c", url), PROGRAM)
+    found, objects = lists.read_lists(host(tmp_path / "c", url), PROGRAM)
     assert len(found) == 1 and {item.group for item in objects} == {KEY, OTHER, FUNCTION}
     # A new variant is listed if its key is marked as fresh.
     a.put_artifact(a.store.publish(payload(KEY, guards="s0 > 2")))
     assert not note(a, KEY) and note(a, KEY, fresh=(KEY,))
-    assert len([item for item in lists.listed(b, PROGRAM)[1] if item.group == KEY]) == 2
+    assert len([item for item in lists.read_lists(b, PROGRAM)[1] if item.group == KEY]) == 2
     # `pull` does not treat a list as an artifact, and a list names only existing objects.
     d = host(tmp_path / "d", url)
-    assert d.pull() == 4 and lists.listed(d, OTHER) == ([], [])
+    assert d.pull() == 4 and lists.read_lists(d, OTHER) == ([], [])
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"objects": 1}', b'{"objects": [["x"]]}', b'{"objects": [["x", "y"]]}'])
@@ -70,8 +70,8 @@ def test_invalid_list_is_refused_and_another_list_is_used(body: bytes, tmp_path:
     a = host(tmp_path / "a", url)
     filled(a)
     a.write(form.LIST, PROGRAM, lists.LABEL, body)
-    assert lists.listed(a, PROGRAM) == ([], []) and dict(a.counts.refused) == {"remote-corrupt": 1}
-    assert note(a, KEY) and [item.group for item in lists.listed(a, PROGRAM)[1]] == [KEY]
+    assert lists.read_lists(a, PROGRAM) == ([], []) and dict(a.counts.refused) == {"remote-corrupt": 1}
+    assert note(a, KEY) and [item.group for item in lists.read_lists(a, PROGRAM)[1]] == [KEY]
 
 
 def test_invalid_or_missing_objects_of_a_list_are_skipped(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_invalid_or_missing_objects_of_a_list_are_skipped(tmp_path: Path) -> Non
     gone = replace(there, digest="0" * 64)
     named = [["../../etc/passwd", 5], [gone.path, gone.size], [f"programs/{PROGRAM}/x", 1], [there.path, there.size]]
     a.write(form.LIST, PROGRAM, lists.LABEL, json.dumps({"objects": named}).encode())
-    _found, objects = lists.listed(b, PROGRAM)
+    _found, objects = lists.read_lists(b, PROGRAM)
     assert objects == [gone, there] and b.bring(objects) == 1 and b.store.lookup(KEY)
 
 
@@ -112,7 +112,7 @@ def test_process_gets_objects_that_its_program_used_on_another_host(settings: Se
     # Objects that the process uses beyond the list are listed for the next process.
     found.used([KEY, OTHER], [], [(FUNCTION, name)])
     assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
-    assert {item.group for item in lists.listed(there, ahead.identity())[1]} == {KEY, OTHER, FUNCTION}
+    assert {item.group for item in lists.read_lists(there, ahead.identity())[1]} == {KEY, OTHER, FUNCTION}
 
 
 def test_process_without_a_list_does_not_wait(settings: Settings) -> None:

@@ -25,7 +25,7 @@ from precompiled.core.spans import Span
 from precompiled.store import jobs, lines, runs
 from precompiled.store.requests import RemoteRequest
 from precompiled.timeline import facts as known
-from precompiled.timeline.events import nested, trace
+from precompiled.timeline.events import nest_spans, trace
 from precompiled.timeline.facts import gather
 from precompiled.timeline.picture import Bar, in_order, svg
 from precompiled.timeline.start import by_name, start
@@ -252,7 +252,7 @@ def test_timeline_exits_with_the_status_of_its_command(tmp_path: Path) -> None:
 
 def test_nested_spans_end_with_the_enclosing_span() -> None:
     outer, inner, other = Span("a", 1.0, 2.0, 1), Span("b", 2.0, 1.1, 1), Span("c", 2.0, 5.0, 2)
-    assert nested([inner, other, outer]) == [(2.0, 3.0), (2.0, 7.0), (1.0, 3.0)]
+    assert nest_spans([inner, other, outer]) == [(2.0, 3.0), (2.0, 7.0), (1.0, 3.0)]
 
 
 def test_special_characters_in_names_are_escaped_in_svg() -> None:

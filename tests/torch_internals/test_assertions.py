@@ -89,7 +89,7 @@ def test_graph_with_all_its_assertions_is_unchanged() -> None:
     kept = []
 
     def look(module: torch.fx.GraphModule, _: list[Any]) -> Any:
-        kept.append(runtime_assertions.restored(module) is module)
+        kept.append(runtime_assertions.restore_assertions(module) is module)
         return module.forward
 
     for function in (at_most_the_size, lambda x, n: x + n):
@@ -139,7 +139,7 @@ def test_assumptions_about_unbacked_inputs_are_asserted_by_the_graph(
 
     def look(module: torch.fx.GraphModule, _: list[Any]) -> Any:
         inputs = module.graph.find_nodes(op="placeholder")
-        made.append((runtime_assertions.restored(module), [node.meta["example_value"] for node in inputs]))
+        made.append((runtime_assertions.restore_assertions(module), [node.meta["example_value"] for node in inputs]))
         return module.forward
 
     torch._dynamo.reset()

@@ -77,7 +77,7 @@ def test_key_depends_on_metadata_of_held_tensors_not_on_their_values() -> None:
 
 def test_graph_without_held_tensors_is_unchanged() -> None:
     module = torch.fx.symbolic_trace(torch.nn.ReLU())
-    assert graph_attributes.lifted(module) == (module, [])
+    assert graph_attributes.lift_attributes(module) == (module, [])
 
 
 def test_held_tensor_without_dynamo_metadata_is_refused() -> None:
@@ -90,5 +90,5 @@ def test_held_tensor_without_dynamo_metadata_is_refused() -> None:
             return x + self.held
 
     with pytest.raises(Bypass) as refused:
-        graph_attributes.lifted(torch.fx.symbolic_trace(Holding()))
+        graph_attributes.lift_attributes(torch.fx.symbolic_trace(Holding()))
     assert refused.value.code == "graph-attribute"

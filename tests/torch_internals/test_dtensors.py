@@ -95,7 +95,7 @@ def test_worker_recreates_the_dtensors_of_the_client() -> None:
     inputs = json.loads(program.sections["inputs"])
     mode = input_metadata.new_fake_mode()
     with in_a_worker(program.modes["groups"]):
-        stand_ins = device_meshes.made(inputs, unheard())
+        stand_ins = device_meshes.create_meshes(inputs, unheard())
         (made,) = input_metadata.make_inputs(
             inputs, input_metadata.size_maker(inputs, [], [], mode), mode, found_meshes=stand_ins
         )
@@ -110,7 +110,7 @@ def test_stand_in_mesh_equals_no_other_and_cannot_be_pickled() -> None:
     program = captured(doubled, sharded(init_device_mesh("cpu", (1,)))).program
     inputs = json.loads(program.sections["inputs"])
     with in_a_worker(program.modes["groups"]):
-        (first,), (second,) = device_meshes.made(inputs, unheard()), device_meshes.made(inputs, unheard())
+        (first,), (second,) = (device_meshes.create_meshes(inputs, unheard()) for _ in range(2))
     assert first != second and hash(first) != hash(second)
     with pytest.raises(TypeError):
         pickle.dumps(first)
@@ -128,7 +128,7 @@ def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.RankReads]
     reads: list[str] = []
     with in_a_worker({"a": 2, "b": 2}):
         asked = rank_dependence.RankReads(lambda: reads.append("asked"))
-        (mesh,) = device_meshes.made({"meshes": [PAIRS]}, asked)
+        (mesh,) = device_meshes.create_meshes({"meshes": [PAIRS]}, asked)
         with rank_dependence.answering(asked):
             yield mesh, reads, asked
 

@@ -7,7 +7,7 @@ import torch
 from support_graphs import captured
 
 from precompiled.core.errors import Bypass
-from precompiled.torch_internals.ranks.group_names import for_a_client, moved_text, numbered
+from precompiled.torch_internals.ranks.group_names import for_a_client, moved_text, numbered_name
 
 WRAPPER = """
 # precompiled-group-0 in a comment stays
@@ -29,9 +29,9 @@ def test_only_group_names_are_replaced() -> None:
 
 def test_names_that_look_like_numbers_are_replaced_once() -> None:
     code = "op('precompiled-group-0', 'precompiled-group-1')"
-    swapped = [numbered(1), numbered(0)]
+    swapped = [numbered_name(1), numbered_name(0)]
     assert moved_text(code, swapped) == "op('precompiled-group-1', 'precompiled-group-0')"
-    assert for_a_client([{numbered(0): [numbered(1), 1]}], swapped) == [{numbered(1): [numbered(0), 1]}]
+    assert for_a_client([{numbered_name(0): [numbered_name(1), 1]}], swapped) == [{numbered_name(1): [numbered_name(0), 1]}]
 
 
 def test_name_split_into_two_literals_is_replaced() -> None:

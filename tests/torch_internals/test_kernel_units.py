@@ -144,4 +144,4 @@ def test_compiler_error_of_one_kernel_is_raised() -> None:
     [(1, 8, [1]), (15, 8, [15]), (16, 8, [8, 8]), (40, 2, [20, 20]), (100, 1, [50, 50]), (0, 2, [])],
 )
 def test_kernels_are_divided_into_units_of_similar_size(count: int, threads: int, sizes: list[int]) -> None:
-    assert [len(part) for part in kernel_units.divided(range(count), threads)] == sizes
+    assert [len(part) for part in kernel_units.divide_kernels(range(count), threads)] == sizes

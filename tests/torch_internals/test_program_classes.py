@@ -109,7 +109,7 @@ def test_described_class_is_recreated_in_the_worker(kind_of: Kinds, what: str) -
     module, name, digest = described.name(kind, modules)
     assert (module, name) == ("", "Kind") and modules[f"{program_classes.PREFIX}Kind"] == digest
     assert any(name.startswith("lib_") for name in modules) == (what == "a base of a module")
-    (made,) = program_classes.made(described.units).values()
+    (made,) = program_classes.create_classes(described.units).values()
     assert made is not kind and issubclass(made, torch.Tensor)
     inner = torch.ones(3)
     for of in (kind, made):

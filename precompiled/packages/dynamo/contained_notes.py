@@ -49,7 +49,7 @@ class _Calls(threading.local):
 _calls = _Calls()
 
 
-def contained(
+def contain_errors(
     original: Callable[..., Any], wrap: Callable[..., Callable[..., Any]], now: Callable[[], TraceLog | None]
 ) -> Callable[..., Any]:
     """``wrap(original, now)``, with errors of the wrapper contained. ``original`` runs once per call."""

@@ -212,7 +212,7 @@ def entries_of(owner: Any) -> list[tuple[str, str]]:
     return found
 
 
-def compiled(function: Any) -> tuple[Any, types.FunctionType]:
+def unwrap_compiled(function: Any) -> tuple[Any, types.FunctionType]:
     """The owner and the function of a result of torch.compile(). Raises NotPortable for anything else."""
     context = vars(function).get("dynamo_ctx") if isinstance(function, torch.nn.Module) else None
     if isinstance(function, torch.nn.Module):

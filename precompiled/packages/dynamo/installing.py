@@ -277,7 +277,7 @@ def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextl
     undo.close()
 
 
-def skipped(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> ConvertFrameReturn:
+def make_skip_result(frame: Frame, kept: SkippedFrame, name: Callable[[str], str]) -> ConvertFrameReturn:
     """Dynamo's result for a frame that an entry says to skip. Raises Mismatch if the entry does not fit the call."""
     _import(kept.imports.values(), kept.inlined, kept.guards, frame)
     if (changed := changed_source(kept.inlined)) is not None:

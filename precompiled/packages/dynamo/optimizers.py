@@ -88,7 +88,7 @@ def _not_torchs(optimizer: Any) -> str | None:
 # ---------------------------------------------------------------------- recording
 
 
-def kept(guards: Iterable[Any], noted: TraceLog) -> tuple[Prepared, ...]:
+def prepared_optimizers(guards: Iterable[Any], noted: TraceLog) -> tuple[Prepared, ...]:
     """The optimizers whose groups a trace has read, with the calls of ``_init_group``."""
     found = {}
     for guard in guards:

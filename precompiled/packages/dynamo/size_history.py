@@ -110,7 +110,7 @@ def wrap(
     return patches.undo
 
 
-def kept(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:
+def convert_sizes(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:
     """Convert the values for an entry, except those of code that no name leads to, which nothing else needs."""
     return tuple(_kept(met, root, places))
 

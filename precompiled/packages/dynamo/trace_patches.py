@@ -56,7 +56,7 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import ATOMS
 from precompiled.packages.describe.places import codes_at
 from precompiled.packages.dynamo import native_calls, optimizers, ordered, set_order, untraced
-from precompiled.packages.dynamo.contained_notes import contained
+from precompiled.packages.dynamo.contained_notes import contain_errors
 from precompiled.packages.dynamo.guard_facts import NO_KEYS
 from precompiled.packages.dynamo.trace_log import TraceLog
 from precompiled.torch_internals.patches import Patches
@@ -82,7 +82,7 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         BuiltinVariable.call_function_handler_cache.clear()  # the cache holds methods that were replaced
 
     def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
-        patches.replace(owner, name, lambda original: functools.wraps(original)(contained(original, with_, now)))
+        patches.replace(owner, name, lambda original: functools.wraps(original)(contain_errors(original, with_, now)))
 
     try:
         _replace_all(replace)

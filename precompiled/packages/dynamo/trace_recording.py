@@ -218,15 +218,15 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
     # At a restart, 2.15 removes what an attempt put into the globals. The attempt's sources need these names.
     reader = guard_facts.SourceReader(local, {**output.global_scope, **traced.scopes}) if traced.scopes else builder
-    seen = unguarded.seen(
+    seen = unguarded.describe_facts(
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described
     )
     traced.about = guard_facts.about(guards, kept, inlined, seen.facts())
     traced.described = described.covered
     traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
                        [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)],
-                       sizes_met=size_history.kept(traced.sizes_met, builder.f_code, places),
-                       optimizers=optimizers.kept(guards, traced.trace_log))  # fmt: skip
+                       sizes_met=size_history.convert_sizes(traced.sizes_met, builder.f_code, places),
+                       optimizers=optimizers.prepared_optimizers(guards, traced.trace_log))  # fmt: skip
 
 
 def _scopes(
@@ -363,7 +363,7 @@ def _is_defined_there(frame: Frame, name: str) -> bool:
 # ---------------------------------------------------------------------- skipped frames
 
 
-def left(frame: Frame, traced: Traced) -> SkippedFrame:
+def make_skipped_frame(frame: Frame, traced: Traced) -> SkippedFrame:
     """Make an entry's body for a skipped frame: everything that the skip may depend on. Raises NotPortable."""
     if traced.trace_log.problem is not None:
         raise traced.trace_log.problem
@@ -390,7 +390,7 @@ def left(frame: Frame, traced: Traced) -> SkippedFrame:
         imports=imports,
         builtins_names=[traced.names[name] for name in names],
         guards=facts,
-        unguarded=unguarded.seen(
+        unguarded=unguarded.describe_facts(
             traced.trace_log, guards.values(), codes, frame.code, frame.scope, places, reader, described
         ),
         global_state=dynamo_state.global_state(),

@@ -85,7 +85,7 @@ class Seen:
 # ---------------------------------------------------------------------- describing and comparing
 
 
-def seen(
+def describe_facts(
     noted: TraceLog, guards: Iterable[Guard], codes: Iterable[types.CodeType], root: types.CodeType,
     scope: dict[str, Any], places: Places, reader: Any, described: Descriptions,
 ) -> Seen:  # fmt: skip
@@ -149,7 +149,8 @@ def seen(
 def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descriptions, *, check_source: bool) -> None:
     """Raise Mismatch unless every fact holds here. Raises NotPortable if a value can no longer be described.
 
-    Compares in the order of ``seen``: if classes refer to each other, a description depends on which class came first.
+    Compares in the order of ``describe_facts``: if classes refer to each other, a description depends on which class
+    came first.
     """
     _check_same(kept.same, reader, Mismatch)
     for source, name, there in kept.attributes:

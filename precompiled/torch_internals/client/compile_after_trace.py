@@ -73,7 +73,7 @@ class Given:
 
     def compile(self, program: dict[str, Any]) -> Callable[..., Any] | None:
         """Compile as plain torch.compile does, with its errors. None if the result is valid for only some inputs."""
-        module = copied(self.module)
+        module = copy_graph(self.module)
         values = [node.meta["example_value"] for node in module.graph.nodes if node.op == "placeholder"]
         mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
         context = TracingContext(mode or input_metadata.new_fake_mode())
@@ -88,10 +88,10 @@ class Given:
         return None if symbolic or context.guards_context.aotautograd_guards else compiled
 
 
-def copied(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def copy_graph(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A copy that shares tensors: a compile may change its graph, and the program may run the original eagerly."""
     held = {
-        node.target: copied(value) if isinstance(value, torch.fx.GraphModule) else value
+        node.target: copy_graph(value) if isinstance(value, torch.fx.GraphModule) else value
         for node in module.graph.nodes
         if node.op == "get_attr" and (value := getattr(module, node.target, None)) is not None
     }

@@ -94,7 +94,7 @@ def moved_text(text: str, index: int) -> str:
                 raise _unknown(node)
             places.append((node.slice, str(index)))
     try:
-        edited = code_edits.edited(text, places)
+        edited = code_edits.replace_nodes(text, places)
     except code_edits.SpansLines as error:
         raise _unknown(error.node) from None
     return _PROPERTIES.sub(rf"\g<1>{index}", edited)

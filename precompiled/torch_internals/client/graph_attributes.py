@@ -36,7 +36,7 @@ def as_input(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
     return made
 
 
-def lifted(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+def lift_attributes(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
     """The graph with the tensors of its module as additional last inputs, in the order of their first use, and the
     tensors.
 

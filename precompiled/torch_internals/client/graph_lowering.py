@@ -79,11 +79,11 @@ class Plain:
 
 def plain(module: torch.fx.GraphModule) -> Plain:
     """The graph in a form that a worker can rebuild. Raises Bypass if there is no such form."""
-    module = runtime_assertions.restored(module)
+    module = runtime_assertions.restore_assertions(module)
     if torch._dynamo.compiled_autograd.in_compiled_autograd_region and _is_of_one_process(module):
         flat, flatten = _flat(module)
         return Plain(_traced(flat), flat, flatten, traced=True)
-    module, held = graph_attributes.lifted(module)
+    module, held = graph_attributes.lift_attributes(module)
     return Plain(module, module, held=held)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from precompiled.core.errors import PrecompiledError
-from precompiled.torch_internals import NEWEST, OLDEST, supported
+from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.torch_internals.client import first_trace, garbage_collection
 from precompiled.torch_internals.inductor import direct_inductor_calls
 from precompiled.torch_internals.patches import Patches
@@ -44,7 +44,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
     if _patches:
         return
     wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
-    if not supported(torch.__version__) or wrapper is None:
+    if not is_supported(torch.__version__) or wrapper is None:
         oldest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
         raise PrecompiledError(
             f"torch {torch.__version__} is not supported",

@@ -22,7 +22,7 @@ def load(name: str) -> AbstractContextManager[Any]:
     return _range(f"precompiled: load {name}")
 
 
-def swapped(function: Compiled, name: str, settle: Callable[[Compiled], None]) -> Compiled:
+def wrap_swapped(function: Compiled, name: str, settle: Callable[[Compiled], None]) -> Compiled:
     """Wrap ``function``, to which a graph is swapped, with a range around its first call.
 
     After that call, ``settle`` gets the bare function. Without a profiler the result is ``function`` itself.

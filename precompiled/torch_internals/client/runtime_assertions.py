@@ -44,7 +44,7 @@ _SIZES = {
 }
 
 
-def restored(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def restore_assertions(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph itself if it has all its assertions, or else a copy with them. Raises Bypass if none can be made."""
     env = _shape_env(module)
     if env is None or not env.deferred_runtime_asserts:

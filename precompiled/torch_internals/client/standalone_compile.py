@@ -23,7 +23,7 @@ from precompiled.torch_internals.user_code import program_classes
 SETTINGS = {"triton.autotune_at_compile_time": True}
 
 
-def checked(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def check_output(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph itself. Raises Bypass if it returns a tensor instead of a tuple."""
     from torch._inductor.compile_fx import graph_returns_tuple
 

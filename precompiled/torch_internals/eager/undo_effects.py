@@ -169,11 +169,11 @@ def _nested(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 def _written(module: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx.Node]:
     """The nodes whose values ``node`` may write to."""
     if not isinstance(node.target, HigherOrderOperator):
-        return operation_effects.written(node)
+        return operation_effects.written_arguments(node)
     held = [getattr(module, one.target, None) for one in node.all_input_nodes if one.op == "get_attr"]
     graphs = [one for one in held if isinstance(one, torch.fx.GraphModule)]
     writes = "mutation" in operation_effects.name(node) or any(
-        operation_effects.written(one) for g in graphs for one in _nested(g)
+        operation_effects.written_arguments(one) for g in graphs for one in _nested(g)
     )
     if not writes:
         return []

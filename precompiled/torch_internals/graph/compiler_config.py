@@ -189,7 +189,7 @@ def context(options: Mapping[str, Any]) -> contextvars.Context:
     return made
 
 
-def changed() -> list[str]:
+def changed_settings() -> list[str]:
     """The settings that this process has changed since it imported torch, as ``inductor.NAME``. For display."""
     modules = {"inductor": _inductor, "functorch": _functorch}
     return [f"{name}.{setting}" for name, module in modules.items() for setting in module._config

@@ -33,7 +33,7 @@ class FixedFloats(Exception):
         self.names = names
 
 
-def fixed(value: torch.SymFloat) -> str:
+def fixed_symbol(value: torch.SymFloat) -> str:
     """The name of a float's symbol if the float's value is fixed and Dynamo can trace without this input; else ""."""
     symbol, content = value.node._expr, value.node.expr
     if not symbol.is_Symbol or not content.is_number:
@@ -43,7 +43,7 @@ def fixed(value: torch.SymFloat) -> str:
     return "" if TensorifyState.should_specialize(name) else name
 
 
-def ignored(read: torch.fx.Node) -> str:
+def ignored_symbol(read: torch.fx.Node) -> str:
     """The name of the symbol that the node ``read`` returns, if no operation uses the float's value; else "".
 
     Plain torch.compile fixes the value of such a float, because no tensor replaces it (the ``norm_type`` of an
@@ -60,7 +60,9 @@ def ignored(read: torch.fx.Node) -> str:
 
 def _ignores(user: torch.fx.Node, read: torch.fx.Node) -> bool:
     """Whether a Python function of torch runs on fake tensors without using the value of ``read``."""
-    if user.op != "call_function" or not isinstance(user.target, FunctionType) or operation_effects.written(user):
+    if user.op != "call_function" or not isinstance(user.target, FunctionType):
+        return False
+    if operation_effects.written_arguments(user):
         return False
 
     def value_of(node: torch.fx.Node) -> Any:

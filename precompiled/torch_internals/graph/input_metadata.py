@@ -102,11 +102,11 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             raise Bypass(f"input {position} is a {type(value).__name__}, not a plain tensor", code="unsupported-input")
         described.append(_describe(value, flags, position, symbols))
         if reads := [user for user in node.users if _reads_a_scalar(user)]:
-            names = [fixed_floats.ignored(read) for read in reads]
+            names = [fixed_floats.ignored_symbol(read) for read in reads]
             if all(names):
                 fixed += names
                 continue
-            if isinstance(memo := value.item_memo, torch.SymFloat) and (name := fixed_floats.fixed(memo)):
+            if isinstance(memo := value.item_memo, torch.SymFloat) and (name := fixed_floats.fixed_symbol(memo)):
                 fixed.append(name)
                 continue
             described[-1]["float"] = len(floats)

@@ -89,7 +89,7 @@ def writes(node: torch.fx.Node) -> bool:
     return (called.endswith("_") and not called.endswith("__")) or called in _WRITE or _is_inplace(node)
 
 
-def written(node: torch.fx.Node) -> list[torch.fx.Node]:
+def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The arguments that an operation may change in place. If it is unknown which, all of them."""
     if node.op not in ("call_function", "call_method"):
         return []

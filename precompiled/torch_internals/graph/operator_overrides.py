@@ -18,8 +18,8 @@ _ANYWHERE = frozenset({"aten", "prims", "prim"})
 def refuse(graphs: list[list[list[Any]]]) -> None:
     """Raises Bypass if the program has overridden an operator that these graphs (graph_codec.encode) may use."""
     overrides = {
-        **dispatcher_overrides.found(call_targets.BUILTIN_OP_NAMESPACES),
-        **inductor_overrides.found(call_targets.BUILTIN_OP_NAMESPACES),
+        **dispatcher_overrides.find_overrides(call_targets.BUILTIN_OP_NAMESPACES),
+        **inductor_overrides.find_overrides(call_targets.BUILTIN_OP_NAMESPACES),
     }
     if not overrides:
         return

@@ -32,7 +32,7 @@ from precompiled.torch_internals.graph.call_targets import COLLECTIVE_OP_NAMESPA
 from precompiled.torch_internals.patches import Patches
 
 
-def used(module: torch.fx.GraphModule) -> dict[str, int]:
+def used_groups(module: torch.fx.GraphModule) -> dict[str, int]:
     """The groups of a graph's collectives: name -> number of ranks, in the order of their first use.
 
     Raises Bypass if a collective does not name its group.

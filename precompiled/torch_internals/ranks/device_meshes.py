@@ -109,7 +109,7 @@ def _refuse(mesh: Any) -> None:
         raise Bypass(f"a mesh of the graph's {why}", code="mesh")
 
 
-def made(inputs: Mapping[str, Any], asked: rank_dependence.RankReads) -> list[Any]:
+def create_meshes(inputs: Mapping[str, Any], asked: rank_dependence.RankReads) -> list[Any]:
     """In a worker, create meshes with exactly this description, over the stand-ins of their groups.
 
     ``asked`` records reads of this rank's place in the meshes.

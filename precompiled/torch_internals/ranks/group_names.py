@@ -19,7 +19,7 @@ from precompiled.torch_internals import code_edits
 _PREFIX = "precompiled-group-"
 
 
-def numbered(number: int) -> str:
+def numbered_name(number: int) -> str:
     return f"{_PREFIX}{number}"
 
 
@@ -28,7 +28,7 @@ def moved_text(text: str, names: Sequence[str]) -> str:
 
     Raises Bypass if the code contains a group in an unknown form.
     """
-    moved = {numbered(number): name for number, name in enumerate(names)}
+    moved = {numbered_name(number): name for number, name in enumerate(names)}
     places = []
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or _PREFIX not in node.value:
@@ -37,14 +37,14 @@ def moved_text(text: str, names: Sequence[str]) -> str:
             raise _unknown(node)
         places.append((node, repr(moved[node.value])))
     try:
-        return code_edits.edited(text, places)
+        return code_edits.replace_nodes(text, places)
     except code_edits.SpansLines as error:
         raise _unknown(error.node) from None
 
 
 def for_a_client(plain: Any, names: Sequence[str]) -> Any:
     """Plain data of a program, rewritten for groups with these names."""
-    return _renamed(plain, {numbered(number): name for number, name in enumerate(names)}) if names else plain
+    return _renamed(plain, {numbered_name(number): name for number, name in enumerate(names)}) if names else plain
 
 
 def _renamed(plain: Any, moved: dict[str, str]) -> Any:

@@ -128,7 +128,7 @@ def modules(encoded: Any) -> Iterator[tuple[str, str]]:
         elif kind in ("function", "object"):
             module, _qualname, digest = content if kind == "function" else content[0]
             if not module:
-                yield from program_units.needed(digest).items()
+                yield from program_units.worker_needs(digest).items()
             elif digest:
                 yield module, digest
             if kind == "object":

@@ -33,7 +33,7 @@ _ONLY_RUN = frozenset({"CPU", "CUDA", "XPU", "MPS", "HPU", "MTIA", "XLA", "Priva
 _known: tuple[list[int], dict[str, str]] | None = None
 
 
-def found(namespaces: Collection[str]) -> dict[str, str]:
+def find_overrides(namespaces: Collection[str]) -> dict[str, str]:
     """Operator (aten::silu) -> the place and key of a traced kernel that the program has registered for it."""
     global _known  # noqa: PLW0603
     libraries = list(_libraries())

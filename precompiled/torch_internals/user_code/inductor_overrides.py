@@ -46,7 +46,7 @@ class _Look:
 _looks: dict[str, _Look] = {}
 
 
-def found(namespaces: Collection[str]) -> dict[str, str]:
+def find_overrides(namespaces: Collection[str]) -> dict[str, str]:
     """Operator (aten::silu) -> how the program has changed its entry, and in which table."""
     overrides: dict[str, str] = {}
     for module, name in _TABLES:

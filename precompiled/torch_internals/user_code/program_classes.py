@@ -52,12 +52,12 @@ class Described:
             self.units.append(unit)
         if self.classes.setdefault(known, kind) is not kind:
             _refuse(kind, "there are two of it")
-        modules.update(program_units.needed(unit))
+        modules.update(program_units.worker_needs(unit))
         modules[f"{PREFIX}{kind.__qualname__}"] = known
         return ["", kind.__qualname__, known]
 
 
-def made(units: Iterable[Unit]) -> dict[str, type]:
+def create_classes(units: Iterable[Unit]) -> dict[str, type]:
     """Create the classes that ``Described.units`` describes."""
     return {source_units.digest(unit): _made(unit) for unit in units}
 

@@ -49,7 +49,7 @@ def describe(function: Any) -> str:
 
 
 @cache
-def made(unit_text: str) -> Any:
+def create_kernel(unit_text: str) -> Any:
     """Create the kernel of a unit in a worker. Raises ValueError if it differs, or whatever an import raises."""
     unit = json.loads(unit_text)
     import triton
@@ -67,7 +67,7 @@ def made(unit_text: str) -> Any:
 def modules_of(unit_text: str) -> dict[str, str]:
     """Name -> digest of everything that a worker needs for the kernel: modules to import, and the kernel itself."""
     unit = json.loads(unit_text)
-    return {**program_units.needed(unit), f"{PREFIX}{unit['kernel']}": _digest(unit_text)}
+    return {**program_units.worker_needs(unit), f"{PREFIX}{unit['kernel']}": _digest(unit_text)}
 
 
 def innermost(kernel: Any) -> Any:
@@ -145,7 +145,7 @@ class _Source(Source):
         function = kernel.fn
         if name != kernel.__name__:
             self._refuse(f"{kernel.__name__} is called by another name")
-        node = definitions.written(function)
+        node = definitions.written_definition(function)
         if node is None or function.__closure__:
             self._refuse(f"the source of {name} is not to be had (or it has a closure)")
         bare = copy.deepcopy(node)

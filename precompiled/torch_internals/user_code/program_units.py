@@ -40,7 +40,7 @@ def collect_unit(subject: str, code: str, source: Source, read: Callable[[Source
     }  # fmt: skip
 
 
-def needed(unit: Unit) -> dict[str, str]:
+def worker_needs(unit: Unit) -> dict[str, str]:
     """What a worker needs for a unit (name -> digest): modules to import, and operators of the program."""
     found = dict(unit["modules"])
     for operator in _operators(unit):

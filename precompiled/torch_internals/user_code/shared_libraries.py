@@ -24,7 +24,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 
 from precompiled.core.errors import Bypass
-from precompiled.core.files import is_really_torchs, process_start, saved
+from precompiled.core.files import is_really_torchs, process_start, save_time
 
 # The functions that a library calls to register operators: the constructor of torch::Library, or of torch's stable ABI.
 _REGISTERING = (b"_ZN5torch7LibraryC", b"aoti_torch_library_init_")
@@ -82,7 +82,7 @@ def content_digest(path: str) -> str:
 
     Raises OSError, and Bypass "custom-op-edited" if the file may have changed since it was loaded.
     """
-    if saved(path) > process_start():
+    if save_time(path) > process_start():
         raise Bypass(f"{os.path.basename(path)} was saved after this process started", code="custom-op-edited")
     with _content(path) as content:
         return hashlib.sha256(content).hexdigest()

@@ -86,7 +86,7 @@ def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:
             kernel = program_kernels.innermost(kernel)
         here = kernel.cache_key if tuning else _fingerprint(kernel)
     else:
-        kernel, here = program_kernels.made(found[2]), ""
+        kernel, here = program_kernels.create_kernel(found[2]), ""
     if tuning and tuning[0] is not None:
         kernel = _tuned(kernel, tuning[0])
     if here != fingerprint:

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from precompiled.core.errors import Bypass
-from precompiled.core.files import process_start, saved
+from precompiled.core.files import process_start, save_time
 from precompiled.core.names import object_at
 from precompiled.torch_internals.user_code import installations, shared_libraries, user_values
 
@@ -128,7 +128,7 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
             )
             state.update(f"{path.name} {found}\n".encode())
             continue
-        if saved(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
+        if save_time(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
             # The process may have loaded the file before or after this change, so the digest of the loaded code is
             # unknown.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")

@@ -100,9 +100,9 @@ def compile_graph(
     """
     progress = progress or compile_phases.IgnoredProgress()
     context = TracingContext(input_metadata.new_fake_mode())
-    classes = program_classes.made(inputs.get("classes", ()))
+    classes = program_classes.create_classes(inputs.get("classes", ()))
     asked = rank_dependence.RankReads(on_rank_read)
-    found_meshes = device_meshes.made(inputs, asked)
+    found_meshes = device_meshes.create_meshes(inputs, asked)
     with (
         rank_dependence.answering(asked) if found_meshes else nullcontext(),
         dtensor_state.applied(inputs.get("dtensors")),

@@ -211,7 +211,7 @@ class KernelCollector:
         """Start the compilers for the kernels that were collected since the last call."""
         joining = [kernel for kernel in self._waiting if kernel.joins]
         self._units += [_Unit([kernel]) for kernel in self._waiting if not kernel.joins]
-        self._units += [_Unit(part) for part in divided(joining, torch._inductor.config.compile_threads or 1)]
+        self._units += [_Unit(part) for part in divide_kernels(joining, torch._inductor.config.compile_threads or 1)]
         self._waiting = []
 
     def loaded(self, name: str) -> Callable[..., Any]:
@@ -255,7 +255,7 @@ class KernelCollector:
             self._on_progress(len(self._files), len(self._kernels))
 
 
-def divided(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
+def divide_kernels(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
     """Divide kernels into units: one unit per thread, unless a unit would get fewer than MIN_KERNELS or more than
     MAX_KERNELS.
     """
