@@ -31,7 +31,8 @@ def test_names_that_look_like_numbers_are_replaced_once() -> None:
     code = "op('precompiled-group-0', 'precompiled-group-1')"
     swapped = [numbered_name(1), numbered_name(0)]
     assert moved_text(code, swapped) == "op('precompiled-group-1', 'precompiled-group-0')"
-    assert for_a_client([{numbered_name(0): [numbered_name(1), 1]}], swapped) == [{numbered_name(1): [numbered_name(0), 1]}]
+    zero, one = numbered_name(0), numbered_name(1)
+    assert for_a_client([{zero: [one, 1]}], swapped) == [{one: [zero, 1]}]
 
 
 def test_name_split_into_two_literals_is_replaced() -> None:
