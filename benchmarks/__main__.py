@@ -21,7 +21,7 @@ from benchmarks.measures.steady_state import steady_state
 from benchmarks.measures.units import units
 from benchmarks.starts.goals import first_calls
 
-# One measure may serve several letters.
+# The measures by the letters of docs/reference/benchmarks.md. Several letters may share one measure.
 MEASURES: dict[str, Callable[[Effort, Say], list[Result]]] = {
     "a": first_calls,
     "b": first_calls,
@@ -56,7 +56,7 @@ def main() -> int:
 
     results: list[Result] = []
     broken = []
-    # A measure that serves several letters runs once.
+    # If several letters share a measure, run it once.
     for measure in dict.fromkeys(MEASURES[letter] for letter in letters):
         started = time.monotonic()
         console.print(f"\n[bold]{measure.__doc__}[/]")

@@ -51,7 +51,7 @@ class Outcome:
 
 
 def graph(number: int) -> wire.Job:
-    """An encoder layer in inference; each ``number`` has another width."""
+    """An encoder layer in inference. Its width depends on ``number``."""
     width = 32 * (number + 1)
     layer = torch.nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
     programs: list[capture.SerializedGraph] = []
@@ -87,7 +87,7 @@ def cluster(nodes: int, root: Path, share: float) -> Iterator[None]:
             if shares:
                 shares[number].enter()
             else:
-                os.sched_setaffinity(0, {cores[number % len(cores)]})  # the node's processes inherit it
+                os.sched_setaffinity(0, {cores[number % len(cores)]})  # processes of the node inherit this
             rays.add_node(
                 num_cpus=1, resources={"precompiled": 1}, object_store_memory=RAYS_STORE_BYTES,
                 env_vars={"PRECOMPILED_CACHE_DIR": str(root / f"node{number}")},
@@ -129,7 +129,7 @@ def measured(nodes: int, share: float, warming: list[wire.Job], jobs: list[wire.
             farm = Farm("auto", Store(root / "store"), ended)
             farm.look(LIMIT_S)
             while farm.document()["places"] < nodes:
-                time.sleep(0.1)  # the driver looks for nodes every 2 s
+                time.sleep(0.1)  # the driver checks for nodes every 2 s
             run(farm, warming[:nodes])
             before = farm.document()
             seconds = run(farm, jobs)

@@ -61,7 +61,7 @@ def register(host: Host, directory: Path, kind: str, command: list[str], files: 
 
 
 def until_ready(host: Host, id: str, since: float) -> wire.WatchStatus:
-    """Wait until the watch is ready with an edit that is not older than ``since``."""
+    """Wait until the watch is ready with an edit that was made at ``since`` or later."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         for watch in ask.request(host.settings, wire.Watches(), LIMIT_S).watches:
@@ -90,7 +90,7 @@ def save_to_ready(layers: int, width: int, repeats: int, say: Say) -> Result:
         say("the worker is warm")
         store = Store(host.root / "store")
         for number in range(repeats):
-            time.sleep(1.5)  # people edit more slowly
+            time.sleep(1.5)  # people edit more slowly than this loop
             since = time.time() - 0.1
             source.write_text(MODEL.format(scale=2.0 + number, layers=layers, width=width))
             watch = until_ready(host, id, since)

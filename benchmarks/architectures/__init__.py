@@ -1,1 +1,1 @@
-"""The table of model architectures (`make architectures`). ``rows`` is shared with other tables of architectures."""
+"""Measures the table of model architectures (`make architectures`). Other tables of architectures use ``rows`` too."""

@@ -1,4 +1,4 @@
-"""`make architectures`: table.py."""
+"""Runs `make architectures` (table.py)."""
 
 from benchmarks.architectures.table import main
 

@@ -26,7 +26,8 @@ from benchmarks.models.compare import differences, of_other_kind, step
 from benchmarks.models.zoo import ARCHITECTURES, Example
 from precompiled.made_up_cuda import activate
 
-# A swap can produce another graph (Dynamo recompiles if a guard's value has changed), so the wait and the call repeat.
+# A swap can lead to another graph (Dynamo recompiles if a guard's value has changed), so the wait and the call are
+# repeated.
 ROUNDS = 3
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.system", "os.exec"})
 # Kernels of a made-up GPU do not run, so only shapes and dtypes are compared.
@@ -39,7 +40,8 @@ def main() -> None:
     started: list[str] = []
     sys.addaudithook(lambda event, args: started.append(f"{event} {args[:2]}") if event in STARTS else None)
     if activate.is_active():
-        fresh_memory.fill(0)  # No kernel writes this memory. Zeros keep a model's control flow the same in each run.
+        # No kernel of a made-up GPU writes this memory. Zeros keep a model's control flow the same in each run.
+        fresh_memory.fill(0)
     cubins: set[Path] = set()
     for name, task in spec["rows"]:
         print(json.dumps({"begun": [name, task]}), flush=True)
@@ -70,13 +72,14 @@ def _on(device: str, example: Example) -> Example:
 
 
 def _compiles() -> int:
-    """Return how many graphs AOTAutograd compiled in this process (counters of torch/_dynamo/backends/common.py)."""
+    """Return how many graphs AOTAutograd has compiled in this process (counters of torch/_dynamo/backends/common.py).
+    """
     return int(torch._dynamo.utils.counters["aot_autograd"]["total"])
 
 
 def _examine(example: Example, training: bool, wait_s: float, found: dict[str, Any]) -> None:
-    """Compare with eager before and after the swap. Fills in ``found`` step by step, so that an exception loses
-    nothing.
+    """Compare with eager before and after the swap. Adds each finding to ``found`` at once, so that an exception loses
+    none.
     """
     torch._dynamo.reset()  # architectures share frames of transformers, and Dynamo limits the compiles of a frame
     model = example.model.train(training)

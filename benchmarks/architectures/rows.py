@@ -1,4 +1,4 @@
-"""The rows of a table of architectures: one for each architecture and task. Also parses the command line."""
+"""Defines the rows of a table of architectures, one for each architecture and task, and parses the command line."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from benchmarks.harness.table_command import Report, run_table
 from precompiled.made_up_cuda import activate
 from precompiled.made_up_cuda.kinds import KINDS
 
-# Far above the time of a row on a loaded 2-core machine. It only prevents an endless run.
+# The timeout of a row, in seconds. No row comes near it on a loaded 2-core machine; it only prevents an endless run.
 ROW_LIMIT_S = 900.0
 SHOWN = 4  # differences shown for a row
 
@@ -38,18 +38,19 @@ class Row(ArchitectureRow):
     """The row's model runs in a process with empty caches, then in a second process."""
 
     graphs: int = 0
-    by_daemon: int = 0  # of ``graphs``
+    by_daemon: int = 0  # graphs among ``graphs`` that the daemon compiled
     rest: dict[str, int] = field(default_factory=dict)  # reason -> number of graphs that the daemon did not compile
     second_graphs: int = 0
     hits: int = 0
-    compiles: int = 0  # in the two clients
+    compiles: int = 0  # graphs that the two clients compiled themselves
     different: list[str] = field(default_factory=list)  # values that differ from eager
     errors: list[str] = field(default_factory=list)  # why the model could not be examined
-    messages: list[str] = field(default_factory=list)  # of precompiled, about ``rest``
+    messages: list[str] = field(default_factory=list)  # precompiled's messages about the graphs in ``rest``
     seconds: float = 0.0
     target: str = ""  # the made-up GPU's architecture; if set, no value is compared
     idle: int = 0  # graphs of the first process that were compiled and never called again
-    cubins: dict[str, int] = field(default_factory=dict)  # of the second process, new in this row: by architecture
+    # Architecture -> number of cubins that the second process loaded and that are new in this row.
+    cubins: dict[str, int] = field(default_factory=dict)
     known_cubins: bool = False  # an earlier row of this model loaded cubins, perhaps all that this row needs
     started: list[str] = field(default_factory=list)  # processes that the second process started
 

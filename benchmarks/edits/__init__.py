@@ -1,1 +1,2 @@
-"""Starts after an edit (`make edits`): frames traced, and the first step's time next to torch.compile's warm start."""
+"""Measures starts after an edit (`make edits`): frames traced, and the first step's time relative to torch.compile's.
+"""

@@ -1,4 +1,4 @@
-"""`make edits`: table.py."""
+"""Runs `make edits` (table.py)."""
 
 from benchmarks.edits.table import main
 

@@ -1,21 +1,21 @@
-"""The list of edits: program, change, and the compiled functions that must be traced after it."""
+"""Lists the edits: a program, a change of it, and the compiled functions that must be traced afterwards."""
 
 # ruff: noqa: E501 - a table
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A script of examples/. The other programs are in benchmarks/programs.
+# The name of a script in examples/. The other programs are in benchmarks/programs.
 NANOGPT = "nanogpt"
-# Everything that the program compiles must be traced.
+# After an edit with this value, everything that the program compiles must be traced.
 ALL = None
 NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Replaces ``before`` by ``after`` in ``file``; ``before`` must occur exactly once. Each run has another number for
-    ``{n}``.
+    """Replaces ``before`` by ``after`` in ``file``; ``before`` must occur exactly once. ``{n}`` is a number that
+    differs in each run.
 
     ``traced``: the functions that must be traced again after the edit.
     """

@@ -17,7 +17,7 @@ from benchmarks.harness.hosts import LIMIT_S, PACKAGES, ROOT, BenchmarkError, Co
 from benchmarks.harness.state import WAIT_S
 from benchmarks.models.compare import compare_steps
 
-# The scripts print a loss with four digits.
+# The scripts print a loss with four digits, so larger errors are invisible.
 LOSS_RTOL = 2e-3
 SMALL = ("--n_layer=1", "--n_embd=32", "--n_head=2", "--block_size=16", "--eval_iters=1")
 
@@ -59,7 +59,7 @@ class Project:
         return Run(found["first_s"], found["traced"], functions, values, found["reports"])
 
     def edited(self, edit: Edit, number: int, run: Callable[[], Run]) -> Run:
-        """Call ``run`` on the program with form ``number`` of the edit, then restore the file."""
+        """Call ``run`` on the program after the edit, with ``number`` for ``{n}``. Then restore the file."""
         path = self._folder / edit.file
         before = path.read_text()
         path.write_text(edit.apply(before, number))

@@ -20,7 +20,7 @@ _ITERATION = re.compile(r"^iter \d+: loss ([\d.]+), time ([\d.]+)ms", re.MULTILI
 def main() -> None:
     script = Path(sys.argv[1]).absolute()
     sys.argv = [str(script), *sys.argv[2:]]
-    sys.path[0] = str(script.parent)  # as `python SCRIPT` does
+    sys.path[0] = str(script.parent)  # `python SCRIPT` does the same
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         runpy.run_path(str(script), run_name="__main__")

@@ -27,12 +27,12 @@ from benchmarks.harness.hosts import BenchmarkError, fresh_host
 from benchmarks.harness.result import save, spread
 from benchmarks.harness.table_command import MeasuredRow, Report, add_markdown, add_only, report_rows, run_table
 
-GOAL = 0.5  # the first step's time after an edit, divided by that of torch.compile's warm start
+GOAL = 0.5  # largest ratio of the first step's time after an edit to that of torch.compile's warm start
 
 
 @dataclass
 class Row(MeasuredRow):
-    """One edit, once per sample with another number."""
+    """One edit. Each sample has another number for ``{n}``."""
 
     edit: Edit
     expected: frozenset[str] = frozenset()  # functions that must be traced
@@ -51,7 +51,7 @@ class Row(MeasuredRow):
 
     @property
     def as_expected(self) -> bool:
-        """Whether exactly the expected functions were traced. If there is none, Dynamo must trace no frame."""
+        """Whether exactly the expected functions were traced. If none is expected, Dynamo must not trace any frame."""
         return self.traced == self.expected and (bool(self.expected) or not any(self.frames))
 
     @property

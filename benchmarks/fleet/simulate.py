@@ -1,4 +1,4 @@
-"""Simulated hosts: each has its own store and claims, and runs the helper's code. The compile alone is simulated.
+"""Simulates hosts: each has its own store and claims, and runs the helper's code. Only the compile is simulated.
 
 A host is a coroutine with one worker, like a host with two cores. A simulated compile uses no CPU time. Requests to the
 store and the remote run in threads that all hosts share.
@@ -32,7 +32,7 @@ from precompiled.store.artifacts import Store
 _T = TypeVar("_T")
 
 THREADS = 64
-TIMEOUT_S = 120.0  # of a request; long, because one machine runs the server and 1,000 clients
+TIMEOUT_S = 120.0  # seconds for a request; long, because one machine runs the server and 1,000 clients
 SAY_S = 10.0
 PARTS = 5  # steps of a compile; a host may be killed between two of them
 
@@ -58,13 +58,13 @@ class Outcome:
     completed: Counter[str] = field(default_factory=Counter)
     fetched: int = 0
     lost: list[tuple[int, str]] = field(default_factory=list)
-    looks: list[float] = field(default_factory=list)  # seconds of each look at the remote
+    looks: list[float] = field(default_factory=list)  # seconds of each check of a key in the remote
     gaps: list[float] = field(default_factory=list)  # seconds from a holder's death until another host holds the lease
     errors: int = 0
 
     @property
     def duplicates(self) -> int:
-        """Compiles that another host's compile made unnecessary."""
+        """The number of compiles that were superfluous, because another host compiled the same key."""
         return sum(count - 1 for count in self.completed.values())
 
     @property
@@ -86,7 +86,7 @@ class Fleet:
         self.keys = [hashlib.sha256(f"graph {number}".encode()).hexdigest() for number in range(plan.graphs)]
         self.outcome = Outcome(plan)
         self._pool = ThreadPoolExecutor(THREADS)
-        self._deaths: dict[str, float] = {}  # time of a holder's death, by key
+        self._deaths: dict[str, float] = {}  # key -> when its holder died
 
     async def run(self) -> Outcome:
         began = time.monotonic()
@@ -153,7 +153,7 @@ class _Host:
             self._fleet.died(self._claims)
 
     async def _all(self) -> None:
-        # Pending looks: (time, tie breaker, key, next pause). A parked key that is due goes before a new key.
+        # Pending checks of keys: (time, tie breaker, key, next pause). A parked key that is due goes before a new key.
         due: list[tuple[float, int, str, float]] = []
         fresh = list(reversed(self._fleet.keys))
         while due or fresh:
@@ -178,7 +178,7 @@ class _Host:
             found = await self._step(self._claims[key].look)
         except RemoteError:
             self._fleet.outcome.errors += 1
-            return Found.THEIRS  # retried later; an error must not excuse a duplicate compile
+            return Found.THEIRS  # the host retries later; an error must not excuse a duplicate compile
         self._fleet.outcome.looks.append(time.monotonic() - began)
         return found
 
@@ -198,7 +198,7 @@ class _Host:
                 await self._step(lambda: None)
         artifact = await self._step(functools.partial(self.there.store.publish, payload(key)))
         await self._step(functools.partial(self.there.put_artifact, artifact))
-        # Count it only now: if the host is killed before the upload, no other host gets the artifact.
+        # Count the compile only now: if the host is killed before the upload, no other host gets the artifact.
         self._fleet.outcome.completed[key] += 1
         await self._step(claim.end)
 
@@ -218,7 +218,7 @@ class _Host:
 
 
 def payload(key: str) -> fmt.Payload:
-    """A small artifact, the same on each host except for its time stamp, as a real compiler's would be."""
+    """A small artifact that is the same on each host except for its time stamp, as with a real compiler."""
     manifest = fmt.Manifest(
         key=key, name="simulated", components={}, environment={}, device="cpu", guards="", files={}, compile_s=1.0,
         created=time.time(), compiled_by={},
@@ -231,7 +231,7 @@ def run(plan: Plan, root: Path, url: str, trust: Trust, say: Say) -> Outcome:
 
 
 def row(place: str, outcome: Outcome) -> list[str]:
-    """Return the row of the table."""
+    """Return the table's row for an outcome."""
     looks = sorted(outcome.looks)
     gaps: list[Any] = outcome.gaps
     return [

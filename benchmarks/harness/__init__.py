@@ -1,4 +1,5 @@
-"""Shared by all benchmarks: isolated hosts (``hosts``), resource use of process trees (``tree``), results (``result``).
+"""Holds what all benchmarks use: isolated hosts (``hosts``), resource use of process trees (``tree``), results
+(``result``).
 
-``table_command`` is the command line of a table: options, output, its part of docs/, exit status.
+``table_command`` runs the command line of a table: options, output, its part of docs/, exit status.
 """

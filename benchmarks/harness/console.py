@@ -1,4 +1,4 @@
-"""Progress, messages and tables on the terminal."""
+"""Prints progress, messages and tables on the terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def begin(width: int, *, stderr: bool = False) -> tuple[Console, Say]:
 
 
 def chosen(parser: argparse.ArgumentParser, only: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """Return the names of ``--only`` (repeatable; a,b), by default all. Exits if one is not in ``known``."""
+    """Return the names given by ``--only`` (repeatable; a,b), or all names. Exits if a name is not in ``known``."""
     names = list(known)
     wanted = [name for item in only or [] for name in item.split(",")] or names
     if unknown := set(wanted) - set(names):
@@ -49,7 +49,7 @@ def chosen(parser: argparse.ArgumentParser, only: Sequence[str] | None, known: I
 def show(
     console: Console, headers: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None] = ()
 ) -> None:
-    """Print a table. ``styles``: one for each row, or none."""
+    """Print a table. ``styles``: one for each row, or empty."""
     table = Table(*headers, box=None, pad_edge=False, header_style="bold")
     for row, style in zip(rows, styles or [None] * len(rows), strict=True):
         table.add_row(*row, style=style)

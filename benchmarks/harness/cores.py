@@ -1,5 +1,4 @@
-"""Limits processes to a share of a core with the kernel's CPU controller, so that a small machine has several equal
-nodes.
+"""Limits processes to a share of a core with Linux's CPU controller, so that a small machine has several equal nodes.
 
 Needs root and writable cgroups (version 1 or 2).
 """

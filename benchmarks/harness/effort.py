@@ -1,4 +1,4 @@
-"""The arguments of a measure: how much to measure, and the function that prints progress."""
+"""Defines the arguments of a measure: how much to measure, and the function that prints progress."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 class Effort:
     """How much to measure."""
 
-    size: str  # of the models, a key of models.SIZES
+    size: str  # the size of the models, a key of models.SIZES
     repeats: int  # number of fresh processes of each kind
     steady_rounds: int
-    start_rounds: int  # of each block of measure (e)
-    ranks: int = 4  # processes of measure (d)
-    device: str = "cpu"  # of the model in most measures
+    start_rounds: int  # number of start rounds in each block of measure (e)
+    ranks: int = 4  # number of processes in measure (d)
+    device: str = "cpu"  # the device of the model in most measures
 
     @property
     def quick(self) -> bool:

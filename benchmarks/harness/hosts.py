@@ -1,4 +1,4 @@
-"""Isolated hosts to measure on: each sample has its own directories and, if it needs one, its own daemon."""
+"""Provides isolated hosts to measure on: each sample has its own directories and, if it needs one, its own daemon."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class BenchmarkError(Exception):
 
 
 def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None) -> None:
-    """Raise BenchmarkError unless every graph reached ``state`` from ``source``: else the sample has no meaning."""
+    """Raise BenchmarkError unless every graph reached ``state`` from ``source``. Otherwise the sample would be
+    meaningless.
+    """
     for graph in reports:
         if graph["state"] != state or (source is not None and graph["source"] != source):
             raise BenchmarkError(f"a graph is not {state} by {source}: {graph}")
@@ -53,7 +55,7 @@ class Host:
         return config.load({**self.flags, "cache_dir": self.root / "store", "runtime_dir": self.root / "run"})
 
     def variables(self, *, hook: bool, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment variables of a process on this host. ``hook``: with precompiled enabled."""
+        """Return the environment variables of a process on this host. ``hook``: whether precompiled is enabled."""
         ours = ("PRECOMPILED", "TORCHIND", "TORCH_CACHING")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         found = {
@@ -64,14 +66,14 @@ class Host:
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "PRECOMPILED_PACKAGES": "off",
             "PRECOMPILED_PACKAGE_AUDIT": "0",
-            # The machine may have the hook installed permanently; it must not act in a plain torch.compile.
+            # The machine may have the hook installed permanently. The hook must not act in a plain torch.compile.
             **({} if hook else {"PRECOMPILED": "0"}),
             **(extra or {}),
         }
         return python_path.with_hook(found) if hook else found
 
     def temporary(self) -> dict[str, str]:
-        """Return the variable for temporary files. Files that libraries leave there are removed with the host."""
+        """Return the variable that names the folder for temporary files. The host's removal removes these files too."""
         path = self.root / "temporary"
         path.mkdir(exist_ok=True)
         return {"TMPDIR": str(path)}
@@ -89,8 +91,8 @@ class Host:
         return run_command(self.command(spec, hook=hook, **more))
 
     def tree(self, commands: Sequence[Command], *, daemon: bool | None) -> dict[str, Any]:
-        """Return tree.py's figures for ``commands``, started at once, and for the processes that they leave in the
-        background.
+        """Return tree.py's figures for ``commands``, started at once, and for the processes that the commands leave in
+        the background.
 
         ``daemon``: true starts one before and stops it at the end; None only stops the one that the commands may start.
         """
@@ -129,7 +131,7 @@ class Host:
 @contextmanager
 def fresh_host() -> Iterator[Host]:
     """Yield a host with empty caches, then remove its directories and processes."""
-    # The path is short because that of a Unix socket has at most 107 bytes.
+    # The path is short, because a Unix socket's path has at most 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="pc-bench-"))
     host = Host(root)
     try:

@@ -1,4 +1,4 @@
-"""The result of a measure: samples and their goal, as a table and as a file."""
+"""Holds the result of a measure, samples and their goal, and writes it as a table and as a file."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Result:
     ``raw``: the values from which the samples were computed.
     """
 
-    measure: str  # the measure's letter
+    measure: str  # the letter of the measure
     title: str
-    unit: str  # "" for a ratio
+    unit: str  # the unit of the samples; "" for a ratio
     goal: float | None
     samples: list[float] = field(default_factory=list)
     raw: dict[str, list[float]] = field(default_factory=dict)

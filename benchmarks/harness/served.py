@@ -1,4 +1,4 @@
-"""Rows that count, per run of a program, the graphs that precompiled served, and the reasons for the others."""
+"""Defines rows that count, per run of a program, the graphs that precompiled served, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ServedRow(MeasuredRow):
     """Each list has one number per run, in order: the sum over the processes of that run."""
 
     graphs: list[int] = field(default_factory=list)
-    served: list[int] = field(default_factory=list)  # of ``graphs``, those that the daemon compiled
+    served: list[int] = field(default_factory=list)  # graphs among ``graphs`` that the daemon compiled
     traced: list[int] = field(default_factory=list)  # frames that Dynamo traced
     first_s: list[float] = field(default_factory=list)  # seconds of the slowest process's first step
     reasons: dict[str, int] = field(default_factory=dict)  # reason -> graphs that were not served, over all runs
@@ -46,8 +46,8 @@ class ServedRow(MeasuredRow):
         return " ".join(f"{seconds:.1f}" for seconds in self.first_s)
 
     def add_run(self, processes: Sequence[Mapping[str, Any]]) -> None:
-        """Count a run. A process has ``state.counted``, its steps' ``seconds``, and whether it ``waited`` for its
-        graphs.
+        """Count a run. A process has ``state.counted``, its steps' ``seconds``, and whether the process ``waited`` for
+        its graphs.
         """
         if not all(process["waited"] for process in processes):
             raise BenchmarkError(f"graphs were still pending after {WAIT_S:.0f} s")

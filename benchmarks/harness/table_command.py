@@ -24,7 +24,7 @@ class MeasuredRow(ABC):
     """A row of a table. Subclasses define ``cells``, ``name`` and ``right``."""
 
     different: list[str] = field(default_factory=list)  # results that differ from the expected ones
-    error: str = ""  # why the row's measurement did not finish
+    error: str = ""  # why the measurement of the row did not finish
 
     @abstractmethod
     def cells(self) -> list[str]: ...
@@ -38,7 +38,7 @@ AnyRow = TypeVar("AnyRow", bound=MeasuredRow)
 
 @dataclass
 class Report:
-    """The output of a command. A remark is (text, style)."""
+    """The output of a command. A remark is a pair (text, style)."""
 
     passed: bool
     totals: str = ""

@@ -9,9 +9,9 @@ Usage: python -m benchmarks.harness.tree SPEC. SPEC is a JSON object:
 Prints one JSON line.
 
 This process adopts orphans (PR_SET_CHILD_SUBREAPER), so daemons, workers and compilers always remain its descendants.
-It waits for each of them, and wait4 returns its CPU time. ``before`` and ``stop`` are not counted. Memory is the
-kernel's VmHWM, the largest resident size that a process has had. It is read four times a second, so the last moments of
-a short-lived process are missing.
+It waits for each of them, and wait4 returns its CPU time. ``before`` and ``stop`` are not counted. Memory is Linux's
+VmHWM, the largest resident size that a process has had. VmHWM is read four times a second, so the last moments of a
+short-lived process are missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PR_SET_CHILD_SUBREAPER = 36
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 LOOK_S = 0.25
 REAP_S = 0.02
-# A process has the first role whose text is in its command line.
+# The role of a process is the first one whose text is in the process's command line.
 ROLES = (
     ("precompiled.service.worker", "worker"),
     ("precompiled.service", "daemon"),
@@ -42,17 +42,18 @@ ROLES = (
 
 class Tree:
     def __init__(self) -> None:
-        self.cpu_s: dict[int, float] = {}  # of each ended child, including its own children that it waited for
+        # CPU seconds of each ended child, including the child's own children that it waited for.
+        self.cpu_s: dict[int, float] = {}
         self.statuses: dict[int, int] = {}
-        self.peaks: dict[int, int] = {}  # bytes
+        self.peaks: dict[int, int] = {}  # largest resident sizes in bytes
         self.roles: dict[int, str] = {}
-        self.started: dict[int, float] = {}  # monotonic clock, 10 ms resolution
+        self.started: dict[int, float] = {}  # start times by the monotonic clock, with a resolution of 10 ms
         self._starts: dict[int, float] = {}
         self._next_look = 0.0
 
     def start(self, command: dict[str, Any], role: str, out: IO[str] | int, err: IO[str] | int) -> int:
         process = subprocess.Popen(command["argv"], env=command["env"], cwd=command.get("cwd"), stdout=out, stderr=err)
-        process.returncode = 0  # prevents subprocess from waiting for it: ``wait`` does
+        process.returncode = 0  # prevents subprocess from waiting for the process, because ``wait`` does so
         self.roles[process.pid] = role
         return process.pid
 
@@ -106,7 +107,7 @@ class Tree:
         for pid in self._descendants():
             try:
                 status = Path("/proc", str(pid), "status").read_text()
-                # Read it each time: between fork and exec, a process has its parent's command line.
+                # Read the command line each time: between fork and exec, a process still has its parent's.
                 command = Path("/proc", str(pid), "cmdline").read_text()
             except OSError:
                 continue
@@ -139,8 +140,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         in_time = in_time and tree.wait(set(pids), deadline)
         if spec["stop"]:
             tree.start(spec["stop"], "own", subprocess.DEVNULL, subprocess.DEVNULL)
-        # Wait for orphans as well. Wait also while `stop` runs: it ends only after the daemon is reaped, and this
-        # process is the daemon's parent by now.
+        # Wait for orphans as well, also while `stop` runs. `stop` ends only after the daemon is reaped, and by now this
+        # process is the daemon's parent.
         if not in_time or not tree.wait(None, deadline):
             in_time = False
             tree.kill()

@@ -1,1 +1,1 @@
-"""Checks the values of artifacts for CUDA: Triton's interpreter runs their kernels (`make interpreter`)."""
+"""Checks the values that artifacts for CUDA compute: Triton's interpreter runs their kernels (`make interpreter`)."""

@@ -1,4 +1,4 @@
-"""`make interpreter`: table.py."""
+"""Runs `make interpreter` (table.py)."""
 
 from benchmarks.interpreter.table import main
 

@@ -1,11 +1,11 @@
-"""Replaces parts of Triton's interpreter in this process, and counts what it runs.
+"""Replaces parts of Triton's interpreter in this process, and counts the kernels that it runs.
 
 With TRITON_INTERPRET=1, ``triton.jit`` returns functions that numpy computes, one kernel program after another
 (triton/runtime/interpreter.py). Inductor then ignores an artifact's cubins: ``AsyncCompile.triton`` executes the
 kernel's source, and ``CachingAutotuner.run`` calls it with its first configuration
 (torch/_inductor/runtime/triton_heuristics.py). The interpreter copies arguments to the CPU and back.
 
-Added here:
+This file adds:
 - libdevice's functions, which the interpreter leaves empty (they return None)
 - a check that each access lies in the memory of an argument
 - a count of programs and stores, which proves that a kernel was executed
@@ -42,7 +42,7 @@ from benchmarks.interpreter import libdevice
 
 
 class OutsideOfArguments(Exception):
-    """A kernel accessed memory outside its arguments, so the kernel is wrong."""
+    """A kernel accessed memory outside of its arguments, so the kernel is wrong."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Kernel:
     """One kernel of an artifact."""
 
     name: str
-    brought: bool = False  # the artifact has a launcher and machine code of this source
+    brought: bool = False  # the artifact has a launcher and machine code for this source
     runs: int = 0
     programs: int = 0
     stored: int = 0  # number of elements
@@ -64,7 +64,8 @@ class Seen:
     kernels: dict[str, Kernel] = field(default_factory=dict)  # by the digest of the source
     strangers: list[str] = field(default_factory=list)  # kernels that ran and are in no artifact
     running: Kernel | None = None
-    memory: list[tuple[int, int]] = field(default_factory=list)  # address ranges of the running kernel's arguments
+    # Address ranges of the arguments of the kernel that is running.
+    memory: list[tuple[int, int]] = field(default_factory=list)
 
     def clear(self) -> None:
         self.kernels.clear()
@@ -145,7 +146,7 @@ def _counted(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reason(error: BaseException) -> str:
-    """Return the root cause of an interpreter error in one line."""
+    """Return the root cause of an interpreter error as one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
@@ -230,7 +231,7 @@ def _install_libdevice() -> None:
     def served(name: str, *arguments: Any) -> Any:
         asked.append(name)
         try:
-            # Call CUDA's declaration: it raises an error for a type that libdevice does not support.
+            # CUDA's declaration raises an error for a type that libdevice does not support.
             return getattr(of_cuda, name)(*arguments, _semantic=interpreter.interpreter_semantic)
         finally:
             asked.pop()

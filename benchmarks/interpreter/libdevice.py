@@ -1,4 +1,4 @@
-"""CUDA's libdevice functions that Inductor's kernels call, in numpy, because Triton's interpreter lacks them.
+"""Implements the libdevice functions that Inductor's kernels call, in numpy, because Triton's interpreter lacks them.
 
 The names are those of Triton's ``libdevice``. Most functions are computed in float64 and rounded once. Those in
 IN_OWN_PRECISION are computed in the precision of their arguments. CUDA's functions may differ by some units in the last

@@ -1,4 +1,4 @@
-"""Four models that an interpreter runs in seconds: an MLP, GPT-2, convolutions, and softmax with layer norm."""
+"""Defines four models that an interpreter runs in seconds: an MLP, GPT-2, convolutions, and softmax with layer norm."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def convolutions() -> Example:
 
 
 class _Attends(nn.Module):
-    """Masked attention written out: softmax, layer norm and log-softmax, one after the other."""
+    """Masked attention in separate operations: softmax, layer norm and log-softmax, one after the other."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ def main() -> None:
 def _use_the_same_keys() -> None:
     """Leave TRITON_INTERPRET out of the keys, so that lookups find artifacts that were compiled without it.
 
-    The variable is part of the key otherwise, because it changes Triton.
+    The variable changes Triton, so without this function it would be part of the keys.
     """
     facts = environment.facts
 
@@ -65,7 +65,7 @@ def _use_the_same_keys() -> None:
 
 
 def _compiled(name: str) -> dict[str, Any]:
-    """Compile the row's graphs. The device computes nothing, so an error of the row has no meaning."""
+    """Compile the row's graphs. The device computes nothing, so an error in the row's results has no meaning."""
     started, known, error, waited = time.monotonic(), len(precompiled.report()), "", True
     try:
         calls = _calls(name)
@@ -94,7 +94,7 @@ def _interpreted(name: str) -> dict[str, Any]:
             stage = "eager"
             judge = eager()
             stage = "compiled"
-            SEEN.strangers.clear()  # kernels of the user's that eager has run
+            SEEN.strangers.clear()  # forget the user's kernels that the eager run has run
             found["different"] += [f"call {number}: {text}" for text in judge(run())]
             stage = "eager"
     except Exception as problem:  # noqa: BLE001 - it is the row's answer
@@ -119,7 +119,7 @@ def _launches() -> int:
     return sum(event["event"] in ("launch", "graph-launch") and event["pid"] == os.getpid() for event in events)
 
 
-# One call: a function that runs eager and returns a comparison (result -> differences), and a compiled run.
+# One call to compare: a function that runs eager and returns a comparison (result -> differences), and a compiled run.
 Call = tuple[Callable[[], Callable[[Any], list[str]]], Callable[[], Any]]
 
 
@@ -162,7 +162,8 @@ def _unequal(got: list[Any], expected: list[Any], rtol: float, atol: float) -> l
     for number, (left, right) in enumerate(zip(got, expected, strict=True)):
         try:
             assert type(left) is type(right), (type(left), type(right))
-            # Dynamo moves an optimizer's steps to the device (OptimizerVariable.move_step_if_cpu), as in plain torch.
+            # Dynamo moves an optimizer's step counter to the device, as in plain torch.compile
+            # (OptimizerVariable.move_step_if_cpu).
             moved = isinstance(right, torch.Tensor) and right.device.type == "cpu" and right.ndim == 0
             torch.testing.assert_close(left, right, rtol=rtol, atol=atol, check_device=not moved)
         except AssertionError as error:

@@ -1,5 +1,5 @@
-"""Rows with random numbers, which differ between a kernel and eager. Three properties are checked instead of the
-values: the distribution, that two calls differ, and that a backward uses the mask of its forward.
+"""Checks rows with random numbers, which differ between a kernel and eager. Instead of the values it checks three
+properties: the distribution, that two calls differ, and that a backward uses the mask of its forward.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def draw(function: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]
 
 
 def odd(expected: Drawn, found: list[torch.Tensor]) -> list[str]:
-    """Return the properties in which the results of ``draw`` are wrong."""
+    """Return the properties that the results of ``draw`` violate."""
     first, gradient, second, _ = found
     odds = []
     if not torch.isfinite(first).all() or first.min() < expected.least - 1e-6 or first.max() > expected.most + 1e-6:

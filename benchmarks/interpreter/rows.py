@@ -1,4 +1,4 @@
-"""The rows: small models in training and inference, random numbers, and programs of the tests' corpus."""
+"""Lists the rows: small models in training and inference, random numbers, and programs of the tests' corpus."""
 
 from __future__ import annotations
 

@@ -38,10 +38,11 @@ ROW_LIMIT_S = 900.0
 LOT = 20
 ADDRESSES = "OutsideOfArguments"
 
-# States of a kernel. "stopped": it ran, but another kernel's error ended the row. "unreached": no call ran it.
+# States of a kernel. "stopped": the kernel ran, but another kernel's error ended the row. "unreached": no call ran it.
 KERNEL_STATES = ("equal", "wrong", "not runnable", "stopped", "unreached")
 
-# Rows that eager cannot run on the made-up device, or without an artifact (docs/reference/benchmarks.md: why).
+# Rows that eager cannot run on the made-up device, or that have no artifact. docs/reference/benchmarks.md gives
+# reasons.
 WITHOUT = frozenset({
     "operator_of_a_library", "numpy_functions", "numpy_methods_and_operators", "all_dynamic_with_floats_of_modules",
     "attention_flash_attention", "frozen_linear", "frozen_convolution", "freezing_by_option",
@@ -57,7 +58,7 @@ WHY = ["why a row has no result", "rows"]
 class Row:
     """The result of a row. ``kernels``: digest of the source -> (name, state, reason).
 
-    ``brought``: the kernels of whose source the artifact has the machine code and a launcher.
+    ``brought``: the kernels for whose source the artifact has machine code and a launcher.
     """
 
     name: str
@@ -116,7 +117,7 @@ def judge(name: str, answer: dict[str, Any]) -> Row:
     elif others or not artifacts:
         answered = "; ".join(dict.fromkeys(str(graph[2] or graph[0]) for graph in others)) or "no graph"
         state, why = "no artifact", f"{answered} ({why})" if why else answered
-        # Drop kernels that the client compiled: they are in no artifact.
+        # Drop kernels that no artifact contains: the client compiled them.
         kernels = {digest: kernel for digest, kernel in kernels.items() if kernel["brought"]}
     elif why:
         state = "stopped"
@@ -181,7 +182,8 @@ def _progress(name: str, answer: dict[str, Any], interpret: bool) -> str:
 
 def command(host: Host, names: Sequence[str], *, interpret: bool) -> Command:
     """Return the command of the program for these rows."""
-    # A separate Inductor cache: otherwise, graphs without an artifact could be served from it.
+    # The interpreter gets its own Inductor cache. Otherwise, graphs without an artifact could come from the shared
+    # cache.
     cache = str(host.root / "interpreted")
     interpreted = {"TRITON_INTERPRET": "1", "PRECOMPILED_MODE": "lookup", "TORCHINDUCTOR_CACHE_DIR": cache}
     extra = interpreted if interpret else {}
@@ -265,7 +267,9 @@ def _names(parser: argparse.ArgumentParser, arguments: argparse.Namespace, known
 
 
 def _kernels(rows: Sequence[Row]) -> dict[str, tuple[str, str, str]]:
-    """Return the distinct kernels. A kernel of several rows has its worst state, but "equal" goes before "stopped"."""
+    """Return the distinct kernels. A kernel in several rows has its worst state, except that "equal" goes before
+    "stopped".
+    """
     worst = ("wrong", "not runnable", "equal", "stopped", "unreached")
     found: dict[str, tuple[str, str, str]] = {}
     for row in rows:

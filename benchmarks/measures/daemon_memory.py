@@ -1,4 +1,4 @@
-"""(f) Memory of an idle daemon."""
+"""Measures (f): the memory of an idle daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.harness.effort import QUICK, Effort, Say
 from benchmarks.harness.hosts import fresh_host
 from benchmarks.harness.result import Result
 
-# By then, memory that was freed after a start or a compile has returned to the system.
+# After this many seconds, memory that was freed after a start or a compile has returned to the system.
 SETTLE_S = 2.0
 
 

@@ -1,4 +1,4 @@
-"""(i) Time to load an artifact in a fresh process."""
+"""Measures (i): the time to load an artifact in a fresh process."""
 
 from __future__ import annotations
 

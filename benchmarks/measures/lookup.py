@@ -1,4 +1,4 @@
-"""(g) Time of a lookup, next to the time that torch's own cache takes to make a key."""
+"""Measures (g): the time of a lookup, relative to the time that torch's own cache takes to compute a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.harness.hosts import BenchmarkError, fresh_host
 from benchmarks.harness.result import Result
 
 PLACEHOLDERS = 5000
-REPEATS = 5  # in one process, after the first lookup
+REPEATS = 5  # lookups in one process, after the first one
 SIDES = ("ours", "torch's key")
 
 

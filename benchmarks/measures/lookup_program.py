@@ -1,4 +1,4 @@
-"""Times the lookup of one graph: precompiled's lookup, or the cache key that torch makes.
+"""Measures the lookup of one graph: precompiled's lookup, or the computation of torch's cache key.
 
 Usage: python -m benchmarks.measures.lookup_program SPEC. SPEC is a JSON object:
 - ``placeholders``: number of the graph's inputs; or ``model`` and ``size``: a training graph of models/suite.py
@@ -7,8 +7,8 @@ Usage: python -m benchmarks.measures.lookup_program SPEC. SPEC is a JSON object:
 
 Prints one JSON line: ``seconds``, of the first lookup and of each repetition.
 
-Both sides get the graph as Dynamo's backend does, with Dynamo's fake tensors. All of torch that either side needs is
-imported before, so that neither side pays for an import of torch.
+Both sides get the graph with Dynamo's fake tensors, as Dynamo's backend gets it. All parts of torch that either side
+needs are imported before, so that neither side pays for an import of torch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ WIDTH = 8
 
 
 class _Measured(BaseException):
-    """Leaves torch after the measurement, before it compiles. Torch would handle an Exception."""
+    """Leaves torch's compile right after the measurement. It is not an Exception, because torch would handle that."""
 
 
 class _Layers(torch.nn.Module):
-    """Takes ``placeholders`` inputs: weight and bias of each layer, and the tensor itself."""
+    """Takes ``placeholders`` inputs: the weight and the bias of each layer, and the tensor itself."""
 
     def __init__(self, placeholders: int) -> None:
         super().__init__()
@@ -47,17 +47,18 @@ class _Layers(torch.nn.Module):
 
 
 def ours(module: torch.fx.GraphModule, repeats: int) -> list[float]:
-    """Return the seconds until a lookup has found no artifact. The mode is `lookup`."""
+    """Return the seconds until a lookup has found no artifact. precompiled is in mode `lookup`."""
     ends = []
 
-    def in_process() -> Any:  # called right after a lookup that misses
+    def in_process() -> Any:  # called right after a cache miss
         ends.append(time.perf_counter())
         return module.forward
 
     found = []
     for _ in range(1 + repeats):
         started = time.perf_counter()
-        # Import it here, as the hook does: the first graph of a process pays for the import.
+        # The backend is imported inside the measured time, as with the hook: the first graph of a process pays for the
+        # import.
         from precompiled import backend
 
         backend.compile_or_swap(module, {}, in_process)
@@ -71,7 +72,9 @@ def ours(module: torch.fx.GraphModule, repeats: int) -> list[float]:
 
 
 def torchs(module: torch.fx.GraphModule, inputs: list[Any], repeats: int) -> list[float]:
-    """Return the seconds of AOTAutograd's key of the same graph. Torch itself calls it with its own arguments."""
+    """Return the seconds of AOTAutograd's key of the same graph. Torch itself computes the key with torch's own
+    arguments.
+    """
     found: list[float] = []
     key = autograd_cache.autograd_cache_key
 

@@ -12,7 +12,7 @@ from pathlib import Path
 def functions(file: Path) -> dict[str, list[str]]:
     """Return the instructions of each function, without addresses and without stack slots of spilled registers.
 
-    GCC orders these slots differently if the translation unit differs.
+    GCC orders stack slots differently if the translation unit differs.
     """
     text = subprocess.run(
         ["objdump", "-d", "-C", "--no-show-raw-insn", str(file)], capture_output=True, text=True, check=True
@@ -24,15 +24,15 @@ def functions(file: Path) -> dict[str, list[str]]:
             current = found.setdefault(head[1], [])
         elif "\t" in line:
             code = re.sub(r" *#.*|-?0x[0-9a-f]+\((?=%r[ibs]p)", "", line.split("\t", 1)[1])
-            # Keep only the name of a call's or jump's target.
+            # Keep only the name of a call's or jump's target, not its address.
             current.append(re.sub(r"[0-9a-f]+ <(.*?)(?:\+0x[0-9a-f]+)?>$", r"<\1>", code.strip()))
     return found
 
 
 def of_the_kernel(file: Path, name: str) -> dict[str, list[str]]:
-    """Return a kernel's function and its OpenMP regions under the name "kernel".
+    """Return the instructions of a kernel's function and of its OpenMP regions, under the name "kernel".
 
-    ``name``: the kernel's name if ``file`` has several.
+    ``name``: the kernel's name, if ``file`` has several kernels.
     """
     found = functions(file)
     name = name if name in found else "kernel"

@@ -1,4 +1,4 @@
-"""(j) How much a compile slows the eager steps that run at the same time."""
+"""Measures (j): how much a compile slows the eager steps that run at the same time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ALONE_STEPS = 12
 
 @dataclass(frozen=True)
 class Pace:
-    """The steps of a process until its swap, relative to a process without a compile."""
+    """The steps of a process until its swap, relative to the steps of a process without a compile."""
 
     alone_s: float  # median step of a process without a compile
     median: float  # eager step / ``alone_s``
     worst: float
-    done: float  # eager steps until the swap / steps of the other process in this time
+    done: float  # eager steps until the swap / steps of the process without a compile in the same time
     swapped_s: float  # from the start of the first call to the end of the first compiled step
 
     def line(self) -> str:
@@ -39,7 +39,7 @@ def take(spec: Mapping[str, Any]) -> Pace:
         alone_s = host.run({**spec, "way": "traced", "steps": ALONE_STEPS}, hook=False)["step_s"]
         host.start_daemon()
         steps = host.run(spec, hook=True)["steps"]
-    # The first step includes Dynamo, the last one is compiled; all between are eager.
+    # The first step includes Dynamo and the last one is compiled. All steps in between are eager.
     eager = [step["s"] for step in steps[1:-1]]
     if not eager or not steps[-1].get("compiled"):
         raise BenchmarkError(f"of {len(steps)} steps none is eager, or the last is not compiled")

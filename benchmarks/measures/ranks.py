@@ -1,4 +1,4 @@
-"""(d) Processes that start at once."""
+"""Measures (d): processes that start at once."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def ranks_at_once(effort: Effort, say: Say) -> list[Result]:
 class _Ranks:
     """Processes that started at once."""
 
-    cpu_s: float  # of the processes and all their descendants
+    cpu_s: float  # CPU seconds of the processes and all their descendants
     compiled_s: float  # from the first process's start to the end of the last process's first compiled step
-    after_call_s: float  # the same, from the first call of the first process
+    after_call_s: float  # the same, but from the first call of the first process
 
 
 def _at_once(host: Host, spec: dict[str, Any], count: int, hook: bool) -> _Ranks:
-    # One thread each: more threads would compete for the cores, and their CPU seconds would mean nothing.
+    # Each process has one thread. More threads would compete for the cores, and their CPU seconds would mean nothing.
     command = host.command(spec, hook=hook, extra={"OMP_NUM_THREADS": "1"})
     found = host.tree([command] * count, daemon=None if hook else False)
     for client in found["clients"]:
@@ -65,7 +65,7 @@ def _at_once(host: Host, spec: dict[str, Any], count: int, hook: bool) -> _Ranks
     programs = [client["result"] for client in found["clients"]]
     ends = []
     for program in programs:
-        # The first step is compiled with plain torch.compile (no reports) and on a hit.
+        # The first step is compiled with plain torch.compile, which gives no reports, and on a hit.
         at_once = all(graph["state"] == "compiled" for graph in program["first"])
         step = program["steps"][0 if at_once else program["later"]]
         ends.append(step["at"] + step["s"])

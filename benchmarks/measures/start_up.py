@@ -1,4 +1,4 @@
-"""(e) Time that the hook adds to each start of Python."""
+"""Measures (e): the time that the hook adds to each start of Python."""
 
 from __future__ import annotations
 

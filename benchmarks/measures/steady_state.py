@@ -1,4 +1,4 @@
-"""(c) Steps after the swap, next to torch.compile's."""
+"""Measures (c): steps after the swap, relative to torch.compile's."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def steady_state(effort: Effort, say: Say) -> list[Result]:
             processes[name] = stack.enter_context(Child(host.command(spec, hook=hook), subprocess.DEVNULL))
             processes[name].wait_ready()
             say(f"{name}: compiled")
-        host.stop_daemon()  # its idle worker must not use CPU
+        host.stop_daemon()  # the daemon's idle worker must not use CPU
         raw: dict[str, list[float]] = {name: [] for name in processes}
         for number in range(-2, effort.steady_rounds):
             order = list(processes) if number % 2 else list(reversed(processes))
             for name in order:
                 processes[name].tell(f"go {turn}")
                 seconds = statistics.median(processes[name].answer())
-                if number >= 0:  # earlier turns warm up
+                if number >= 0:  # turns with a negative number warm up
                     raw[name].append(seconds)
         say(f"{effort.steady_rounds} turns of {turn} steps each")
         expect(processes["ours"].finish()["reports"], "compiled", "swap")

@@ -1,4 +1,5 @@
-"""(k) Cost of the C++ compilers for models' kernels: in units, and one by one as plain torch.compile builds them."""
+"""Measures (k): the cost of the C++ compilers for models' kernels, in units and one by one as in plain torch.compile.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from precompiled.torch_internals.worker import kernel_units
 
 
 class _Notes:
-    """Notes the kernels that the wrappers name, and builds each, because the step runs it."""
+    """Records the kernels that the wrappers name, and builds each one, because the step runs it."""
 
     def __init__(self) -> None:
         self.named: dict[str, tuple[list[str], str]] = {}

@@ -1,1 +1,1 @@
-"""The compiled models and the process that runs them (``program``). ``suite`` is measured; ``zoo`` only has to work."""
+"""Holds the models and the process that runs them (``program``). ``suite`` is measured; ``zoo`` is only checked."""

@@ -9,17 +9,17 @@ import torch
 
 from benchmarks.models.zoo import Example
 
-# As in torch's own tests of Inductor (test_torchinductor.py: atol 1e-4, rtol 1e-4 and up).
+# Torch's own tests of Inductor use similar tolerances (test_torchinductor.py: atol 1e-4, rtol 1e-4 and up).
 RTOL, ATOL = 1e-3, 1e-4
-# Small models have gradients far below ATOL, for which zeros would pass. So an element's error must also stay below
-# this part of its tensor's largest element. Some gradients are zero except for rounding (the bias of an attention's
-# keys), so errors below this part of the largest gradient do not count.
+# Small models have gradients far below ATOL, so zeros would pass. Therefore an element's error must also stay below
+# this fraction of its tensor's largest element. Some gradients are zero except for rounding (the bias of an attention's
+# keys), so errors below this fraction of the largest gradient do not count.
 OF_ITS_TENSOR, OF_LARGEST_GRADIENT = 1e-2, 1e-6
-# For models of real size, whose gradients are sums of many terms, so single elements have large errors. The norm of a
-# tensor's error may be this part of the tensor's norm, or of a hundredth of the largest gradient's norm.
+# Models of real size have gradients that are sums of many terms, so single elements have large errors. For them, the
+# norm of a tensor's error may be this fraction of the tensor's norm, or of a hundredth of the largest gradient's norm.
 OF_ITS_NORM, OF_LARGEST_NORM = 5e-2, 1e-2
 
-# For the steps of a training: the weights accumulate the rounding errors of all steps.
+# The fraction for results after several steps of a training: the weights accumulate the rounding errors of all steps.
 OF_LARGEST_AFTER_STEPS = 1e-5
 
 Tensors = Mapping[str, torch.Tensor | None]
@@ -36,7 +36,7 @@ def step(function: Callable[..., Any], example: Example, training: bool) -> Tens
         output = function(**example.inputs, **(example.targets if training else {}))
     found = {f"output{name}": tensor.detach() for name, tensor in _tensors(output)}
     if training:
-        # Each part of the model contributes to the loss; other outputs are compared, not differentiated.
+        # The loss includes each part of the model. Other outputs are compared, but not differentiated.
         output["loss"].backward()
         found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
         found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
@@ -62,9 +62,9 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGEST_GRADIENT) -> list[str]:
-    """Return one line for each wrong tensor. Names that begin with "gradient" set the noise level.
+    """Return one line for each tensor that differs. Names that begin with "gradient" set the noise level.
 
-    ``of_largest``: the part of the largest gradient that is noise.
+    ``of_largest``: the fraction of the largest gradient that counts as noise.
     """
     gradients = [_largest(tensor) for name, tensor in expected.items() if name.startswith("gradient")]
     noise = of_largest * max(gradients, default=0.0)
@@ -92,7 +92,7 @@ def compare_steps(
 
 
 def of_other_kind(got: Tensors, expected: Tensors) -> list[str]:
-    """Compare shape, dtype and device only, for results whose values mean nothing. Strides are not part of a result."""
+    """Compare only shape, dtype and device, for results whose values mean nothing. Strides are not compared."""
 
     def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
         found, wanted = ((one.shape, one.dtype, one.device) for one in (left, right))
@@ -116,7 +116,7 @@ def unlike(got: Tensors, expected: Tensors) -> list[str]:
 
 
 def _compared(got: Tensors, expected: Tensors, off: Callable[[str, torch.Tensor, torch.Tensor], str]) -> list[str]:
-    """``off``: returns the error of a tensor that both sides have, or ""."""
+    """``off``: a function that returns the error of a tensor that both sides have, or ""."""
     found = [f"{name} is there once only" for name in sorted(got.keys() ^ expected.keys())]
     for name in expected.keys() & got.keys():
         left, right = got[name], expected[name]

@@ -1,4 +1,4 @@
-"""The measured program: runs one model of suite.py, compiled in one of several ways.
+"""Runs one model of suite.py, compiled in one of several ways, and measures it.
 
 Usage: python -m benchmarks.models.program SPEC. SPEC is a JSON object: ``model``, ``size``, ``task``, ``shapes`` of
 suite.py; ``way``:
@@ -69,14 +69,14 @@ def counters() -> dict[str, dict[str, int]]:
 
 
 def peak_bytes() -> int:
-    """Return this process's largest resident size so far (VmHWM; getrusage may return a parent's)."""
+    """Return this process's largest resident size so far (VmHWM; getrusage may return the parent's)."""
     with open("/proc/self/status") as file:
         (line,) = (line for line in file if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def uses_subprocess() -> bool:
-    """Whether Inductor's SUBPROCESS mode used a subprocess. It compiles in process whatever it cannot pickle."""
+    """Whether Inductor's SUBPROCESS mode used a subprocess. This mode compiles in process what it cannot pickle."""
     mode = sys.modules.get("torch._inductor.compile_fx_subproc")
     return mode is not None and mode._SubprocessFxCompile.process_pool.cache_info().currsize > 0
 
@@ -94,10 +94,10 @@ class Program:
         self.steps: list[dict[str, float]] = []
         self.marks = {"began": BEGAN, "torch": TORCH, "imported": IMPORTED, "built": time.monotonic()}
         self.function: Callable[..., torch.Tensor] = self.model
-        self.before: dict[str, float] = {}  # seconds of torch's phases before the first call
+        self.before: dict[str, float] = {}  # seconds of torch's phases that have passed before the first call
 
     def prepare(self) -> None:
-        """Make the callable. Its loads and compiles count as part of the first call; imports do not."""
+        """Make the callable. Loads and compiles in this method count as part of the first call; imports do not."""
         spec, way = self.spec, self.spec["way"]
         if way in ("compile", "artifacts", "traced"):
             settings = {
@@ -106,7 +106,7 @@ class Program:
                 "dynamic": spec["shapes"] == "dynamic",
                 **({"mode": spec["mode"]} if spec.get("mode") and way != "traced" else {}),
             }
-            torch.compile(torch.nn.Identity(), **settings)  # imports Dynamo and its backend
+            torch.compile(torch.nn.Identity(), **settings)  # this imports Dynamo and its backend
             self.marks["dynamo"] = time.monotonic()
             if way == "artifacts":
                 with open(spec["path"], "rb") as file:
@@ -151,7 +151,7 @@ class Program:
         return seconds
 
     def step_until_compiled(self) -> None:
-        """Run steps until one has called artifacts only. Sets ``compiled`` of each step."""
+        """Run steps until one has called only artifacts. Sets ``compiled`` of each step."""
         before = reports()
         self.steps[0]["compiled"] = float(bool(before) and _compiled_by([], before))
         deadline = time.monotonic() + PENDING_LIMIT_S
@@ -190,7 +190,7 @@ class Program:
 
 
 def _compiled_by(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    """Whether only artifacts were called between two reports."""
+    """Whether only artifacts were called between two reports of the graphs."""
     called = [
         sum(graph[name] for graph in after) - sum(graph[name] for graph in before)
         for name in ("calls_eager", "calls_compiled")
@@ -226,7 +226,7 @@ def main() -> None:
             file.write(saved[0] if saved else b"")
     if spec.get("check"):
         result["different"] = program.check()
-    # CPU seconds that are not part of a start: of the steps after the first, and of this check.
+    # CPU seconds that are not part of a start: those of the steps after the first one, and of the check.
     started = program.steps[0]["cpu_end_s"]
     result["aside_cpu_s"] = time.process_time() - started
     print(json.dumps(result), flush=True)

@@ -1,4 +1,4 @@
-"""The models whose starts are measured (starts/), each in full size and in a small size for trials.
+"""Defines the models whose starts are measured (starts/), each in full size and in a small size for trials.
 
 Random weights, no downloads, dropout 0 (eager and compiled code draw different random numbers). A step is one call of a
 module that returns one tensor: the loss in training, the logits (or the predicted noise) in inference.
@@ -19,7 +19,7 @@ from benchmarks.models.zoo import Example, causal, classifier, images
 SIZES = ("full", "small")
 TASKS = ("training", "inference")
 SHAPES = ("static", "dynamic")
-# Batch sizes of the steps, in turn. Never 1, which Dynamo specializes.
+# Batch sizes of the steps, in turn. None is 1, because Dynamo specializes on 1.
 BATCHES = {"static": (2,), "dynamic": (4, 2, 3)}
 LARGEST = 4
 LENGTH = 64
@@ -98,7 +98,7 @@ def llama_1b(small: bool) -> Example:
 
 
 def resnet50(small: bool) -> Example:
-    """The same as torchvision's, for GPUs."""
+    """torchvision's ResNet-50, for GPUs."""
     settings = {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 1]} if small else {}
     return images(
         transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=LARGEST,

@@ -1,4 +1,4 @@
-"""A small U-Net like those of diffusion models: down and up blocks with skips, a time embedding, attention."""
+"""Defines a small U-Net like those of diffusion models: down and up blocks with skips, a time embedding, attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models of many architectures: random weights, no downloads.
+"""Defines small models of many architectures: random weights, no downloads.
 
 Dropout and other random draws are off, because eager and compiled code draw different numbers. Otherwise, each
 architecture keeps its defaults. Models have two layers, 32 to 64 wide, if the architecture allows it.
@@ -17,7 +17,8 @@ from benchmarks.models.unet import UNet
 
 VOCABULARY, WIDTH, INNER, HEADS, LAYERS = 128, 64, 128, 2, 2
 BATCH, LENGTH, IMAGE, LABELS = 2, 16, 32, 4
-# Five times the usual value. Otherwise, attention in two narrow layers is flat, and rounding hides its gradients.
+# The standard deviation of weights, five times the usual value. With the usual value, attention in two narrow layers is
+# flat, and rounding hides its gradients.
 SPREAD = 0.1
 _SIZES: dict[str, Any] = {
     "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
@@ -27,7 +28,7 @@ _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 @dataclass(frozen=True)
 class Example:
-    """``inputs``: keyword arguments of a call. ``targets``: further ones in training, for the loss."""
+    """A model. ``inputs``: keyword arguments of a call. ``targets``: further ones in training, for the loss."""
 
     model: torch.nn.Module
     inputs: dict[str, Any]
@@ -242,7 +243,8 @@ def vit() -> Example:
 @_architecture("vision transformer")
 def deit() -> Example:
     made = images(transformers.DeiTForImageClassification, transformers.DeiTConfig, **_VIT_LIKE)
-    # They start as zeros. Layer norm (eps 1e-12) of a vector without variance scales gradients by a million.
+    # These embeddings start as zeros. Layer norm (eps 1e-12) of a vector without variance would scale gradients by a
+    # million.
     embeddings = made.model.deit.embeddings
     for parameter in (embeddings.cls_token, embeddings.position_embeddings):
         torch.nn.init.normal_(parameter, std=SPREAD)
@@ -251,7 +253,7 @@ def deit() -> Example:
 
 @_architecture("vision transformer")
 def swin() -> Example:
-    # Windows of 4 x 4 in 16 x 16 and 8 x 8 patches: the second layer of each stage shifts them.
+    # The windows have 4 x 4 of 16 x 16 and 8 x 8 patches, so the second layer of each stage shifts them.
     return images(transformers.SwinForImageClassification, transformers.SwinConfig, image_size=IMAGE, patch_size=2,
                    embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4, initializer_range=SPREAD,
                    drop_path_rate=0.0)  # fmt: skip
@@ -280,8 +282,8 @@ def convnext() -> Example:
 def mobilenet_v2() -> Example:
     made = images(transformers.MobileNetV2ForImageClassification, transformers.MobileNetV2Config, size=64, batch=8,
                    image_size=64, depth_multiplier=0.25, classifier_dropout_prob=0.0)  # fmt: skip
-    # Double precision: some values lie so close to ReLU6's kinks that rounding changes the gradients. In single
-    # precision, eager is as inaccurate as compiled code, and both exceed all tolerances.
+    # The model uses double precision: some values lie so close to ReLU6's kinks that rounding changes the gradients. In
+    # single precision, eager is as inaccurate as compiled code, and both exceed all tolerances.
     return Example(made.model.double(), {"pixel_values": made.inputs["pixel_values"].double()}, made.targets)
 
 

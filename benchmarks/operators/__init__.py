@@ -1,1 +1,1 @@
-"""Compiles every operator that torch has samples for (OpInfo, in torch's wheel) by the daemon: `make operators`."""
+"""Compiles, by the daemon, every operator for which torch has samples (OpInfo, in torch's wheel): `make operators`."""

@@ -1,4 +1,4 @@
-"""`make operators`: table.py."""
+"""Runs `make operators` (table.py)."""
 
 from benchmarks.operators.table import main
 

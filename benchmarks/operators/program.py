@@ -22,13 +22,13 @@ import torch
 import precompiled
 from benchmarks.operators.samples import UNINITIALISED, Row, Sample
 
-# As in torch's test of Inductor; wider than assert_close's, because sums are in another order.
+# The tolerances of torch's test of Inductor. They are wider than assert_close's, because sums are in another order.
 TOLERANCE = {torch.float16: (1e-2, 2e-2), torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4)}
 
 # Functions to call, with their arguments.
 Calls = list[tuple[Any, tuple[Any, ...], dict[str, Any]]]
 
-# Rows that are compiled together: each with its sample and eager's result.
+# Rows that are compiled in one function, each with its sample and eager's result.
 Run = Sequence[tuple[Row, Sample, Any]]
 
 Answer = dict[str, Any]  # state: "no sample", "equal", "different", "error"; why, graphs, reasons, messages, among
@@ -81,7 +81,7 @@ def _alone(item: tuple[Row, Sample, Any], among: Answer) -> Answer:
 
 
 def _compiled(run: Run) -> list[Answer]:
-    """Return each row's answer. The first answer has the graphs of all rows."""
+    """Return each row's answer. The first answer lists the graphs of all rows."""
     torch._dynamo.reset()
     known = len(precompiled.report())
     results: Any = None
@@ -152,7 +152,8 @@ def _difference(found: Any, expected: Any, *, values: bool) -> str:
         return f"{len(left)} results, eager has {len(right)}"
     for one, other in zip(left, right, strict=True):
         if other is None and isinstance(one, torch.Tensor) and not one.any():
-            continue  # the result does not depend on this input: compiled code returns zeros, also without precompiled
+            # The result does not depend on this input. Compiled code returns zeros for it, also without precompiled.
+            continue
         if not isinstance(other, torch.Tensor):
             if repr(one) != repr(other):
                 return f"{one!r}, eager has {other!r}"

@@ -1,4 +1,4 @@
-"""The rows: operators and dtypes as in torch's test of Inductor (test/inductor/test_torchinductor_opinfo.py).
+"""Lists the rows: operators and dtypes as in torch's test of Inductor (test/inductor/test_torchinductor_opinfo.py).
 
 Public only by name: torch.testing._internal.common_methods_invocations. Checked on 2.13.0.
 """
@@ -14,7 +14,7 @@ import torch
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "bool")
 
-# Their results are uninitialised memory, so only shape, strides and dtype are compared.
+# The results of these operators are uninitialised memory, so only shape, strides and dtype are compared.
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 
 # operator (with its variant), dtype

@@ -24,13 +24,14 @@ from benchmarks.operators import samples
 from benchmarks.operators.samples import Row
 
 IN_PROCESS = 0.01  # largest share of rows that the client compiles
-# Rows in one function (one graph unless a row breaks it); seconds, far above a group's time on a loaded machine.
+# The number of rows in one function (one graph unless a row breaks it), and the timeout of a group in seconds, which is
+# far above its time on a loaded machine.
 GROUP, GROUP_LIMIT_S = 24, 1800.0
 CLIENTS = 2
 
-Answer = dict[str, Any]  # of program.py
+Answer = dict[str, Any]  # as in program.py
 
-# Equal to eager alone, but not in a function with other rows.
+# The row equals eager alone, but not in a function with other rows.
 AMONG = "different among others"
 WRONG = (AMONG, "different", "error", "died")
 
@@ -64,7 +65,7 @@ class Found:
         return {"rows": list(self.answers.values()), "plain": list(self.plain.values())}
 
     def read(self, results: Mapping[str, Sequence[Answer]]) -> None:
-        """Add a result of ``as_json``."""
+        """Add the rows of ``results``, which ``as_json`` made."""
         for kind, answers in (("rows", self.answers), ("plain", self.plain)):
             answers.update({(answer["row"][0], answer["row"][1]): answer for answer in results[kind]})
 
@@ -86,7 +87,7 @@ def _state(answer: Answer) -> str:
 
 
 def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
-    """Run the rows that ``found`` lacks, and wrong ones that plain torch.compile did not run. Returns ``found``."""
+    """Run the rows that ``found`` lacks, and wrong rows that plain torch.compile has not run yet. Returns ``found``."""
     found = Found() if found is None else found
     for row in found.wrong():
         if row not in found.plain:
@@ -115,7 +116,7 @@ def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
                 for done in clients.map(some, range(CLIENTS)):
                     del done
             except BaseException:
-                interrupted.set()  # otherwise each client would first run all its groups
+                interrupted.set()  # without this, each client would first run all its groups
                 raise
         again: list[list[Row]] = []
         for row in found.wrong():

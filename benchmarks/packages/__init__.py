@@ -1,1 +1,3 @@
-"""Packages next to tracing and to plain torch.compile (`make bench-packages`, `make architectures-packages`)."""
+"""Measures packages relative to traces and to plain torch.compile (`make bench-packages`, `make
+architectures-packages`).
+"""

@@ -1,4 +1,4 @@
-"""`make architectures-packages`: table.py."""
+"""Runs `make architectures-packages` (table.py)."""
 
 from benchmarks.packages.table import main
 

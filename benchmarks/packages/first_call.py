@@ -1,4 +1,6 @@
-"""(p) The first call of a process with a package next to torch.compile's warm start, and the cost of recording."""
+"""Measures (p): the first call of a process with a package, relative to torch.compile's warm start; and recording's
+cost.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def first_call(quick: bool, say: Say) -> list[float]:
     with fresh_host() as our_host, fresh_host() as plain_host:
         our_host.start_daemon()
         our_host.run(spec, hook=True, extra=ON)
-        our_host.run(spec, hook=True, extra=ON)  # also records the graphs that follow the swap
+        our_host.run(spec, hook=True, extra=ON)  # this run also records the graphs that follow the swap
         plain_host.run(spec, hook=False)
         say("both caches are filled")
 

@@ -1,4 +1,4 @@
-"""The cost of noticing the functions that Dynamo calls while it traces (packages/dynamo/native_calls.py)."""
+"""Measures the cost of noticing functions that Dynamo calls while it traces (packages/dynamo/native_calls.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def noticing(quick: bool, say: Say) -> list[float]:
     from precompiled.packages.dynamo import native_calls
 
     trace = _tracer(torch, LAYERS[quick])
-    trace()  # imports modules and fills Dynamo's caches
+    trace()  # this trace imports modules and fills Dynamo's caches
 
     def sample(side: str) -> float:
         native_calls.FROM_THE_BEGINNING = side == "noticed"

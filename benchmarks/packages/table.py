@@ -23,15 +23,15 @@ from benchmarks.packages.noticing import noticing
 
 @dataclass
 class Row(ArchitectureRow, MeasuredRow):
-    """One process records the package, the next one uses it, a third one compares it."""
+    """One architecture. One process records the package, the next one uses it, and a third one audits it."""
 
     frames: int = 0  # frames that Dynamo met in the first process
     compiled: int = 0
-    traced: int = 0  # frames in the second process
+    traced: int = 0  # frames that Dynamo traced in the second process
     audited: int = 0  # frames that the third process traced with the same result as the package
     guards: int = 0
     first_s: float = 0.0  # seconds of the first call in the second process
-    traced_s: float = 0.0  # the same with packages off: the artifacts exist, Dynamo traces
+    traced_s: float = 0.0  # seconds of the first call with packages off: the artifacts exist, but Dynamo traces
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -66,7 +66,7 @@ def _examine(host: Host, row: Row) -> None:
     row.frames = len(first["functions"])
     row.compiled = sum(bool(function["guards"]) for function in first["functions"])
     row.guards = sum(function["guards"] for function in first["functions"])
-    # Dynamo's counters of frames and of graphs.
+    # The sum of Dynamo's counters of frames and of graphs.
     row.traced = second["traced"] + second["graphs"]
     row.audited = sum(function["state"] == "audited" for function in third["functions"])
     row.different = [*first["different"], *second["different"]]

@@ -1,4 +1,4 @@
-"""`make programs`: table.py."""
+"""Runs `make programs` (table.py)."""
 
 from benchmarks.programs.table import main
 

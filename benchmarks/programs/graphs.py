@@ -1,4 +1,4 @@
-"""Programs of PyTorch Geometric: graphs of fixed and of differing sizes."""
+"""Defines the programs that use PyTorch Geometric: graphs of fixed and of differing sizes."""
 
 from __future__ import annotations
 

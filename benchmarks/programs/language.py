@@ -1,4 +1,4 @@
-"""Programs of libraries for text: models from small configurations, no tokenizer, no download."""
+"""Defines the programs that use libraries for text: models from small configurations, no tokenizer, no download."""
 
 from __future__ import annotations
 

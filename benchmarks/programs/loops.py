@@ -1,4 +1,4 @@
-"""Programs of libraries that run the training loop or extend it."""
+"""Defines the programs that use libraries which run the training loop or extend it."""
 
 from __future__ import annotations
 

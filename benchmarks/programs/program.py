@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-import torch._inductor.compile_fx  # the first call of torch.compile imports it: two thirds of a small step
+import torch._inductor.compile_fx  # otherwise imported by the first torch.compile: two thirds of a small step
 
 from benchmarks.harness import state
 from benchmarks.programs import PROGRAMS
@@ -45,7 +45,8 @@ def main() -> None:
     states = [state.counted(), *others]
     found = {
         "seconds": seconds,
-        "first_s": first_s,  # from the first call of torch.compile, without imports and the making of the model
+        # Seconds from the first call of torch.compile on, without imports and the making of the model.
+        "first_s": first_s,
         "waited": waited,
         "traced": sum(one["traced"] for one in states),
         "reports": [report for one in states for report in one["reports"]],
@@ -60,7 +61,7 @@ def _asked(name: str) -> list[Any]:
 
 
 def _noted_compiles() -> list[float]:
-    """Return a list that gets the time of each later call of torch.compile."""
+    """Return a list to which each later call of torch.compile appends its time."""
     compile, calls = torch.compile, []
 
     def noted(*args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""The registry of programs. A program is a function that yields the results of each of its steps.
+"""Registers programs. A program is a function that yields the results of each of its steps.
 
-It is written as in its library's documentation: it calls ``torch.compile`` or lets the library do so, and does not
-mention precompiled. Sizes are small and weights random. A step draws no random numbers, because eager and compiled code
-draw different ones.
+A program is written as in its library's documentation: it calls ``torch.compile`` or lets the library do so, and does
+not mention precompiled. Sizes are small and weights random. A step draws no random numbers, because eager and compiled
+code draw different ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Program:
 
 PROGRAMS: dict[str, Program] = {}
 
-# Calls a function, given by module and name, in each other process that runs the program's compiled code.
+# A function that calls a function, given by module and name, in each other process that runs the program's compiled
+# code.
 Ask = Callable[[str, str], Sequence[Any]]
 ELSEWHERE: list[Ask] = []
 
@@ -62,7 +63,8 @@ def trained(
     of: Callable[[torch.nn.Module], torch.optim.Optimizer] | None = None,
     steps: int = STEPS,
 ) -> Iterator[dict[str, Any]]:
-    """Train; yield each step's loss and gradients. ``loss_of`` calls the compiled model; ``of`` makes the optimizer."""
+    """Train. Yields each step's loss and gradients. ``loss_of`` calls the compiled model; ``of`` makes the optimizer.
+    """
     optimizer = of(model) if of else torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()

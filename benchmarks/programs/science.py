@@ -1,4 +1,4 @@
-"""Programs of libraries for tables, time series, probability and physics."""
+"""Defines the programs that use libraries for tables, time series, probability and physics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that answer requests: servers, a task queue, actors."""
+"""Defines the programs that answer requests: servers, a task queue, actors."""
 
 from __future__ import annotations
 

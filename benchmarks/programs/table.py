@@ -26,9 +26,9 @@ from benchmarks.models.compare import compare_steps
 from benchmarks.programs import PROGRAMS
 
 PAGE = "reference/coverage.md"
-SERVED = 0.99  # smallest share of all graphs
+SERVED = 0.99  # smallest share of all graphs that must be served
 RUNS = ("first", "second", "third")
-_KILLED = re.compile(r"ended with -\d+")  # ended by a signal
+_KILLED = re.compile(r"ended with -\d+")  # the message about a program that a signal ended
 
 
 @dataclass
@@ -107,14 +107,17 @@ def _compare(host: Host, row: Row) -> None:
             row.different = [
                 text
                 for values in results.values()
-                if compare_steps(values, swapped)  # a first run is eager, then compiled, like this one
+                # A first run is eager and then compiled, like the run that is compared here.
+                if compare_steps(values, swapped)
                 for text in compare_steps(values, plain)
             ]
             row.as_plain = not row.different
 
 
 def _dies(host: Host, row: Row) -> bool:
-    """Whether a signal ends the program with plain torch.compile too: Inductor's code may crash it."""
+    """Whether a signal ends the program with plain torch.compile too: code that Inductor generates may crash the
+    program.
+    """
     try:
         _run(host, row, "plain")
     except BenchmarkError as error:

@@ -1,4 +1,5 @@
-"""Programs of libraries around a model: settings, tests, experiment logs, and tools that watch or patch torch."""
+"""Defines the programs that use libraries around a model: settings, tests, logs, and tools that watch or patch torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make ranks`: table.py."""
+"""Runs `make ranks` (table.py)."""
 
 from benchmarks.ranks.table import main
 

@@ -1,4 +1,4 @@
-"""Collectives inside the compiled code."""
+"""Defines the cases with collectives inside the compiled code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data parallelism: each rank has the whole model and its own part of the batch."""
+"""Defines the cases with data parallelism: each rank has the whole model and its own part of the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Llama-shaped model on a two-dimensional mesh, parallelized in torchtitan's order."""
+"""Defines the case of a Llama-shaped model on a two-dimensional mesh, parallelized in torchtitan's order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Attention(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         rows, length = x.shape[:2]
-        # This rank has only its share of the heads.
+        # With tensor parallelism, this rank has only its share of the heads.
         query, key, value = (
             layer(x).view(rows, length, -1, WIDTH // HEADS) for layer in (self.wq, self.wk, self.wv)
         )
@@ -91,8 +91,8 @@ class Llama(torch.nn.Module):
 def parallelized(mesh: DeviceMesh) -> Llama:
     """Parallelize as torchtitan does: tensor parallel, compile each block, fully_shard.
 
-    Torchtitan's checkpoints, between the first two, are left out. In torch 2.13, the first forward of a compiled and
-    checkpointed block with DTensors raises, because AOTAutograd saves a DeviceMesh among its tensors.
+    Torchtitan's checkpointing, between tensor parallel and compile, is left out. In torch 2.13, the first forward of a
+    compiled and checkpointed block with DTensors raises, because AOTAutograd saves a DeviceMesh among its tensors.
     """
     torch.manual_seed(0)
     model = Llama()

@@ -40,8 +40,8 @@ def main() -> None:
     found = {"seconds": seconds, "waited": waited, **state.counted()}
     Path(f"{spec['file']}-{rank}.json").write_text(json.dumps(found))
     dist.barrier()
-    # Leave without Python's shutdown. There, the destructor of DDP's process group holds the GIL and waits for a thread
-    # that waits for the GIL: plain torch 2.13 sometimes hangs.
+    # Leave without Python's shutdown, in which plain torch 2.13 sometimes hangs: the destructor of DDP's process group
+    # holds the GIL and waits for a thread that waits for the GIL.
     atexit._run_exitfuncs()
     os._exit(0)
 

@@ -1,7 +1,7 @@
-"""The registry of cases. A case is a function that each rank runs, and that yields the results of each step.
+"""Registers cases. A case is a function that each rank runs, and that yields the results of each step.
 
-It is written as in torch's documentation, calls ``torch.compile``, and does not mention precompiled. A step draws no
-random numbers, because eager and compiled code draw different ones.
+A case is written as in torch's documentation, calls ``torch.compile``, and does not mention precompiled. A step draws
+no random numbers, because eager and compiled code draw different ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Case:
     kind: str
     ranks: int
     steps: Steps
-    half: bool = False  # half precision: norms of whole tensors are compared
+    half: bool = False  # half precision, so norms of whole tensors are compared
 
     @property
     def about(self) -> str:
@@ -78,7 +78,7 @@ class Net(torch.nn.Module):
 
 
 def batch(step: int, *, same: bool = False, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return numbers (rows, 8) and classes (rows,) for a step. Each rank gets another batch, unless ``same``."""
+    """Return the inputs (rows, 8) and classes (rows,) of a step. Each rank gets another batch, unless ``same``."""
     generator = torch.Generator().manual_seed(1000 * step + (0 if same else 1 + dist.get_rank()))
     return torch.randn(rows, 8, generator=generator), torch.randint(4, (rows,), generator=generator)
 

@@ -1,4 +1,4 @@
-"""Parameters that are divided among the ranks and gathered before use."""
+"""Defines the cases whose parameters are divided among the ranks and gathered before use."""
 
 from __future__ import annotations
 

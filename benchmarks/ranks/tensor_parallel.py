@@ -1,4 +1,4 @@
-"""Tensor parallelism: DTensors on a mesh."""
+"""Defines the cases with tensor parallelism: DTensors on a mesh."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How costs grow with artifacts, clients and jobs (`make bench-scale`)."""
+"""Measures how costs grow with artifacts, clients and jobs (`make bench-scale`)."""

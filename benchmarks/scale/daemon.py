@@ -20,7 +20,7 @@ from precompiled import wire
 from precompiled.client.ask import request
 from precompiled.graph.environment import interpreter_of_a_worker
 
-KNOWN = 50  # keys that clients submit repeatedly
+KNOWN = 50  # number of keys that clients submit repeatedly
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Load:
     submitted_s: float  # seconds until the last client had its first replies
     seconds: float
     daemon_cpu_s: float
-    daemon_bytes: tuple[int, int]  # before, after
+    daemon_bytes: tuple[int, int]  # the daemon's memory before and after
 
 
 def submit(
@@ -87,7 +87,9 @@ def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> d
 def measure_clients(
     host: Host, daemon: psutil.Process, keys: Sequence[str], loads: Sequence[tuple[int, int]], say: Say
 ) -> tuple[Table, int]:
-    """Measure clients that each submit a known key after the reply to the last one. Also returns the lost submits."""
+    """Measure clients that each submit known keys, one after the reply to the previous one. Also returns the lost
+    submits.
+    """
     table = Table(
         f"The daemon: submits of {KNOWN} known keys; each client submits again after each reply",
         ["clients", "submits", "lost", "reply, median (ms)", "p99 (ms)", "replies a second", "all published after (s)",
@@ -95,7 +97,7 @@ def measure_clients(
     )  # fmt: skip
     lost = 0
     for count, total in loads:
-        # Each client has another order, so that some keys are in flight already and others are not.
+        # Each client has another order of keys, so that other clients have submitted some keys already and others not.
         specs = [
             client_spec(host, [keys[(number * 31 + offset) % KNOWN] for offset in range(KNOWN)], -(-total // count), 1)
             for number in range(count)

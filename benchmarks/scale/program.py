@@ -31,11 +31,11 @@ from precompiled import wire
 from precompiled.client.connection import DaemonConnection
 from precompiled.core import config
 
-LIMIT_S = 300.0  # without any reply
+LIMIT_S = 300.0  # longest time without any reply, in seconds
 
 
 class Clients:
-    """Submits, and their replies, which arrive in the connection's thread."""
+    """Sends the submits and collects their replies, which arrive in the connection's thread."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec

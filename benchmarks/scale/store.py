@@ -71,7 +71,9 @@ def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats
 
 
 def _microseconds(look: Callable[[Any], bool], items: Sequence[Any]) -> float:
-    """Return the median time of ``look`` over ``items``. Raises BenchmarkError if ``look`` returns false."""
+    """Return the median time of ``look``, called with each of ``items``. Raises BenchmarkError if ``look`` returns
+    false.
+    """
     seconds = []
     for item in items:
         started = time.perf_counter()

@@ -1,1 +1,1 @@
-"""Starts of all contenders (`make bench-full`): ``run`` takes samples; ``figures``, ``report``, ``goals`` read them."""
+"""Measures starts of all contenders (`make bench-full`): ``run`` takes samples, and the other files read them."""

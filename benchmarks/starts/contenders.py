@@ -1,4 +1,4 @@
-"""The compared ways to start a compiled model: what each needs, and what it must have done to count."""
+"""Defines the compared ways to start a compiled model: what each one needs, and what it must have done to count."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Contender:
     """One way to start a compiled model.
 
     - ``way``: program.py's way to compile; ``env``: environment variables of the process
-    - ``leaves``: the kind of caches that its host has afterwards; ``needs``: the kind that it needs before
-    - ``fresh_cache``: start with an empty Inductor cache nevertheless
+    - ``leaves``: the kind of caches that the contender leaves on its host; ``needs``: the kind that it needs before
+    - ``fresh_cache``: start with an empty Inductor cache even if ``needs`` is set
     - ``bytes_of``: the path of the files that it leaves on its host
     - ``state``, ``source``: what precompiled must report for each graph after the first call, and ``finally_source`` at
       the end. Otherwise, the sample is "unexpected".
@@ -81,7 +81,7 @@ CONTENDERS: dict[str, Contender] = {
     )
 }  # fmt: skip
 
-# Runs that fill a host for the contenders that need it.
+# Runs that fill the caches of a host for the contenders that need these caches.
 FILLS: dict[str, Contender] = {
     "artifacts": Contender("fill", "", spec={"save": "artifacts.bin"}),
     "precompile": Contender("fill", "", spec={"save": "artifacts.bin"}, env={"TORCH_CACHING_PRECOMPILE": "1"}),

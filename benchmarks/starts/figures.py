@@ -12,7 +12,7 @@ from benchmarks.starts.contenders import Contender
 from benchmarks.starts.sample import Sample
 from precompiled.store.artifacts import Store
 
-AROUND = 5  # steps after the swap that count as part of it
+AROUND = 5  # number of steps after the swap that count as part of the swap
 
 
 def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dict[str, Any]) -> None:
@@ -20,7 +20,7 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     program = client["result"]
     marks, steps, later = program["marks"], program["steps"], program["later"]
     marks["started"] = client["started"]
-    # Loads and compiles before the first call (cache artifacts, a package) count as part of it.
+    # Loads and compiles before the first call (of cache artifacts or a package) count as part of the first call.
     begun = marks["dynamo"]
     sample.process_s = marks["first"] - client["started"]
     sample.first_s = marks["first"] - begun
@@ -34,7 +34,7 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     sample.step_s = program["step_s"]
     sample.tracing_s = _tracing(program["phases"])
     loads = sum(graph["load_s"] for graph in program["reports"] if graph["source"] == "swap")
-    # The load of a swap runs during steps, whose CPU seconds are subtracted.
+    # The load of a swap runs during steps. The CPU seconds of these steps are subtracted, so the load is added again.
     sample.cpu_s = tree["cpu_s"] - program["aside_cpu_s"] + loads
     sample.memory = {**tree["memory"], "client": [program["peak_bytes"]]}
     sample.program = program
@@ -68,7 +68,7 @@ def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple
     """
     eager = [step["s"] for step in steps[1:first]]
     compiled = [step["s"] for step in steps[first + 1 :]]
-    until = steps[first]["at"] + steps[first]["s"]  # a variant for other sizes may come later
+    until = steps[first]["at"] + steps[first]["s"]  # an artifact for other sizes may come later
     published = max((ended for _, ended in compiles if ended < until), default=0.0)
     around = [step["s"] for step in steps[1 : first + AROUND + 1] if step["at"] + step["s"] >= published]
     if not eager or not compiled:
@@ -83,7 +83,7 @@ def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple
 
 
 def unexpected(contender: Contender, program: dict[str, Any]) -> str:
-    """Return why this sample is invalid for its contender, or ""."""
+    """Return why this sample is invalid for its contender, or "" if it is valid."""
     first, last = program["first"], program["reports"]
     if not contender.hook:
         return "precompiled was on" if last else ""

@@ -1,4 +1,4 @@
-"""(a, b, h) Goals for starts of GPT-2 in training."""
+"""Computes the results (a), (b) and (h), starts of GPT-2 in training, and compares them with their goals."""
 
 from __future__ import annotations
 

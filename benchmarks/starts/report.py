@@ -1,4 +1,4 @@
-"""Presents samples: a table for each group, pictures, a file."""
+"""Presents samples as a table for each group, as pictures and as a file."""
 
 from __future__ import annotations
 

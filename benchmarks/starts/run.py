@@ -17,7 +17,7 @@ from benchmarks.starts.contenders import CONTENDERS, FILLS, MODE, REPEATED, Cont
 from benchmarks.starts.figures import read, read_compiles, swap, unexpected
 from benchmarks.starts.sample import Group, Sample
 
-# Steps after the first compiled step. The swap is measured in the first five; (c) measures more steps.
+# Number of steps after the first compiled step. The swap is measured in the first five. Measure (c) takes more steps.
 STEPS = 8
 
 
@@ -31,7 +31,7 @@ class Plan:
 
 
 class Hosts(ExitStack):
-    """The hosts of one group: fresh ones, and those whose caches a run has filled."""
+    """The hosts of one group: fresh hosts, and hosts whose caches a run has filled."""
 
     def __init__(self, group: Group, size: str) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def _weigh(path: Path) -> int:
 
 
 def run(plans: Sequence[Plan], size: str, say: Say) -> list[Sample]:
-    """Take all samples of the plans, group after group, in turns. Prints a line with the progress for each."""
+    """Take all samples of the plans, group after group, in turns. Prints a line of progress for each sample."""
     total = sum(len(_taking_part(plan)) * plan.repeats for plan in plans)
     started = time.monotonic()
     samples: list[Sample] = []

@@ -1,4 +1,4 @@
-"""The measured values of one start by one contender."""
+"""Holds the measured values of one start by one contender."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ class Sample:
     step_s: float | None = None  # median of the later steps
     tracing_s: float | None = None  # Dynamo's part of the first call
     swap: dict[str, float] = field(default_factory=dict)  # see figures.swap
-    cpu_s: float | None = None  # of the whole host, without the client's steps after the first
+    cpu_s: float | None = None  # CPU seconds of the whole host, without the client's steps after the first one
     memory: dict[str, list[int]] = field(default_factory=dict)  # role -> peaks of its processes
     artifact_bytes: int | None = None
-    compiles: list[tuple[float, float]] = field(default_factory=list)  # of the daemon: (start, end), monotonic seconds
+    # Compiles of the daemon: (start, end) in monotonic seconds.
+    compiles: list[tuple[float, float]] = field(default_factory=list)
     worker_started: float | None = None
     program: dict[str, Any] = field(default_factory=dict)  # the output of models/program.py
 

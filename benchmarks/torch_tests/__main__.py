@@ -1,4 +1,4 @@
-"""`make torch-tests`: table.py."""
+"""Runs `make torch-tests` (table.py)."""
 
 from benchmarks.torch_tests.table import main
 

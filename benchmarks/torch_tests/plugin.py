@@ -1,4 +1,4 @@
-"""A pytest plugin that writes the outcome of each test, and the states of the graphs, to a file.
+"""Writes the outcome of each pytest test, and the states of the graphs, to a file (a pytest plugin).
 
 PRECOMPILED_TORCH_TESTS names the file. Its JSON lines are {"begun": id}, {"test": id, "outcome", "why", "at"}, and at
 the end {"graphs": {STATE: number}}. "at" is the test's failing statement and the functions that it called. Tests whose
@@ -107,7 +107,7 @@ def _to_the_backend() -> None:
     inside = threading.local()
 
     def compile_fx(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:
-        # The backend compiles in process by calling this function again. Calls with options do not come from a backend.
+        # To compile in process, the backend calls this function again. Calls with options come from elsewhere.
         if more or options or getattr(inside, "now", False):
             return own(model, inputs, *more, **options)
         inside.now = True
@@ -135,7 +135,7 @@ def _swap_before_the_second_call() -> None:
                 self.session.pending.await_artifact(awaited)
             return swapped(*args)
 
-        dispatch.call = call  # Dynamo gets it after this function returns
+        dispatch.call = call  # Dynamo gets ``dispatch.call`` only after this function returns
         return awaited
 
     Submitter.submit_and_await = submit_and_await  # type: ignore[assignment, method-assign]

@@ -31,13 +31,13 @@ WAYS = {"plain": None, "cold": "wait", "warm": "wait", "swap": "eager"}
 
 TestResult = dict[str, Any]  # a line of plugin.py
 
-# Tests may inspect data of Inductor that does not exist while a graph runs eager. The failing statement shows the kind.
-# With an artifact, the data exists: torch caches code and counts, and restores them at a load.
+# Tests may inspect data of Inductor that does not exist while a graph runs eager. The failing statement shows which
+# data. With an artifact, the data exists: torch caches code and counts, and restores them at a load.
 KINDS = {
     "the test checks the code that Inductor wrote": re.compile(r"\b(source_)?codes?\b|FileCheck|run_and_get_"),
     "the test checks Inductor's counters": re.compile(r"\b_?metrics\.|\bcounters?\b|_counts?\b"),
     "the test checks a profile": re.compile(r"\bprofiler?\b"),
-    # docs/explanation/stand-in.md
+    # see docs/explanation/stand-in.md
     "the test checks the name of an autograd node": re.compile(r"\bgrad_fn\.(__class__|name\b)"),
 }
 OURS = "a fault of precompiled"
@@ -78,13 +78,13 @@ def examine(file: Path, pytest_arguments: Sequence[str], limits: Limits, say: Sa
         host.start_daemon()
         for way in WAYS:
             if way == "swap":
-                host.clear()  # otherwise there would be nothing to swap
+                host.clear()  # if the store kept its artifacts, nothing would be swapped
             try:
                 found[way] = _run(host, way, [str(file), *pytest_arguments], limits)
             except BenchmarkError as error:
                 if way == "plain":
                     raise
-                # Plain torch.compile runs the tests, so each of them counts as different.
+                # All tests run with plain torch.compile, so after this error each of them counts as different.
                 died = {"outcome": "died", "why": str(error)}
                 found[way] = Found({name: {"test": name, **died} for name in found["plain"].tests})
             say(f"{file.name}: {way}: {len(found[way].passed())} of {len(found[way].tests)} passed")
@@ -128,7 +128,7 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
                 process.wait(limits.process_s)
             except subprocess.TimeoutExpired:
                 pass
-            finally:  # also if this process ends
+            finally:  # kill the program even if this process ends
                 process.kill()
                 process.wait()
         lines = plugin.results(answers)
@@ -189,7 +189,7 @@ def main() -> int:
         for test_file in files:
             try:
                 found[test_file.name] = examine(test_file.resolve(), chosen, limits, say)
-            except BenchmarkError as error:  # a file that needs a missing module
+            except BenchmarkError as error:  # a file that needs a missing module gives this error
                 problems.append(f"{test_file}: {error}")
         return report(found, problems)
 
@@ -197,7 +197,7 @@ def main() -> int:
 
 
 def report(found: Mapping[str, Mapping[str, Found]], problems: list[str]) -> Report:
-    """``problems``: errors of files that did not run."""
+    """``problems``: the errors of files whose tests did not run."""
     remarks: list[tuple[str, str | None]] = []
     for file, ways in found.items():
         for way, tests in different(ways).items():

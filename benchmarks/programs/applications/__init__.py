@@ -1,1 +1,1 @@
-"""Applications of web frameworks and task queues. services.py and tools.py run them."""
+"""Holds applications of web frameworks and task queues. services.py and tools.py run them."""

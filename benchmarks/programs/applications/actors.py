@@ -1,4 +1,4 @@
-"""Actors in an event loop, like Ray Serve's: a router, replicas with a queue each, and batches."""
+"""Runs actors in an event loop, like Ray Serve's: a router, replicas with a queue each, and batches."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A Celery application whose tasks call a compiled model. Its broker and results are folders."""
+"""Defines a Celery application whose tasks call a compiled model. Its broker and results are folders."""
 
 import importlib
 import os

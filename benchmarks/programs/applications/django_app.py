@@ -1,4 +1,4 @@
-"""A Django project in one file: its settings, a view whose compiled code reads them, and its URLs."""
+"""Defines a Django project in one file: its settings, a view whose compiled code reads them, and its URLs."""
 
 import json
 

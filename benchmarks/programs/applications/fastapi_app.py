@@ -1,4 +1,5 @@
-"""A FastAPI application: its lifespan makes a model; one view runs in the event loop, one in the thread pool."""
+"""Defines a FastAPI application: its lifespan makes a model; one view runs in the event loop, one in the thread pool.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""A Flask application: a view that calls compiled code, and compiled code that reads ``request``."""
+"""Defines a Flask application: a view that calls compiled code, and compiled code that reads ``request``."""
 
 import torch
 from flask import Flask, Response, current_app, jsonify, request

@@ -1,4 +1,4 @@
-"""A project's tests that mock functions which compiled code calls. services.py runs them with pytest."""
+"""Tests of a project that mock functions which compiled code calls. services.py runs these tests with pytest."""
 
 from unittest import mock
 

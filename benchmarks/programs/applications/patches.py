@@ -1,4 +1,4 @@
-"""A library that replaces functions of torch and hooks all modules, as profilers and loggers do."""
+"""Acts as a library that replaces functions of torch and hooks all modules, as profilers and loggers do."""
 
 import functools
 from collections import Counter
@@ -32,7 +32,7 @@ def patch() -> None:
 
 
 def watch(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> None:
-    """Note the output of each leaf module."""
+    """Record the output of each leaf module in ``found``."""
 
     def hook(name: str, module: torch.nn.Module, args: Any, output: torch.Tensor) -> None:
         found[name] = output.detach().abs().mean()
