@@ -1,4 +1,4 @@
-"""The messages of the protocol between clients, daemon, workers and watcher.
+"""Defines the messages of the protocol between clients, daemon, workers and watcher.
 
 Client and daemon (ZeroMQ DEALER to ROUTER over ``ipc://``), each way, two or three frames::
 

@@ -83,7 +83,7 @@ def served(with_daemon: Host) -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def shared_host(with_daemon: Host) -> Iterator[Host]:
-    """Such a host for a whole module."""
+    """A host with a daemon, shared by all tests of a module."""
     with new_host(with_daemon) as found:
         yield found
 

@@ -1,4 +1,4 @@
-"""Which file system a path is on, and whether other hosts share it.
+"""Determines which file system a path is on, and whether other hosts share it.
 
 On a shared file system a name may belong to another host: a socket on which no local process listens, or a file that
 another host removes while it is mapped here (the kernel then ends the process that touches it: SIGBUS). And no event

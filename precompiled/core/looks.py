@@ -1,4 +1,4 @@
-"""Reads objects of the program without running any of its code.
+"""Reads objects of the user's program without running any of the program's code.
 
 ``isinstance`` reads an object's ``__class__``, ``getattr`` runs properties and ``__getattr__``, ``vars`` runs a
 property named ``__dict__``. Each may raise, be slow or change the program: an unbound proxy, a mock, lazy settings.

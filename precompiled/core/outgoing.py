@@ -1,4 +1,4 @@
-"""The bytes that wait to be sent over a socket that does not block."""
+"""Holds the bytes that wait to be sent over a socket that does not block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets that a background thread uses, and that the program may close at any time.
+"""Provides sockets that a background thread uses, and that the program may close at any time.
 
 A program that turns into a daemon closes all of its descriptors (``os.closerange(3, 256)``), also those that it did
 not open. Its next files get the same numbers. Before each use, a ``GuardedSocket`` compares the socket under its

@@ -1,4 +1,4 @@
-"""Give the processes of one Python environment a host with made-up GPUs."""
+"""Gives the processes of one Python environment a host with made-up GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of GPU that the made-up device can be, as CUDA describes them.
+"""Lists the kinds of GPU that the made-up device can be, as CUDA describes them.
 
 Sources: NVIDIA's data sheets and the CUDA programming guide's table of compute capabilities, written from memory. The
 row of the H100 is what PyTorch 2.11 reported on one. So are name, capability, number of multiprocessors and L2 size of

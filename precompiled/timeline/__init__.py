@@ -1,4 +1,4 @@
-"""Show where the time of a program's start went, from the records of clients and workers in the store.
+"""Shows where the time of a program's start went, from the records of clients and workers in the store.
 
 - ``facts``: reads the store.
 - ``start``: assigns each second of a process's start to an activity.

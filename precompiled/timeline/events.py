@@ -1,4 +1,4 @@
-"""Make a trace in the Trace Event Format: JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+"""Makes a trace in the Trace Event Format: JSON that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 
 Rows:
 

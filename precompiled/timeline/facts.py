@@ -1,4 +1,4 @@
-"""Read the facts about a period from the store: clients' processes, workers' jobs, and requests to the remote."""
+"""Reads the facts about a period from the store: clients' processes, workers' jobs, and requests to the remote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the page of `precompiled timeline`: self-contained HTML, without scripts or external files."""
+"""Makes the page of `precompiled timeline`: self-contained HTML, without scripts or external files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw bars of sections, one below the other, as an SVG picture with a legend: where every second went."""
+"""Draws bars of sections, one below the other, as an SVG picture with a legend: where every second went."""
 
 from __future__ import annotations
 

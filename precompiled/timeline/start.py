@@ -1,4 +1,4 @@
-"""Assign each second of a process's start to an activity, and estimate the same start with plain torch.compile.
+"""Assigns each second of a process's start to an activity, and estimates the same start with plain torch.compile.
 
 A start ends when no graph is pending any more: each runs compiled, or never will. Time that no span covers belongs to
 the program: imports and data before the first graph, steps after it.

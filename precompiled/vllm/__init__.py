@@ -1,4 +1,4 @@
-"""Support vLLM as a client: serve the graphs that its piecewise backend compiles (docs/decisions/0037).
+"""Supports vLLM as a client: serves the graphs that its piecewise backend compiles (docs/decisions/0037).
 
 - ``plugin``: the entry point that vLLM calls at its start.
 - ``adaptor``: the compiler interface that vLLM gets.

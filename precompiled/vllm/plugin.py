@@ -1,4 +1,4 @@
-"""The function that vLLM calls at its start in each process: the entry point ``vllm.general_plugins``.
+"""Defines the function that vLLM calls at its start in each process: the entry point ``vllm.general_plugins``.
 
 No error from here reaches vLLM, which then compiles its graphs itself.
 """

@@ -1,4 +1,4 @@
-"""What waits for a peer that does not read, over a real pair of sockets."""
+"""Tests of the bytes that wait for a peer that does not read, over a real pair of sockets."""
 
 from __future__ import annotations
 

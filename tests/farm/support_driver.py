@@ -1,4 +1,4 @@
-"""A farm whose driver is the test."""
+"""Provides a farm whose driver is the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a helper does with the jobs that couriers bring, and with what comes back; this test says what a driver says."""
+"""Tests how a helper handles couriers' jobs and the farm's results. The tests send the driver's messages themselves."""
 
 from __future__ import annotations
 

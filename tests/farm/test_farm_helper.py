@@ -1,4 +1,4 @@
-"""A helper with a farm: couriers, workers and a remote. Where the farm cannot be used, people hear why."""
+"""Tests of a helper with a farm: couriers, workers, a remote, and the reported reason if the farm is unusable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node does with a job, without Ray: in a worker of its own, which checks the environment as each one does."""
+"""Tests how a node runs a job, without Ray: in a worker of the node, which checks the environment as every worker."""
 
 from __future__ import annotations
 

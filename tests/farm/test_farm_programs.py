@@ -1,4 +1,4 @@
-"""A farm of real nodes: what no worker here has room for is compiled there, and a client swaps it in as always."""
+"""Tests a farm of real nodes: it compiles jobs for which this host has no free worker, and clients swap them in."""
 
 from __future__ import annotations
 

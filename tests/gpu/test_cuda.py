@@ -132,7 +132,7 @@ def test_modes_with_cuda_graphs_are_served(shared_host: Host, tmp_path: Path, mo
 
 
 def test_forward_with_cuda_graphs_and_trivial_backward_is_served(shared_host: Host, tmp_path: Path) -> None:
-    """Its gradients are its inputs. torch creates such a backward after the forward was called."""
+    """The backward returns its inputs as gradients. torch creates such a backward after the forward was called."""
     spec = {"model": "sum", "training": True, "device": "cuda", "compile": {"mode": "reduce-overhead"}}
     swapped_then_hit(shared_host, tmp_path, spec)
 
