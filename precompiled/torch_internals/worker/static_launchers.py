@@ -68,7 +68,7 @@ def _cut(original: Callable[..., str]) -> Callable[..., str]:
 
 
 class _Launchers:
-    """The launchers stored for the artifact, each by the id of the kernel of which the stored launcher is a copy."""
+    """The launchers stored for the artifact, each by the id of the kernel that it copies."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Any, Any]] = {}  # by id; the reference to the kernel keeps its id from being reused
