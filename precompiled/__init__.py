@@ -18,8 +18,17 @@ if TYPE_CHECKING:
     from precompiled.client.ledger import GraphReport
     from precompiled.packages.automatic import FunctionReport
 
-__all__ = ["__version__", "disable", "enable", "entry_point", "load_package", "package_report", "report",
-           "save_package", "wait"]  # fmt: skip
+__all__ = [
+    "__version__",
+    "disable",
+    "enable",
+    "entry_point",
+    "load_package",
+    "package_report",
+    "report",
+    "save_package",
+    "wait",
+]
 
 
 def enable(mode: "str | None" = None) -> bool:

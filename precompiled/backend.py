@@ -365,9 +365,17 @@ class _Graph:
         return self._named(counting(self.calls, function), program)
 
     def _load(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
-        return load(self.session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                    classes=program.classes, frozen=program.frozen, device=program.device,
-                    groups=program.groups, context=program.context)  # fmt: skip
+        return load(
+            self.session.store,
+            artifact,
+            program.modes,
+            cudagraphs=program.cudagraphs,
+            classes=program.classes,
+            frozen=program.frozen,
+            device=program.device,
+            groups=program.groups,
+            context=program.context,
+        )
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
         """The exception for a failure record. After a compile error the user must see what torch does in this process

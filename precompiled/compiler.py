@@ -340,9 +340,10 @@ def _publish_failure(
     try:
         program = fmt.program_for_failure(job.graph)
         store.publish_failure(
-            fmt.Failure(job.key, job.name, code, message, time.time(), min(ttl_s, job.failure_ttl_s), seconds,
-                        program=program)
-        )  # fmt: skip
+            fmt.Failure(
+                job.key, job.name, code, message, time.time(), min(ttl_s, job.failure_ttl_s), seconds, program=program
+            )
+        )
     except StoreError as error:
         # The message may hold a traceback, which belongs in the log.
         sys.stderr.write(f"the failure of {job.key[:12]} ({code}) is not recorded: {message}\n")

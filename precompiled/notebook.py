@@ -122,9 +122,12 @@ def magic(line: str) -> None:
     if words == ["explain"]:
         words += ["--run", place(os.environ).run]
     done = subprocess.run(
-        [sys.executable, "-m", "precompiled", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        [sys.executable, "-m", "precompiled", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     click.echo((done.stdout + done.stderr).rstrip("\n"))
 
 
@@ -141,4 +144,3 @@ def report() -> str:
         reasons = in_words("; ".join(dict.fromkeys(item.reasons)) or item.message)
         lines.append(f"  traced: {item.name}  {reasons}".rstrip())
     return "\n".join(lines)
-

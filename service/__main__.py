@@ -27,8 +27,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m precompiled.service", description=__doc__.splitlines()[0])
     parser.add_argument("--system", action="store_true", help="serve all users, as root")
     parser.add_argument("--detach", action="store_true", help="go to the background; log to a file")
-    parser.add_argument("--ready-fd", type=int, default=-1, metavar="N",
-                        help="write one line of JSON there: how the start went")  # fmt: skip
+    parser.add_argument(
+        "--ready-fd", type=int, default=-1, metavar="N", help="write one line of JSON there: how the start went"
+    )
     parser.add_argument("--version", action="version", version=VERSION)
     for name in config.NAMES:
         parser.add_argument("--" + name.replace("_", "-"), dest=name, metavar="VALUE", help=argparse.SUPPRESS)

@@ -76,10 +76,13 @@ class Connections:
     """All connections, for one thread: ``open`` a bound socket; each turn ``collect``, ``messages`` and ``send``."""
 
     def __init__(
-        self, max_message_bytes: int, max_parts_bytes: int, note: Callable[[str, str], None],
+        self,
+        max_message_bytes: int,
+        max_parts_bytes: int,
+        note: Callable[[str, str], None],
         identify: Callable[[socket.socket], tuple[int, int, int]] | None = None,
         deny: Callable[[Iterable[int]], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``max_parts_bytes``: limit for the incomplete messages of all users. ``note``: counts bad input.
         ``identify``: pid, uid and gid of a peer. ``deny``: makes the kernel refuse exactly these users.
         """

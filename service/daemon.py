@@ -74,8 +74,14 @@ class AlreadyRunning(DaemonError):
 class Daemon:
     """``open`` (raises AlreadyRunning, DaemonError), then ``run`` until a signal or Stop, then ``close``."""
 
-    def __init__(self, settings: Settings, *, system: bool = False, notifier: Notifier | None = None,
-                 devices: Devices | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        system: bool = False,
+        notifier: Notifier | None = None,
+        devices: Devices | None = None,
+    ) -> None:
         self._settings = settings
         self._system = system
         self._devices = devices or Devices()
@@ -83,16 +89,21 @@ class Daemon:
         self._memory_limit = budget.job_memory_bytes(settings, limits.slots)
         self._lock = Lock(settings.runtime_dir / LOCK_NAME)
         self._server = Server(
-            settings.runtime_dir, system=system, max_graph_bytes=settings.max_graph_bytes,
+            settings.runtime_dir,
+            system=system,
+            max_graph_bytes=settings.max_graph_bytes,
             max_parts_bytes=limits.max_queue_bytes,
-        )  # fmt: skip
+        )
         self._scheduler = Scheduler(limits)
         self._lines = UserLines()
         self._pool = Pool(
-            system=system, job_memory_bytes=self._memory_limit, devices=self._devices,
-            cache_dir=settings.cache_dir if system else None, memory_bytes=self._memory_limit * limits.slots,
+            system=system,
+            job_memory_bytes=self._memory_limit,
+            devices=self._devices,
+            cache_dir=settings.cache_dir if system else None,
+            memory_bytes=self._memory_limit * limits.slots,
             lines=self._lines,
-        )  # fmt: skip
+        )
         self._watcher = None if system else WatcherLink(settings.runtime_dir, settings.cache_dir)
         self._metrics = Metrics()
         self._notifier = notifier or Notifier()
@@ -130,8 +141,13 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until a signal or Stop; returns the exit status."""
-        log.info("precompiled %s serves %s (%s), %s", VERSION, self._server.path,
-                 "all users" if self._system else f"uid {os.geteuid()}", self._scheduler.limits)  # fmt: skip
+        log.info(
+            "precompiled %s serves %s (%s), %s",
+            VERSION,
+            self._server.path,
+            "all users" if self._system else f"uid {os.geteuid()}",
+            self._scheduler.limits,
+        )
         while not self._stop_reason:
             self._round()
         log.info("stopping: %s", self._stop_reason)
@@ -264,8 +280,15 @@ class Daemon:
                 self._last_work = time.monotonic()
                 fields = {"GRAPH": job, "KEY": key, "UID": str(uid), "STATE": state}
                 if self._lines.allows(uid):
-                    log.info("job %s key %s uid %d: %s %s", job, key, uid, state, why,
-                             extra={"journal": {f"PRECOMPILED_{name}": fields[name] for name in fields}})  # fmt: skip
+                    log.info(
+                        "job %s key %s uid %d: %s %s",
+                        job,
+                        key,
+                        uid,
+                        state,
+                        why,
+                        extra={"journal": {f"PRECOMPILED_{name}": fields[name] for name in fields}},
+                    )
                 if self._watcher is not None and state in ENDED:
                     self._watcher.job_ended(ids, state, why)
 
@@ -308,8 +331,12 @@ class Daemon:
                     self._devices.visible(message.device)
                 except DeviceError as error:
                     self._metrics.add(peer.uid, "rejected", reason="no-such-device")
-                    self._server.send(peer.routing_id, wire.Rejected(
-                        "no-such-device", str(error), "See `precompiled doctor`", message.id, message.key))  # fmt: skip
+                    self._server.send(
+                        peer.routing_id,
+                        wire.Rejected(
+                            "no-such-device", str(error), "See `precompiled doctor`", message.id, message.key
+                        ),
+                    )
                     return
                 self._do(Submitted(peer.routing_id, peer.uid, peer.gid, message, request.blob))
             case wire.Expect():

@@ -40,10 +40,15 @@ class JournalHandler(logging.StreamHandler):  # type: ignore[type-arg, unused-ig
         try:
             priority = next(number for level, number in _PRIORITIES if record.levelno >= level)
             fields = {
-                "MESSAGE": self.format(record), "PRIORITY": str(priority), "SYSLOG_IDENTIFIER": "precompiled",
-                "LOGGER": record.name, "CODE_FILE": record.pathname, "CODE_LINE": str(record.lineno),
-                "CODE_FUNC": record.funcName, **getattr(record, "journal", {}),
-            }  # fmt: skip
+                "MESSAGE": self.format(record),
+                "PRIORITY": str(priority),
+                "SYSLOG_IDENTIFIER": "precompiled",
+                "LOGGER": record.name,
+                "CODE_FILE": record.pathname,
+                "CODE_LINE": str(record.lineno),
+                "CODE_FUNC": record.funcName,
+                **getattr(record, "journal", {}),
+            }
             self._socket.sendto(encode_record(fields), self._path)
         except OSError:
             super().emit(record)

@@ -160,12 +160,23 @@ class Placement:
         out.append(job.move("assign", now, f"worker {runner.number}"))
         submit = job.submit
         order = wire.Job(
-            id=submit.id, key=submit.key, store=submit.store, device=submit.device, graph=job.blob,
-            compile_threads=self._threads(now), failure_ttl_s=self._limits.failure_ttl_s,
-            name=submit.name, attempt=job.attempt, cache_max_bytes=self._limits.cache_max_bytes,
-            cache_max_inodes=self._limits.cache_max_inodes, base=submit.base, queued_s=now - job.since, may_park=True,
-            tune=submit.tune, offer=offer,
-        )  # fmt: skip
+            id=submit.id,
+            key=submit.key,
+            store=submit.store,
+            device=submit.device,
+            graph=job.blob,
+            compile_threads=self._threads(now),
+            failure_ttl_s=self._limits.failure_ttl_s,
+            name=submit.name,
+            attempt=job.attempt,
+            cache_max_bytes=self._limits.cache_max_bytes,
+            cache_max_inodes=self._limits.cache_max_inodes,
+            base=submit.base,
+            queued_s=now - job.since,
+            may_park=True,
+            tune=submit.tune,
+            offer=offer,
+        )
         out.append(RunJob(runner.number, order, self._yields_until(job)))
 
     def _threads(self, now: float) -> int:

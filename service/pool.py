@@ -63,9 +63,16 @@ class Pool:
     """All worker processes. ``system``: workers run as their clients' users; this requires root."""
 
     def __init__(
-        self, *, system: bool, job_memory_bytes: int, devices: Devices, cache_dir: Path | None = None,
-        memory_bytes: int = 0, lines: UserLines | None = None, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        system: bool,
+        job_memory_bytes: int,
+        devices: Devices,
+        cache_dir: Path | None = None,
+        memory_bytes: int = 0,
+        lines: UserLines | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._system = system
         self._job_memory_bytes = job_memory_bytes
         self._memory_bytes = memory_bytes  # limit for all busy workers; 0: none
@@ -84,9 +91,7 @@ class Pool:
     def start(self, order: StartWorker) -> None:
         """Start a worker. If that fails, the next ``take_events`` reports it gone."""
         try:
-            process = start_worker(
-                order, self._devices, system=self._system, cache_dir=self._cache_dir
-            )
+            process = start_worker(order, self._devices, system=self._system, cache_dir=self._cache_dir)
         except (StartError, DeviceError) as error:
             if self._lines.allows(order.uid):
                 log.warning("worker %d does not start: %s", order.worker, error)
@@ -98,8 +103,14 @@ class Pool:
         for fd in (process.channel.fileno(), process.output, process.pidfd):
             self._by_fd[fd] = process
         if self._lines.allows(order.uid):
-            log.info("worker %d: pid %d, %s, uid %d, %s", order.worker, process.pid, order.device, order.uid,
-                     order.interpreter.executable)  # fmt: skip
+            log.info(
+                "worker %d: pid %d, %s, uid %d, %s",
+                order.worker,
+                process.pid,
+                order.device,
+                order.uid,
+                order.interpreter.executable,
+            )
 
     def run(self, order: RunJob) -> None:
         process = self._processes.get(order.worker)
@@ -143,9 +154,7 @@ class Pool:
         """Seconds until ``check`` has something to do."""
         times = [p.leave_by - now for p in self._processes.values() if p.leave_by is not None]
         times += [
-            max(AUTOGROUP_RETRY_S, p.yields_until - now)
-            for p in self._processes.values()
-            if p.yields_until is not None
+            max(AUTOGROUP_RETRY_S, p.yields_until - now) for p in self._processes.values() if p.yields_until is not None
         ]
         times += [MEMORY_CHECK_S for p in self._processes.values() if p.job or p.pidfd < 0]
         if self._events:
@@ -222,21 +231,31 @@ class Pool:
             if uid is not None and process.uid != uid:
                 continue
             state = (
-                "stopping" if process.leave_by is not None or process.ending is not None
-                else "starting" if process.ready is None
-                else "busy" if process.job else "idle"
-            )  # fmt: skip
+                "stopping"
+                if process.leave_by is not None or process.ending is not None
+                else "starting"
+                if process.ready is None
+                else "busy"
+                if process.job
+                else "idle"
+            )
             if now - process.memory_checked >= MEMORY_CHECK_S:  # a measurement is too expensive to do per request
                 self._look_at_memory(process, now)
             ready = process.ready
-            found.append(wire.WorkerStatus(
-                pid=process.pid, device=process.device,
-                python=ready.python if ready else process.interpreter.python,
-                torch=ready.torch if ready else process.interpreter.torch,
-                state=state,  # type: ignore[arg-type]
-                rss_bytes=process.rss, jobs_done=process.jobs_done, uid=process.uid, job=process.job,
-                job_s=now - process.job_since if process.job else 0.0,
-            ))  # fmt: skip
+            found.append(
+                wire.WorkerStatus(
+                    pid=process.pid,
+                    device=process.device,
+                    python=ready.python if ready else process.interpreter.python,
+                    torch=ready.torch if ready else process.interpreter.torch,
+                    state=state,  # type: ignore[arg-type]
+                    rss_bytes=process.rss,
+                    jobs_done=process.jobs_done,
+                    uid=process.uid,
+                    job=process.job,
+                    job_s=now - process.job_since if process.job else 0.0,
+                )
+            )
         return found
 
     def close(self) -> None:

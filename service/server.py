@@ -108,31 +108,39 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
         except FileExistsError:
             pass
         if os.lstat(path).st_uid not in (os.geteuid(), 0):  # another user's link could lead anywhere
-            raise refuse(f"{path} is not a directory of uid {os.geteuid()}",
-                         "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory")  # fmt: skip
+            raise refuse(
+                f"{path} is not a directory of uid {os.geteuid()}",
+                "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory",
+            )
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             found = os.fstat(fd)
             if found.st_uid != os.geteuid():
-                raise refuse(f"{path} is not a directory of uid {os.geteuid()}",
-                             "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory")  # fmt: skip
+                raise refuse(
+                    f"{path} is not a directory of uid {os.geteuid()}",
+                    "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory",
+                )
             if stat.S_IMODE(found.st_mode) != wanted:
                 names = os.listdir(fd)
                 if stat.S_IMODE(found.st_mode) & 0o022 and names:
                     # Another user may have put a link there, or a lock file that the user holds.
-                    raise refuse(f"others may write to {path}",
-                                 f"chmod {wanted:o} {path}, after a look at what lies there")  # fmt: skip
+                    raise refuse(
+                        f"others may write to {path}", f"chmod {wanted:o} {path}, after a look at what lies there"
+                    )
                 if names and paths.LOCK_NAME not in names:  # it has another purpose: others may need to read it
-                    raise refuse(f"{path} has other files in it, and its mode would become {wanted:o}",
-                                 "Set PRECOMPILED_RUNTIME_DIR to a directory of its own")  # fmt: skip
+                    raise refuse(
+                        f"{path} has other files in it, and its mode would become {wanted:o}",
+                        "Set PRECOMPILED_RUNTIME_DIR to a directory of its own",
+                    )
                 os.fchmod(fd, wanted)
         finally:
             os.close(fd)
     except OSError as error:
         raise DaemonError(
             f"the runtime directory {path} cannot be used: {error}",
-            "Set PRECOMPILED_RUNTIME_DIR to a directory that you can write to", code="runtime-dir",
-        ) from error  # fmt: skip
+            "Set PRECOMPILED_RUNTIME_DIR to a directory that you can write to",
+            code="runtime-dir",
+        ) from error
 
 
 class Server:
@@ -162,8 +170,9 @@ class Server:
             listening.bind(str(self.path))
         except OSError as error:
             listening.close()
-            raise DaemonError(f"the socket {self.path} cannot be bound: {error}", "See `precompiled doctor`",
-                              code="bind") from error  # fmt: skip
+            raise DaemonError(
+                f"the socket {self.path} cannot be bound: {error}", "See `precompiled doctor`", code="bind"
+            ) from error
         finally:
             os.umask(old)
         os.chmod(self.path, 0o666 if self._system else 0o600)
@@ -236,8 +245,10 @@ class Server:
             preamble = frames[0][:64]
             if preamble != wire.PREAMBLE:
                 if preamble.startswith(b"precompiled/"):
-                    raise WireError(f"the daemon speaks protocol {wire.PROTOCOL}, the client said {preamble!r}",
-                                    code="protocol-version")  # fmt: skip
+                    raise WireError(
+                        f"the daemon speaks protocol {wire.PROTOCOL}, the client said {preamble!r}",
+                        code="protocol-version",
+                    )
                 raise WireError(f"expected the preamble {wire.PREAMBLE!r}")
             if len(frames) not in (2, 3):
                 raise WireError(f"expected 2 or 3 frames, got {len(frames)}")
@@ -260,10 +271,16 @@ class Server:
                 "too-large": "Raise max_graph_bytes, or leave this graph eager",
             }.get(error.code, "")
             known = message if isinstance(message, wire.Submit) else None
-            self.send(peer.routing_id, wire.Rejected(
-                error.code, error.message[:1000], action,
-                id=known.id[:MAX_TEXT] if known else "", key=known.key[:MAX_TEXT] if known else "",
-            ))  # fmt: skip
+            self.send(
+                peer.routing_id,
+                wire.Rejected(
+                    error.code,
+                    error.message[:1000],
+                    action,
+                    id=known.id[:MAX_TEXT] if known else "",
+                    key=known.key[:MAX_TEXT] if known else "",
+                ),
+            )
             return None
         return ClientRequest(peer, message, blob)
 

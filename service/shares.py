@@ -79,10 +79,10 @@ def longest_running(workers: Iterable[Worker], uid: int, limits: Limits, now: fl
     workers = list(workers)
     held = under_way(workers)
     found = [
-        w for w in workers
-        if w.state in ("starting", "busy") and w.seat.uid != uid
-        and now - w.since >= _may_run(w, limits)
-    ]  # fmt: skip
+        w
+        for w in workers
+        if w.state in ("starting", "busy") and w.seat.uid != uid and now - w.since >= _may_run(w, limits)
+    ]
     return max(found, key=lambda w: (held[w.seat.uid], now - w.since), default=None)
 
 

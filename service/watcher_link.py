@@ -150,12 +150,25 @@ class WatcherLink:
             return
         try:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "precompiled.service.watch", "--control-fd", str(theirs.fileno()),
-                 "--runtime-dir", str(self._runtime_dir), "--cache-dir", str(self._cache_dir),
-                 "--log", logging.getLevelName(log.getEffectiveLevel())],
-                stdin=subprocess.DEVNULL, cwd="/", pass_fds=(theirs.fileno(),), start_new_session=True,
+                [
+                    sys.executable,
+                    "-m",
+                    "precompiled.service.watch",
+                    "--control-fd",
+                    str(theirs.fileno()),
+                    "--runtime-dir",
+                    str(self._runtime_dir),
+                    "--cache-dir",
+                    str(self._cache_dir),
+                    "--log",
+                    logging.getLevelName(log.getEffectiveLevel()),
+                ],
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
                 env={**os.environ, "PRECOMPILED": "0"},
-            )  # fmt: skip
+            )
         except OSError as error:
             ours.close()
             self._cannot_start(error)

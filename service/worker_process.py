@@ -95,8 +95,13 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
             raise
     except OSError as error:  # no descriptors are left
         raise StartError(f"no channel to a worker can be had: {error}", error) from error
-    what["arguments"] = ["-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno()),
-                         *(["--courier"] if courier else [])]  # fmt: skip
+    what["arguments"] = [
+        "-m",
+        "precompiled.service.worker",
+        "--control-fd",
+        str(theirs.fileno()),
+        *(["--courier"] if courier else []),
+    ]
     try:
         with os.fdopen(os.memfd_create("order"), "w+b") as file:
             file.write(json.dumps(what).encode())
@@ -105,9 +110,14 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
             # those of the order.
             popen = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(LAUNCHER), "--fd", str(file.fileno())],
-                stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, cwd="/",
-                pass_fds=(theirs.fileno(), file.fileno()), start_new_session=True, umask=0o077,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                cwd="/",
+                pass_fds=(theirs.fileno(), file.fileno()),
+                start_new_session=True,
+                umask=0o077,
+            )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         ours.close()
         os.close(reading)
@@ -121,5 +131,6 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
     except (AttributeError, OSError):
         pidfd = -1  # a kernel before 5.3: check() and the closed stream reveal deaths
     channel = Channel(ours, at_once=MESSAGES_AT_ONCE)
-    return WorkerProcess(order.worker, order.uid, order.device, interpreter, popen, channel, reading, pidfd,
-                         processes.find(popen.pid))  # fmt: skip
+    return WorkerProcess(
+        order.worker, order.uid, order.device, interpreter, popen, channel, reading, pidfd, processes.find(popen.pid)
+    )

@@ -41,7 +41,7 @@ def _page() -> Iterator[str]:
         if inspect.isfunction(function):
             yield f"## `precompiled.{name}{_signature(function)}`\n"
             yield _text(function)
-    yield "## `torch.compile(model, backend=\"precompiled\")`\n"
+    yield '## `torch.compile(model, backend="precompiled")`\n'
     yield "Let precompiled serve this model only, without the hook. The arguments `mode=` and `options=` work, too.\n"
     for kind, gives in ((GraphReport, "report"), (FunctionReport, "package_report")):
         yield f"## `{kind.__name__}`, of `precompiled.{gives}()`\n"

@@ -56,9 +56,10 @@ def _page() -> Iterator[str]:
     yield ".SH ENVIRONMENT"
     yield from _tagged("PRECOMPILED=0", "switches everything off")
     yield from _tagged(
-        "PRECOMPILED_NAME", f"a setting, for NAME one of {', '.join(config.NAMES)}; `precompiled config` shows all, "
+        "PRECOMPILED_NAME",
+        f"a setting, for NAME one of {', '.join(config.NAMES)}; `precompiled config` shows all, "
         "with where each comes from",
-    )  # fmt: skip
+    )
     yield ".SH FILES"
     yield from _tagged("$XDG_CONFIG_HOME/precompiled/config.toml, /etc/precompiled.toml", "settings")
     yield from _tagged("$XDG_CACHE_HOME/precompiled", "the store")

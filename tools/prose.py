@@ -40,7 +40,7 @@ BANNED = {
     r"\b(is another|are others)\b": "differs",
     r"\btold\b": "the verb that is meant: sent, reported, passed, printed",
     r"\bat it\b": "the noun",
-}  # fmt: skip
+}
 
 
 class Finding(NamedTuple):

@@ -28,13 +28,18 @@ Every setting, its default and its meaning. Give a setting, from strongest to we
 `precompiled daemon restart` after a change. `PRECOMPILED=0` is a variable only: it switches the hook off for a process.
 """
 _PARTS = {
-    "mode": "What programs do", "cache_dir": "Where things are", "remote": "The remote", "farm": "The farm",
-    "log": "Logs", "workers": "The daemon's budget", "failure_ttl_s": "What a store keeps",
-}  # fmt: skip
+    "mode": "What programs do",
+    "cache_dir": "Where things are",
+    "remote": "The remote",
+    "farm": "The farm",
+    "log": "Logs",
+    "workers": "The daemon's budget",
+    "failure_ttl_s": "What a store keeps",
+}
 _DEFAULTS = {  # computed at run time
     "cache_dir": "the first directory of the table below",
     "runtime_dir": "the first directory of the table below",
-}  # fmt: skip
+}
 _PLACES = """
 Without these settings, the first choice that applies is used:
 

@@ -31,22 +31,47 @@ GRACE_S = 10.0  # for the other processes after the first has done its steps; al
 STOP_S = 30.0
 
 
-@command("bake", context_settings={"allow_interspersed_args": False}, examples=[
-    "precompiled bake --steps 3 -o /opt/compiled -- python train.py",
-    "PRECOMPILED_BASE=/opt/compiled precompiled run -- python train.py",
-])
-@click.option("--output", "-o", required=True, metavar="DIR", type=click.Path(path_type=Path),
-              help="Write to this new directory. It must not exist yet.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(min=0), default=0, metavar="N",
-              help="End the command after N calls of its most used graph. 0 waits for its own end.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(min=0.0), default=0.0, metavar="SECONDS",
-              help="End the command after this time and save what is compiled. 0 means no limit.")  # fmt: skip
+@command(
+    "bake",
+    context_settings={"allow_interspersed_args": False},
+    examples=[
+        "precompiled bake --steps 3 -o /opt/compiled -- python train.py",
+        "PRECOMPILED_BASE=/opt/compiled precompiled run -- python train.py",
+    ],
+)
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write to this new directory. It must not exist yet.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="End the command after N calls of its most used graph. 0 waits for its own end.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.0),
+    default=0.0,
+    metavar="SECONDS",
+    help="End the command after this time and save what is compiled. 0 means no limit.",
+)
 @targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def bake_command(
-    out: Output, settings: Settings, output: Path, steps: int, timeout: float, target: targets.WantedDevices | None,
+    out: Output,
+    settings: Settings,
+    output: Path,
+    steps: int,
+    timeout: float,
+    target: targets.WantedDevices | None,
     cmd: tuple[str, ...],
-) -> None:  # fmt: skip
+) -> None:
     """Run a command and save its compiled graphs in a directory.
 
     Put the directory into an image or on a shared disk. With PRECOMPILED_BASE=DIR, later runs of the same program
@@ -67,7 +92,7 @@ def bake_command(
             f"a temporary directory cannot be created: {error.strerror}",
             "Set TMPDIR to a directory that this user can write to",
             code="no-place",
-        ) from error  # fmt: skip
+        ) from error
     store = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     try:
         own = {}
@@ -94,9 +119,15 @@ def bake_command(
 
 
 def _bake(
-    out: Output, place: Path, root: Path, runtime: Path, steps: int, timeout: float, cmd: Sequence[str],
+    out: Output,
+    place: Path,
+    root: Path,
+    runtime: Path,
+    steps: int,
+    timeout: float,
+    cmd: Sequence[str],
     given: Mapping[str, str],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     from precompiled import wire
     from precompiled.client.baking import VARIABLE
     from precompiled.client.start import start_daemon
@@ -110,11 +141,14 @@ def _bake(
         progress = runtime / "progress"
         progress.mkdir()
         own = {
-            "MODE": "wait", "CACHE_DIR": str(root), "RUNTIME_DIR": str(here.runtime_dir), "BASE": os.pathsep,
+            "MODE": "wait",
+            "CACHE_DIR": str(root),
+            "RUNTIME_DIR": str(here.runtime_dir),
+            "BASE": os.pathsep,
             "REMOTE": "none",
             "PACKAGE_AUDIT": "0",
             **({"PACKAGES": "program"} if here.packages == "off" else {}),
-        }  # fmt: skip
+        }
         variables = {**python_path.with_hook(os.environ), **{ENV_PREFIX + name: value for name, value in own.items()}}
         variables.update(given)
         variables.pop("PRECOMPILED", None)
@@ -130,12 +164,18 @@ def _bake(
             f"the command compiled nothing (it ended by {ended})",
             "Install precompiled into its Python, and let it call torch.compile. Or give it more time or steps",
             code="bake-empty",
-        )  # fmt: skip
+        )
     baked = baking.bake(store, place)
     return {
-        "output": str(place), "ended": ended, "artifacts": baked.artifacts, "packages": baked.packages,
-        "bytes": baked.bytes, "bypassed": stats.bypassed, "fallbacks": stats.fallbacks, "not_kept": stats.not_kept,
-    }  # fmt: skip
+        "output": str(place),
+        "ended": ended,
+        "artifacts": baked.artifacts,
+        "packages": baked.packages,
+        "bytes": baked.bytes,
+        "bypassed": stats.bypassed,
+        "fallbacks": stats.fallbacks,
+        "not_kept": stats.not_kept,
+    }
 
 
 def _run(cmd: Sequence[str], variables: dict[str, str], progress: Path, timeout: float, as_json: bool) -> str:
@@ -146,9 +186,10 @@ def _run(cmd: Sequence[str], variables: dict[str, str], progress: Path, timeout:
         process = subprocess.Popen(list(cmd), env=variables, stdout=2 if as_json else None, start_new_session=True)
     except OSError as error:
         raise PrecompiledError(
-            f"{cmd[0]} cannot be run: {error.strerror or error}", "Check the spelling and PATH",
+            f"{cmd[0]} cannot be run: {error.strerror or error}",
+            "Check the spelling and PATH",
             code="command-not-found",
-        ) from error  # fmt: skip
+        ) from error
     first_done: float | None = None
     try:
         while True:
@@ -172,9 +213,10 @@ def _run(cmd: Sequence[str], variables: dict[str, str], progress: Path, timeout:
         _end(process)
     if status != 0:
         raise PrecompiledError(
-            f"the command ended with status {status}, so nothing was saved", "Read the command's own message",
+            f"the command ended with status {status}, so nothing was saved",
+            "Read the command's own message",
             code="bake-command-failed",
-        )  # fmt: skip
+        )
     return "itself"
 
 

@@ -24,9 +24,14 @@ def ask_program(arguments: Sequence[str]) -> tuple[int, str]:
     """Exit status and output of a program. The status is 127 if it does not exist, 124 after TIMEOUT_S."""
     try:
         done = subprocess.run(
-            list(arguments), capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,
+            list(arguments),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except FileNotFoundError:
         return 127, ""
     except OSError as error:

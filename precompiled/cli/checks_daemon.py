@@ -48,9 +48,11 @@ def runtime_dir(settings: Settings) -> Check:
         if not (why := why_not_made(directory)):
             return Check("runtime directory", "ok", f"{directory} will be made when a daemon starts")
         return Check(
-            "runtime directory", "fail", f"{directory} does not exist, and cannot be made: {why}",
+            "runtime directory",
+            "fail",
+            f"{directory} does not exist, and cannot be made: {why}",
             "Set PRECOMPILED_RUNTIME_DIR to a directory of yours",
-        )  # fmt: skip
+        )
     except OSError as error:
         return Check("runtime directory", "fail", f"{directory}: {error.strerror}", "Set PRECOMPILED_RUNTIME_DIR")
     try:
@@ -111,9 +113,11 @@ def no_answer(error: DaemonError, socket: Path, autostart: bool, can_start: bool
         return Check("daemon", "fail", f"the system daemon does not answer at {socket}", f"`systemctl restart {UNIT}`")
     if not can_start:
         return Check(
-            "daemon", "fail", "none runs, and none can start without its runtime directory",
+            "daemon",
+            "fail",
+            "none runs, and none can start without its runtime directory",
             "See `runtime directory` above",
-        )  # fmt: skip
+        )
     if not autostart:
         return Check("daemon", "warn", "no daemon runs, and autostart is off", "`precompiled daemon start`")
     left = " (a dead daemon left its socket, which does no harm)" if socket.exists() else ""
@@ -124,9 +128,11 @@ def version(reply: StatusReply) -> Check:
     if reply.version == VERSION:
         return Check("version", "ok", f"the daemon and this package are {VERSION}")
     return Check(
-        "version", "warn", f"the daemon is {reply.version}, this package is {VERSION}",
+        "version",
+        "warn",
+        f"the daemon is {reply.version}, this package is {VERSION}",
         "Run `precompiled daemon restart`",
-    )  # fmt: skip
+    )
 
 
 def systemd_unit() -> Check:

@@ -19,10 +19,21 @@ from precompiled.version import ON, SWITCH, switched_off
 # Names after PRECOMPILED_ that are not settings: internal variables, a recipe of examples/deploy, and variables of this
 # project's tests and benchmarks.
 NO_SETTINGS = (
-    "BAKING", "CAPTURE", "TARGET", "TIMELINE", "SHARED", "LOCAL",
-    "STARTS", "SYSTEMD_TESTS", "SYSTEMD_TEST_VENV", "TEST_SEEDS", "TEST_VENVS", "TEST_VENV_CACHE", "TORCH_TESTS",
+    "BAKING",
+    "CAPTURE",
+    "TARGET",
+    "TIMELINE",
+    "SHARED",
+    "LOCAL",
+    "STARTS",
+    "SYSTEMD_TESTS",
+    "SYSTEMD_TEST_VENV",
+    "TEST_SEEDS",
+    "TEST_VENVS",
+    "TEST_VENV_CACHE",
+    "TORCH_TESTS",
     "VERSION_TESTS",
-)  # fmt: skip
+)
 _REPORT_THIS = "report this with the output of `precompiled doctor --json`"
 
 
@@ -52,9 +63,11 @@ def switch(variables: Mapping[str, str], mode: str, require: bool) -> Check:
     value = variables.get(SWITCH, "").strip()
     if value and value.lower() not in ON:
         return Check(
-            "switch", "warn", f"PRECOMPILED={value} is not a valid value and has no effect: on, mode {mode}",
+            "switch",
+            "warn",
+            f"PRECOMPILED={value} is not a valid value and has no effect: on, mode {mode}",
             "Set PRECOMPILED=0 to switch everything off, or unset it",
-        )  # fmt: skip
+        )
     if mode == "off":
         return Check(
             "switch", "warn", f"the mode is off: nothing is routed{too}", "See `precompiled config` for its origin"
@@ -74,9 +87,11 @@ def check_variable_names(variables: Mapping[str, str]) -> Check:
         near = difflib.get_close_matches(name, settings, 1)
         said.append(f"{ENV_PREFIX}{name}" + (f" (did you mean {ENV_PREFIX}{near[0]}?)" if near else ""))
     return Check(
-        "variables", "warn", f"no {'setting is' if len(said) == 1 else 'settings are'} named {', '.join(said)}",
+        "variables",
+        "warn",
+        f"no {'setting is' if len(said) == 1 else 'settings are'} named {', '.join(said)}",
         "Correct or unset them; `precompiled config` lists the settings",
-    )  # fmt: skip
+    )
 
 
 def pth_file(paths: list[Path]) -> Check:
@@ -104,15 +119,19 @@ def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
     if str(python_path.hook_folder()) in entries:
         other = found.sitecustomize or "another sitecustomize"
         return Check(
-            "hook", "fail", f"PYTHONPATH has the folder of precompiled, but {other} shadows it",
+            "hook",
+            "fail",
+            f"PYTHONPATH has the folder of precompiled, but {other} shadows it",
             f"Put {python_path.hook_folder()} first on PYTHONPATH, as `precompiled run` does, "
             "or run `precompiled enable`",
-        )  # fmt: skip
+        )
     return Check(
-        "hook", "warn", f"a fresh {sys.executable} does not have the hook",
+        "hook",
+        "warn",
+        f"a fresh {sys.executable} does not have the hook",
         "Start programs with `precompiled run -- CMD`, run `precompiled enable` once, call precompiled.enable(), "
         'or use torch.compile(backend="precompiled")',
-    )  # fmt: skip
+    )
 
 
 def below_run(found: probe.Probe) -> Check:
@@ -147,9 +166,11 @@ def route(found: probe.Probe) -> Check:
     if found.state == "on":
         return Check("route", "ok", "torch.compile is routed once torch is imported")
     return Check(
-        "route", "fail", f"torch.compile is not routed: {found.problem or found.state}",
+        "route",
+        "fail",
+        f"torch.compile is not routed: {found.problem or found.state}",
         f'Use torch.compile(backend="precompiled"), and {_REPORT_THIS}',
-    )  # fmt: skip
+    )
 
 
 def packages(found: probe.Probe) -> Check:
@@ -159,9 +180,11 @@ def packages(found: probe.Probe) -> Check:
     if found.packages == "off":
         return Check("packages", "ok", "the setting `packages` is off: each process traces")
     return Check(
-        "packages", "warn", f"each process traces, since packages are off with this torch: {found.packages}",
+        "packages",
+        "warn",
+        f"each process traces, since packages are off with this torch: {found.packages}",
         f"Artifacts are still used; {_REPORT_THIS}",
-    )  # fmt: skip
+    )
 
 
 def _torch_version() -> str | None:

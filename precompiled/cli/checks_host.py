@@ -34,14 +34,14 @@ def inotify(watches: int | None, instances: int | None, used: int) -> Check:
         return Check("inotify", "warn", f"this kernel has no inotify: {slow}", "None is needed")
     if used + FEW_INSTANCES_LEFT > instances:
         return Check(
-            "inotify", "warn", f"{used} of {format_count(instances, 'inotify instance')} used: {slow}",
+            "inotify",
+            "warn",
+            f"{used} of {format_count(instances, 'inotify instance')} used: {slow}",
             "`sysctl fs.inotify.max_user_instances=1024`",
-        )  # fmt: skip
+        )
     if watches < FEW_WATCHES:
         few = f"only {format_count(watches, 'inotify watch', 'inotify watches')}"
-        return Check(
-            "inotify", "warn", f"{few}: {slow}", "`sysctl fs.inotify.max_user_watches=524288`"
-        )
+        return Check("inotify", "warn", f"{few}: {slow}", "`sysctl fs.inotify.max_user_watches=524288`")
     text = f"{used} of {format_count(instances, 'instance')} used, {format_count(watches, 'watch', 'watches')}"
     return Check("inotify", "ok", text)
 
@@ -53,9 +53,11 @@ def compiler(variables: Mapping[str, str]) -> Check:
     path = shutil.which(name, path=variables.get("PATH"))
     if path is None:
         return Check(
-            "compiler", "fail", f"the C++ compiler {name} ({origin}) is not on PATH: no CPU graph can be compiled",
+            "compiler",
+            "fail",
+            f"the C++ compiler {name} ({origin}) is not on PATH: no CPU graph can be compiled",
             "Install g++ (Debian: `apt install g++`), or set CXX to a compiler",
-        )  # fmt: skip
+        )
     status, said = ask_program([path, "--version"])
     if status != 0:
         return Check("compiler", "fail", f"`{path} --version` fails: {said[:200]}", "Reinstall it, or set CXX")
@@ -67,9 +69,11 @@ def headers(path: Path) -> Check:
     if path.exists():
         return Check("headers", "ok", str(path))
     return Check(
-        "headers", "fail", f"{path} is missing: Inductor's C++ kernels cannot be built",
+        "headers",
+        "fail",
+        f"{path} is missing: Inductor's C++ kernels cannot be built",
         "Install Python's headers (Debian: `apt install python3-dev`)",
-    )  # fmt: skip
+    )
 
 
 def gpus(variables: Mapping[str, str]) -> Check:
@@ -87,9 +91,11 @@ def judge_gpus(status: int, said: str, limited: str, device_files: bool) -> Chec
         return Check("gpus", "ok", f"{names}{limited}")
     if device_files:
         return Check(
-            "gpus", "warn", f"there are NVIDIA devices, but `nvidia-smi -L` says: {said or 'it is not on PATH'}",
+            "gpus",
+            "warn",
+            f"there are NVIDIA devices, but `nvidia-smi -L` says: {said or 'it is not on PATH'}",
             "Check the driver; the daemon asks nvidia-smi for the GPUs",
-        )  # fmt: skip
+        )
     return Check("gpus", "ok", f"none{limited}; graphs on the CPU are served")
 
 
@@ -105,9 +111,11 @@ def memory() -> Check:
     available = psutil.virtual_memory().available
     if available < LITTLE_MEMORY:
         return Check(
-            "memory", "warn", f"{human_bytes(available)} available: a compile may run out of memory",
+            "memory",
+            "warn",
+            f"{human_bytes(available)} available: a compile may run out of memory",
             "Close programs, or use fewer workers (`precompiled config set workers N`)",
-        )  # fmt: skip
+        )
     return Check("memory", "ok", f"{human_bytes(available)} available")
 
 

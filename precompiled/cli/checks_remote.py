@@ -19,9 +19,11 @@ def run(settings: Settings) -> Iterator[Check]:
         yield Check("remote", "warn", f"{problem.code}: {problem.message}", problem.action or "Check its address")
     if settings.remote_unsigned:
         yield Check(
-            "remote trust", "warn", f"everyone who can write to {settings.remote} runs code as you (remote_unsigned)",
+            "remote trust",
+            "warn",
+            f"everyone who can write to {settings.remote} runs code as you (remote_unsigned)",
             "Create a key with `precompiled remote keys new`, and unset `remote_unsigned`",
-        )  # fmt: skip
+        )
     state = remote.last_state(settings)
     wrong = {**((state or {}).get("refused") or {}), **((state or {}).get("failed") or {})}
     if state is not None and (state.get("reason") or wrong):

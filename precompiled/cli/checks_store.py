@@ -36,11 +36,12 @@ def run(settings: Settings) -> Iterator[Check]:
     yield mappable(store.root, bool(free.f_flag & os.ST_NOEXEC))
     if filesystems.is_shared(store.root):
         yield Check(
-            "store shared", "warn",
+            "store shared",
+            "warn",
             f"{store.root} is on {filesystems.kind_of(store.root)}: other hosts' artifacts arrive without an event, "
             "and scratch files are slow there",
             "Set PRECOMPILED_CACHE_DIR to a local disk; share what `precompiled bake` makes, as PRECOMPILED_BASE",
-        )  # fmt: skip
+        )
     yield from run_bases(store)
     build = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir())
     noexec = os.statvfs(build if build.exists() else existing_parent(build)).f_flag & os.ST_NOEXEC
@@ -70,9 +71,11 @@ def directories(store: Store) -> Check:
         if not (why := why_not_made(store.root)):
             return Check("store", "ok", f"{store.root} will be made when something is published")
         return Check(
-            "store", "fail", f"{store.root} does not exist, and cannot be made: {why}",
+            "store",
+            "fail",
+            f"{store.root} does not exist, and cannot be made: {why}",
             "Set PRECOMPILED_CACHE_DIR to a directory of yours",
-        )  # fmt: skip
+        )
     for directory in (store.root, store.artifacts, store.tmp, store.quarantined):
         try:
             trust.check_stat(os.lstat(directory), str(directory), directory=True)
@@ -84,9 +87,11 @@ def directories(store: Store) -> Check:
             return Check("store", "fail", f"{directory}: {error.strerror}", "Set PRECOMPILED_CACHE_DIR")
         if not os.access(directory, os.W_OK | os.X_OK):
             return Check(
-                "store", "warn", f"{directory} cannot be written: artifacts are used, but none is added",
+                "store",
+                "warn",
+                f"{directory} cannot be written: artifacts are used, but none is added",
                 f"Make {directory} writable, or set PRECOMPILED_CACHE_DIR",
-            )  # fmt: skip
+            )
     return Check("store", "ok", str(store.root))
 
 
@@ -134,9 +139,11 @@ def quarantine(store: Store) -> Check:
     if names:
         what = format_count(len(names), "corrupt file or folder lies", "corrupt files or folders lie")
         return Check(
-            "quarantine", "warn", f"{what} in {store.quarantined}",
+            "quarantine",
+            "warn",
+            f"{what} in {store.quarantined}",
             "Their .reason files say why. Check the disk; `precompiled cache clear` removes the files",
-        )  # fmt: skip
+        )
     return Check("quarantine", "ok", "empty")
 
 
@@ -145,9 +152,11 @@ def base(found: Base) -> Check:
     what = f"base {found.root}"
     if not os.path.lexists(found.root):
         return Check(
-            what, "warn", "it does not exist, so it serves nothing",
+            what,
+            "warn",
+            "it does not exist, so it serves nothing",
             "Correct `base` (`precompiled config base` shows where it is set), or bake it",
-        )  # fmt: skip
+        )
     count, others = 0, 0
     try:
         with trust.open_directory(found.root):
@@ -214,7 +223,9 @@ def buildable(directory: Path, noexec: bool) -> Check:
     """Whether Inductor can load native code from its own cache directory."""
     if noexec:
         return Check(
-            "build noexec", "warn", f"{directory} is mounted noexec: what Inductor builds there cannot be loaded",
+            "build noexec",
+            "warn",
+            f"{directory} is mounted noexec: what Inductor builds there cannot be loaded",
             "Set TMPDIR or TORCHINDUCTOR_CACHE_DIR to a directory on another disk",
-        )  # fmt: skip
+        )
     return Check("build noexec", "ok", f"native code can be built in {directory}")

@@ -13,10 +13,13 @@ PROGRAM = "precompiled"
 VARIABLE = "_PRECOMPILED_COMPLETE"
 
 
-@command("completion", examples=[
-    'eval "$(precompiled tools completion bash)"      # in ~/.bashrc',
-    "precompiled tools completion fish > ~/.config/fish/completions/precompiled.fish",
-])
+@command(
+    "completion",
+    examples=[
+        'eval "$(precompiled tools completion bash)"      # in ~/.bashrc',
+        "precompiled tools completion fish > ~/.config/fish/completions/precompiled.fish",
+    ],
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(out: Output, settings: Settings, shell: str) -> None:
     """Print a script that makes your shell complete commands.

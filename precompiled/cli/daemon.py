@@ -27,7 +27,11 @@ STOP_TIMEOUT_S = 30.0
 
 def timeout_option(default: float) -> Any:
     return click.option(
-        "--timeout", type=click.FloatRange(min=0.0), default=default, show_default=True, metavar="SECONDS",
+        "--timeout",
+        type=click.FloatRange(min=0.0),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
         help="Wait this long for an answer.",
     )
 
@@ -119,7 +123,8 @@ def _start(out: Output, settings: Settings, timeout: float) -> int:
     if not outcome.runs:
         raise DaemonError(
             f"the daemon did not start ({outcome.kind}): {outcome.reason}",
-            f"See {settings.log_path}, or run `precompiled doctor`" if settings.log_path.exists()
+            f"See {settings.log_path}, or run `precompiled doctor`"
+            if settings.log_path.exists()
             else "Run `precompiled doctor`",
             code=f"start-{outcome.kind}",
         )
@@ -141,9 +146,10 @@ def _check_settings(settings: Settings, reply: wire.StatusReply) -> None:
         has = format_list([f"{name} = {reply.settings[name]}" for name in other])
         sets = " ".join(f"--set {name}={shlex.quote(settings.text(name))}" for name in other)
         raise DaemonError(
-            f"a daemon runs already (pid {reply.pid}) with {has}", f"Run `precompiled daemon restart {sets}`",
+            f"a daemon runs already (pid {reply.pid}) with {has}",
+            f"Run `precompiled daemon restart {sets}`",
             code="other-settings",
-        )  # fmt: skip
+        )
 
 
 def stop_daemon(settings: Settings, timeout: float) -> int | None:

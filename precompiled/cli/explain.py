@@ -72,9 +72,10 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
             return
         if not kepts.all:
             raise StoreError(
-                f"no graph was compiled yet for the store {store.root}", "Run a program with `precompiled run` first",
+                f"no graph was compiled yet for the store {store.root}",
+                "Run a program with `precompiled run` first",
                 code="no-such-key",
-            )  # fmt: skip
+            )
         whole = kepts.all[-1].key
     elif _KEY.fullmatch(prefix) is None:
         about = _function(store, prefix)

@@ -34,8 +34,9 @@ def status_command(out: Output, settings: Settings) -> int:
         pairs([("farm", line(state))])
         table(
             ("NODE", "ADDRESS", "PLACES"),
-            [(node["name"], node["address"], str(node["places"])) for node in state["nodes"]], right=("PLACES",),
-        )  # fmt: skip
+            [(node["name"], node["address"], str(node["places"])) for node in state["nodes"]],
+            right=("PLACES",),
+        )
 
     out.result(state, show)
     return int(state["state"] != "ok")

@@ -65,7 +65,7 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
                 for row in compiled
             ],
             right=("ENTRIES", "SIZE", "USED"),
-        )  # fmt: skip
+        )
     if found:
         left = len(found) - len(compiled)
         also = f", {format_count(left, 'that runs uncompiled', 'that run uncompiled')}" if left else ""
@@ -140,14 +140,16 @@ def explain_document(store: Store, name: str) -> dict[str, Any]:
             changes = difference.entries((last.header, about), (other.header, before))
             if other.header.code != last.header.code:
                 changes.insert(0, f"the source of {name} itself has changed")
-            compared.append(
-                {"entry": other.name, "store": str(other.root), "used": _used(other), "changes": changes}
-            )
+            compared.append({"entry": other.name, "store": str(other.root), "used": _used(other), "changes": changes})
     compared.sort(key=lambda item: len(item["changes"]))
     return {
-        "function": name, "entry": last.name, "store": str(last.root), "used": _used(last), "stays": about.reason,
+        "function": name,
+        "entry": last.name,
+        "store": str(last.root),
+        "used": _used(last),
+        "stays": about.reason,
         "others": compared,
-    }  # fmt: skip
+    }
 
 
 def explain(document: dict[str, Any]) -> None:
@@ -220,8 +222,11 @@ def function_of(entry: Entry) -> str:
     """The function's name. For one of torch's own modules (nn.Sequential), the class, which is in the guards."""
     if entry.header.module == WRAPPER:
         with suppress(StoreError, LookupError, TypeError):
-            kinds = (guard.fact[0] for guard in About.parse(entry.about).guards
-                     if (guard.source, guard.kind) == ("L['fn']", "TYPE_MATCH"))  # fmt: skip
+            kinds = (
+                guard.fact[0]
+                for guard in About.parse(entry.about).guards
+                if (guard.source, guard.kind) == ("L['fn']", "TYPE_MATCH")
+            )
             return ".".join(next(kinds, ["", entry.header.module, entry.header.qualname])[1:3])
     return f"{entry.header.module}.{entry.header.qualname}"
 

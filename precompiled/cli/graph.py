@@ -56,11 +56,13 @@ def document(found: list[listing.Operation] | None) -> list[dict[str, Any]] | No
         return None
     return [
         {
-            "graph": item.graph, "node": item.node, "text": item.text,
+            "graph": item.graph,
+            "node": item.node,
+            "text": item.text,
             "source": vars(item.place) if item.place else None,
         }
         for item in found
-    ]  # fmt: skip
+    ]
 
 
 def show(found: list[listing.Operation] | None) -> None:

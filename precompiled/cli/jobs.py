@@ -78,17 +78,22 @@ def _whole(prefixes: Sequence[str], known: set[str]) -> list[str]:
 def _awaited(settings: Settings) -> set[str]:
     """Keys of the pending graphs of running programs."""
     return {
-        str(graph.get("key", "")) for run in runs(settings.cache_dir) for process in run.processes if process.is_alive
-        for graph in process.graphs.values() if way(graph) == "pending"
-    }  # fmt: skip
+        str(graph.get("key", ""))
+        for run in runs(settings.cache_dir)
+        for process in run.processes
+        if process.is_alive
+        for graph in process.graphs.values()
+        if way(graph) == "pending"
+    }
 
 
 def _some(found: list[str], prefixes: Sequence[str], none: str) -> list[str]:
     if not found:
         raise PrecompiledError(
             f"{none} for a key that begins with {format_list([repr(text) for text in prefixes], 'or')}",
-            "`precompiled status --watch` shows keys", code="no-such-job",
-        )  # fmt: skip
+            "`precompiled status --watch` shows keys",
+            code="no-such-job",
+        )
     return found
 
 

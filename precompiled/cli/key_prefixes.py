@@ -57,9 +57,10 @@ def match(prefix: str, keys: Iterable[str]) -> str:
     if len(found) > 1:
         shown = ", ".join(key[: len(prefix) + 2] for key in found[:3])
         raise StoreError(
-            f"{len(found)} keys begin with {prefix!r}: {shown}{', ...' if len(found) > 3 else ''}", "Give more digits",
+            f"{len(found)} keys begin with {prefix!r}: {shown}{', ...' if len(found) > 3 else ''}",
+            "Give more digits",
             code="ambiguous-key",
-        )  # fmt: skip
+        )
     return found[0] if found else ""
 
 

@@ -65,4 +65,3 @@ def forget_command(out: Output, settings: Settings, key: str) -> None:
     done = keys.disbelieve(key)
     text = f"This host {'no longer trusts' if done else 'did not trust'} {key}."
     out.result({"id": key, "forgotten": done}, text)
-

@@ -24,8 +24,15 @@ LOOK_S = 0.2  # between two reads with --follow
 
 
 @command("logs", examples=["precompiled daemon logs -n 100", "precompiled daemon logs -f"])
-@click.option("--lines", "-n", type=click.IntRange(min=0), default=40, show_default=True, metavar="N",
-              help="Print the last N lines.")  # fmt: skip
+@click.option(
+    "--lines",
+    "-n",
+    type=click.IntRange(min=0),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="Print the last N lines.",
+)
 @click.option("--follow", "-f", is_flag=True, help="Print new lines as they come, until Ctrl-C.")
 def logs_command(out: Output, settings: Settings, lines: int, follow: bool) -> int:
     """Print the end of the daemon's log.
@@ -44,8 +51,9 @@ def logs_command(out: Output, settings: Settings, lines: int, follow: bool) -> i
     except OSError as error:
         raise DaemonError(
             f"there is no log to read at {path} ({error.strerror})",
-            "`precompiled daemon start` starts a daemon, which writes one", code="no-log",
-        ) from error  # fmt: skip
+            "`precompiled daemon start` starts a daemon, which writes one",
+            code="no-log",
+        ) from error
     found = [line.rstrip("\n") for line in deque(file, lines)]
     out.note(f"precompiled: {path}")
     out.result({"path": str(path), "command": None, "lines": found}, "\n".join(found))

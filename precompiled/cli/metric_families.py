@@ -43,14 +43,10 @@ STATS = (
     Row("untraced_frames", "frames that a package spared Dynamo's trace", "untraced"),
     Row("traced_frames", "frames that Dynamo traced while packages were on", "traced"),
     Row("compile_seconds", "seconds that workers compiled", "compile_s"),
-    Row(
-        "saved_seconds", "compile seconds of hits and swaps in which clients did not wait for them", "saved_s"
-    ),
+    Row("saved_seconds", "compile seconds of hits and swaps in which clients did not wait for them", "saved_s"),
     Row("fallbacks", "graphs that were to be served and were not, by reason", "fallbacks", "reason"),
     Row("bypassed", "graphs that are not served, by reason", "bypassed", "reason"),
-    Row(
-        "not_served", "graphs whose calls raised, since an artifact is required, by reason", "not_served", "reason"
-    ),
+    Row("not_served", "graphs whose calls raised, since an artifact is required, by reason", "not_served", "reason"),
     Row("rejected", "requests that the daemon rejected, by reason", "rejected", "reason"),
     Row("not_kept_frames", "frames that no package can hold, by reason", "not_kept", "reason"),
     Row("from_base", "graphs whose artifact a base store had", "from_base", "base"),
@@ -84,7 +80,7 @@ MORE = (
     Row("clients", "processes that live and have had a graph", "clients", counts=False),
     Row("client_graphs", "their graphs, by how they run", "graphs", "state", counts=False),
     Row("remote_up", "1 where the remote's helper runs and the remote answers it", "state", counts=False),
-)  # fmt: skip
+)
 WORKER_STATES = ("starting", "idle", "busy", "stopping")
 
 

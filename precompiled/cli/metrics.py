@@ -47,10 +47,18 @@ class _Host:
 
 @command("metrics", examples=["precompiled tools metrics --listen 9464", "precompiled tools metrics --textfile p.prom"])
 @click.option("--listen", metavar="[HOST:]PORT|PATH", help="Serve on a port (of 127.0.0.1) or a Unix socket.")
-@click.option("--textfile", metavar="FILE", type=click.Path(path_type=Path),
-              help="Write to FILE (*.prom) for node_exporter's textfile collector.")  # fmt: skip
-@click.option("--interval", type=click.FloatRange(min=1.0), metavar="SECONDS",
-              help="With --textfile: write again after this time, until Ctrl-C.")  # fmt: skip
+@click.option(
+    "--textfile",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write to FILE (*.prom) for node_exporter's textfile collector.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=1.0),
+    metavar="SECONDS",
+    help="With --textfile: write again after this time, until Ctrl-C.",
+)
 def metrics_command(
     out: Output, settings: Settings, listen: str | None, textfile: Path | None, interval: float | None
 ) -> int:
@@ -86,8 +94,9 @@ def _registry(settings: Settings) -> CollectorRegistry:
     except ImportError as error:
         raise PrecompiledError(
             "metrics need prometheus-client, which this environment lacks",
-            words.install("metrics"), code="metrics-unavailable",
-        ) from error  # fmt: skip
+            words.install("metrics"),
+            code="metrics-unavailable",
+        ) from error
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Host(settings))  # type: ignore[arg-type, unused-ignore]
     return registry
@@ -97,8 +106,11 @@ def _show(out: Output, registry: CollectorRegistry) -> None:
     from prometheus_client import generate_latest
 
     def samples() -> list[dict[str, Any]]:
-        return [{"name": sample.name, "labels": sample.labels, "value": sample.value}
-                for family in registry.collect() for sample in family.samples]  # fmt: skip
+        return [
+            {"name": sample.name, "labels": sample.labels, "value": sample.value}
+            for family in registry.collect()
+            for sample in family.samples
+        ]
 
     if out.as_json:
         out.result(samples(), "")
@@ -114,9 +126,10 @@ def _keep(registry: CollectorRegistry, file: Path, interval: float | None) -> No
             write_to_textfile(str(file), registry)  # atomic, by a rename
         except OSError as error:
             raise PrecompiledError(
-                f"{file} cannot be written: {error.strerror or error}", "Give another file",
+                f"{file} cannot be written: {error.strerror or error}",
+                "Give another file",
                 code="output-unwritable",
-            ) from error  # fmt: skip
+            ) from error
         if interval is None:
             return
         time.sleep(interval)
@@ -157,8 +170,10 @@ def _serve(out: Output, registry: CollectorRegistry, where: str) -> None:
             shown = str(path)
     except (OSError, OverflowError) as error:
         raise PrecompiledError(
-            f"nothing can listen at {where}: {error}", "Give another port or path", code="listen",
-        ) from error  # fmt: skip
+            f"nothing can listen at {where}: {error}",
+            "Give another port or path",
+            code="listen",
+        ) from error
     with server:
         out.note(f"precompiled: metrics at {shown}")
         try:

@@ -25,8 +25,16 @@ from precompiled.store.runs import NOT_SERVED, Run, RunProcess, runs, spans_of, 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
 # Kind of a cause -> the countable noun in its name (graph/causes.py).
-_NOUNS = {"size": "size", "range": "range", "dtype": "dtype", "input": "input", "edit": "edit", "way": "way",
-          "value": "value", "new": "graph"}  # fmt: skip
+_NOUNS = {
+    "size": "size",
+    "range": "range",
+    "dtype": "dtype",
+    "input": "input",
+    "edit": "edit",
+    "way": "way",
+    "value": "value",
+    "new": "graph",
+}
 
 
 @dataclass
@@ -59,9 +67,15 @@ class Miss:
 
     @property
     def cost(self) -> str:
-        parts = [f"{what} {human_seconds(seconds)}" for what, seconds in (
-            ("eager for", self.eager_s), ("the program waited", self.waited_s), ("compile", self.compile_s)
-        ) if seconds >= 0.05]  # fmt: skip
+        parts = [
+            f"{what} {human_seconds(seconds)}"
+            for what, seconds in (
+                ("eager for", self.eager_s),
+                ("the program waited", self.waited_s),
+                ("compile", self.compile_s),
+            )
+            if seconds >= 0.05
+        ]
         return ", ".join(parts)
 
     def document(self) -> dict[str, Any]:
@@ -94,11 +108,15 @@ class Summary:
 
     def seconds(self) -> str:
         """What the misses and traces cost; "" if each part is below 0.1 s."""
-        parts = [f"{human_seconds(seconds)} {what}" for seconds, what in (
-            (max((miss.eager_s for miss in self.misses), default=0.0), "eager until the last swap"),
-            (sum(miss.waited_s for miss in self.misses), "waited for compiles"),
-            (self.trace_s, f"of tracing {format_count(self.traced, 'function')}"),
-        ) if seconds >= 0.1]  # fmt: skip
+        parts = [
+            f"{human_seconds(seconds)} {what}"
+            for seconds, what in (
+                (max((miss.eager_s for miss in self.misses), default=0.0), "eager until the last swap"),
+                (sum(miss.waited_s for miss in self.misses), "waited for compiles"),
+                (self.trace_s, f"of tracing {format_count(self.traced, 'function')}"),
+            )
+            if seconds >= 0.1
+        ]
         return f"it cost {format_list(parts)}" if parts else ""
 
 
@@ -123,10 +141,14 @@ def summary(settings: Settings, run: Run) -> Summary:
                     kepts = _kepts(settings)
                 causes = _causes(kepts, process, graph)
                 by_name[name] = Miss(
-                    graph.get("name", ""), graph.get("key", ""), causes, [], became=_became(graph),
+                    graph.get("name", ""),
+                    graph.get("key", ""),
+                    causes,
+                    [],
+                    became=_became(graph),
                     is_pending=became == "pending",
                     since=_since(kepts, graph) if became == "pending" and not process.is_alive else "",
-                )  # fmt: skip
+                )
             _add(by_name[name], process, graph)
     found.misses = list(by_name.values())
     found.edited = _edited(settings, run)

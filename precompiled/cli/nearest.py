@@ -40,8 +40,11 @@ class Candidate:
     stored: Artifact | fmt.Failure | str  # str: the name of the run that has the program
 
     def equal(self, other: Candidate) -> list[str]:
-        return [name for name in key.SECTIONS if name in self.components
-                and self.components[name] == other.components.get(name)]  # fmt: skip
+        return [
+            name
+            for name in key.SECTIONS
+            if name in self.components and self.components[name] == other.components.get(name)
+        ]
 
     def document(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("key", "slot", "name", "device", "created", "state", "store")}
@@ -134,9 +137,10 @@ class Kepts:
     def _nearest(self, target: Candidate, program: dict[str, Any], older: Sequence[Candidate]) -> Nearest | None:
         """The graph with the fewest different components, then the fewest different fields; None if none is similar."""
         candidates = {
-            item.key: item for item in older  # one per key: variants differ only in sizes
+            item.key: item
+            for item in older  # one per key: variants differ only in sizes
             if item.state != NOT_SENT and item.key != target.key and item.device == target.device and item.equal(target)
-        }  # fmt: skip
+        }
         ranked = sorted(
             candidates.values(),
             # After the components: graphs of the same function first, then the youngest. Only the first are compared.
@@ -189,9 +193,17 @@ def _artifacts(store: Store) -> Iterator[Candidate]:
     for artifact in store.all_artifacts():
         found, slot = artifact.manifest, artifact.slot
         yield Candidate(
-            found.key, slot, found.name, found.device, found.created, "artifact", found.components, str(artifact.root),
-            store.is_own(artifact), artifact,
-        )  # fmt: skip
+            found.key,
+            slot,
+            found.name,
+            found.device,
+            found.created,
+            "artifact",
+            found.components,
+            str(artifact.root),
+            store.is_own(artifact),
+            artifact,
+        )
 
 
 def _failures(store: Store) -> Iterator[Candidate]:
@@ -208,8 +220,16 @@ def _failures(store: Store) -> Iterator[Candidate]:
 
 def _not_sent(store: Store) -> Iterator[Candidate]:
     kept = runs.programs(store.root)
-    names = {graph.get("key"): graph.get("name", "") for run in runs.runs(store.root) for process in run.processes
-             for graph in process.graphs.values()} if kept else {}  # fmt: skip
+    names = (
+        {
+            graph.get("key"): graph.get("name", "")
+            for run in runs.runs(store.root)
+            for process in run.processes
+            for graph in process.graphs.values()
+        }
+        if kept
+        else {}
+    )
     for whole, (created, run) in kept.items():
         yield Candidate(whole, 0, names.get(whole, ""), "", created, NOT_SENT, {}, str(store.root), True, run)
 

@@ -25,10 +25,15 @@ def package_command(out: Output, settings: Settings, file: Path) -> None:
     artifacts = sorted({name.split("/")[1].partition(".")[0] for name in members if name.startswith("artifacts/")})
     size = sum(len(data) for data in members.values())
     document = {
-        "file": str(file), "function": f"{index.module}.{index.qualname}", "bytes": size, "made_by": index.made_by,
-        "requires": index.requires, "functions": index.functions, "artifacts": artifacts,
+        "file": str(file),
+        "function": f"{index.module}.{index.qualname}",
+        "bytes": size,
+        "made_by": index.made_by,
+        "requires": index.requires,
+        "functions": index.functions,
+        "artifacts": artifacts,
         "native": sum(name.endswith(".so") for name in members),
-    }  # fmt: skip
+    }
 
     def show() -> None:
         pairs(

@@ -67,9 +67,14 @@ def ask_with_torch(variables: Mapping[str, str]) -> Probe:
 def _ask(question: str, variables: Mapping[str, str]) -> Probe:
     try:
         done = subprocess.run(
-            [sys.executable, "-c", question], env=dict(variables), capture_output=True, text=True,
-            timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, "-c", question],
+            env=dict(variables),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Probe(state="error", problem=f"{sys.executable} could not be asked: {error}")
     try:

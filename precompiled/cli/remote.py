@@ -103,9 +103,11 @@ def _push(
     used = {
         str(graph["key"])
         for run in runs.runs(settings.cache_dir)
-        for process in run.processes if process.program == name
-        for graph in process.graphs.values() if graph.get("key")
-    }  # fmt: skip
+        for process in run.processes
+        if process.program == name
+        for graph in process.graphs.values()
+        if graph.get("key")
+    }
     if not used:
         return 0
     found = there.push(sorted(used), _since(days), packages=True)
@@ -135,8 +137,11 @@ def _done(out: Output, there: transfer.Transfer, done: dict[str, int]) -> int:
         reasons = ", ".join(f"{code} {number}" for code, number in sorted(counts.refused.items()))
         out.note(f"precompiled: {format_count(refused, 'object')} refused ({reasons}); the last: {counts.last}.")
     document = {
-        "remote": there.bucket.url, **done, "bytes": sum(sizes[verb] for verb in done), "refused": dict(counts.refused)
-    }  # fmt: skip
+        "remote": there.bucket.url,
+        **done,
+        "bytes": sum(sizes[verb] for verb in done),
+        "refused": dict(counts.refused),
+    }
     out.result(document, f"{said} ({there.bucket.url}).")
     return int(refused > 0)
 
@@ -150,21 +155,32 @@ def ls_command(out: Output, settings: Settings) -> None:
     there = open_remote(settings)
     objects = there.everything()
     rows: list[dict[str, Any]] = [
-        {"kind": item.kind, "group": item.group, "label": item.label, "by": item.by, "bytes": item.size,
-         "believed": there.trust.believes(item.by)}
+        {
+            "kind": item.kind,
+            "group": item.group,
+            "label": item.label,
+            "by": item.by,
+            "bytes": item.size,
+            "believed": there.trust.believes(item.by),
+        }
         for item in objects
-    ]  # fmt: skip
+    ]
 
     def show() -> None:
         table(
             ("KIND", "KEY OR FUNCTION", "SIZE", "SIGNED BY", ""),
             [
-                (row["kind"], row["group"][:SHOWN_DIGITS], human_bytes(row["bytes"]), row["by"],
-                 "" if row["believed"] else "not trusted")
+                (
+                    row["kind"],
+                    row["group"][:SHOWN_DIGITS],
+                    human_bytes(row["bytes"]),
+                    row["by"],
+                    "" if row["believed"] else "not trusted",
+                )
                 for row in rows
             ],
             right=("SIZE",),
-        )  # fmt: skip
+        )
         click.echo(f"{format_count(len(rows), 'object')} in {there.bucket.url}")
 
     out.result({"remote": there.bucket.url, "objects": rows}, show)
@@ -172,8 +188,9 @@ def ls_command(out: Output, settings: Settings) -> None:
 
 @command("gc", overrides=True, examples=["precompiled remote gc --days 30 --dry-run"])
 @click.option("--days", type=float, metavar="N", help="Remove what was written more than N days ago.")
-@click.option("--max-bytes", type=click.IntRange(min=0), metavar="N",
-              help="Remove the oldest objects until N bytes are left.")  # fmt: skip
+@click.option(
+    "--max-bytes", type=click.IntRange(min=0), metavar="N", help="Remove the oldest objects until N bytes are left."
+)
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: int | None, dry_run: bool) -> None:
     """Remove old objects and expired leases from the remote.
@@ -192,16 +209,23 @@ def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: i
     verb = "would be removed" if dry_run else "removed"
     text = f"{format_count(len(gone), 'object')} {verb}, {human_bytes(size)}; {human_bytes(left)} left in {bucket.url}."
     out.result(
-        {"remote": bucket.url, "removed": [item.path for item in gone], "bytes": size, "bytes_left": left,
-         "dry_run": dry_run}, text,
-    )  # fmt: skip
+        {
+            "remote": bucket.url,
+            "removed": [item.path for item in gone],
+            "bytes": size,
+            "bytes_left": left,
+            "dry_run": dry_run,
+        },
+        text,
+    )
 
 
 def open_remote(settings: Settings) -> transfer.Transfer:
     """Open the store and its remote. Raises RemoteError."""
     if not settings.remote:
         raise RemoteError(
-            NOT_SET, "Run `precompiled config set remote s3://bucket/prefix`, or set PRECOMPILED_REMOTE",
+            NOT_SET,
+            "Run `precompiled config set remote s3://bucket/prefix`, or set PRECOMPILED_REMOTE",
             code="remote-unusable",
         )
     return transfer.open_transfer(

@@ -42,9 +42,13 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
     run = find_run(settings, name)
     summary = misses.summary(settings, run)
     document = {
-        **_document(run, graphs=True), "summary": summary.sentence(), "hits": summary.hits, "edited": summary.edited,
-        "misses": [miss.document() for miss in summary.misses], "trace_s": summary.trace_s,
-    }  # fmt: skip
+        **_document(run, graphs=True),
+        "summary": summary.sentence(),
+        "hits": summary.hits,
+        "edited": summary.edited,
+        "misses": [miss.document() for miss in summary.misses],
+        "trace_s": summary.trace_s,
+    }
     return document, lambda: _show(run, summary)
 
 
@@ -62,17 +66,22 @@ def awaited_graphs(settings: Settings) -> list[dict[str, Any]]:
     """The pending graphs of running processes, youngest first. `explain` cannot explain these yet."""
     found = [
         {"key": graph.get("key", ""), "name": graph.get("name", ""), "program": process.program, "since": graph["at"]}
-        for run in runs(settings.cache_dir) for process in run.processes if process.is_alive
-        for graph in process.graphs.values() if way(graph) == "pending"
-    ]  # fmt: skip
+        for run in runs(settings.cache_dir)
+        for process in run.processes
+        if process.is_alive
+        for graph in process.graphs.values()
+        if way(graph) == "pending"
+    ]
     return sorted(found, key=lambda graph: -graph["since"])
 
 
 def show_awaited(found: Sequence[dict[str, Any]]) -> None:
     for graph in found[:MAX_SHOWN]:
         since = human_seconds(max(0.0, time.time() - graph["since"]))
-        click.echo(f"{graph['name']} {graph['key'][:SHOWN_DIGITS]} of {graph['program']} is not compiled yet "
-                   f"(pending for {since}). Explain it when it is")  # fmt: skip
+        click.echo(
+            f"{graph['name']} {graph['key'][:SHOWN_DIGITS]} of {graph['program']} is not compiled yet "
+            f"(pending for {since}). Explain it when it is"
+        )
     if len(found) > MAX_SHOWN:
         click.echo(f"and {len(found) - MAX_SHOWN} more")
 
@@ -104,11 +113,13 @@ def _numbers(process: RunProcess) -> dict[str, Any]:
     sources = Counter(graph["source"] if _is_served(graph) else "" for graph in graphs)
     pending = sum(way(graph) == "pending" for graph in graphs)
     return {
-        **{source: sources[source] for source in BY_DAEMON}, "pending": pending, "not_served": sources[""] - pending,
+        **{source: sources[source] for source in BY_DAEMON},
+        "pending": pending,
+        "not_served": sources[""] - pending,
         "traced": len(process.functions),
         "load_s": sum(graph.get("lookup_s", 0) + graph.get("load_s", 0) for graph in graphs),
         "saved_s": sum(graph.get("saved_s", 0) for graph in graphs),
-    }  # fmt: skip
+    }
 
 
 def find_run(settings: Settings, name: str) -> Run:
@@ -144,15 +155,25 @@ def _check_that_runs_are_kept(settings: Settings) -> None:
 def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
     first = run.processes[0]
     document: dict[str, Any] = {
-        "name": run.name, "program": first.program, "ranks": run.ranks, "began": run.since, "alive": run.is_alive,
+        "name": run.name,
+        "program": first.program,
+        "ranks": run.ranks,
+        "began": run.since,
+        "alive": run.is_alive,
         "said": describe_graphs(run),
-    }  # fmt: skip
+    }
     if graphs:
         document["processes"] = [
-            {"rank": process.rank, "pid": process.pid, "alive": process.is_alive, "ended": process.ended or None,
-             "graphs": list(process.graphs.values()), "functions": process.functions}
+            {
+                "rank": process.rank,
+                "pid": process.pid,
+                "alive": process.is_alive,
+                "ended": process.ended or None,
+                "graphs": list(process.graphs.values()),
+                "functions": process.functions,
+            }
             for process in run.processes
-        ]  # fmt: skip
+        ]
     return document
 
 
@@ -221,20 +242,31 @@ def _show(run: Run, summary: misses.Summary) -> None:
     if summary.edited:
         click.echo(f"  edited since the previous run: {', '.join(summary.edited[:MAX_SHOWN])}")
     click.echo()
-    pairs([
-        ("lookups and loads", human_seconds(sum(g.get("lookup_s", 0) + g.get("load_s", 0) for g in graphs))),
-        ("compiles saved", human_seconds(sum(g.get("saved_s", 0) for g in graphs))),
-    ])  # fmt: skip
+    pairs(
+        [
+            ("lookups and loads", human_seconds(sum(g.get("lookup_s", 0) + g.get("load_s", 0) for g in graphs))),
+            ("compiles saved", human_seconds(sum(g.get("saved_s", 0) for g in graphs))),
+        ]
+    )
     for miss in summary.misses[:MAX_SHOWN]:
         _show_miss(miss, run)
     if len(summary.misses) > MAX_SHOWN:
         click.echo(f"\nand {len(summary.misses) - MAX_SHOWN} more: --json has them all")
     seconds = {name: spent for process in run.processes for name, spent in traces(process)}
-    _show_table("functions that were traced", [
-        (item["name"], human_seconds(seconds.get(item["name"], 0.0)), item["state"], item["reason"],
-         _why_traced(process.functions[:number], item))
-        for process in run.processes for number, item in enumerate(process.functions)
-    ])  # fmt: skip
+    _show_table(
+        "functions that were traced",
+        [
+            (
+                item["name"],
+                human_seconds(seconds.get(item["name"], 0.0)),
+                item["state"],
+                item["reason"],
+                _why_traced(process.functions[:number], item),
+            )
+            for process in run.processes
+            for number, item in enumerate(process.functions)
+        ],
+    )
 
 
 def _why_traced(before: Sequence[dict[str, Any]], item: dict[str, Any]) -> str:
@@ -288,6 +320,8 @@ def _show_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _lasted(run: Run) -> float:
-    ends = [process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
-            for process in run.processes]  # fmt: skip
+    ends = [
+        process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
+        for process in run.processes
+    ]
     return max(ends) - run.since

@@ -21,13 +21,17 @@ from precompiled.store.jobs import UnderWay, under_way
 
 @command("status", examples=["precompiled status", "precompiled status --watch"])
 @click.option("--watch", is_flag=True, help="Show a live view of programs, graphs, workers and the queue.")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS",
-              help="With --watch: update this often.")  # fmt: skip
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: update this often.",
+)
 @click.option("--once", is_flag=True, help="With --watch: print one view as text and exit.")
 @timeout_option(ANSWER_TIMEOUT_S)
-def status_command(
-    out: Output, settings: Settings, watch: bool, interval: float, once: bool, timeout: float
-) -> int:
+def status_command(out: Output, settings: Settings, watch: bool, interval: float, once: bool, timeout: float) -> int:
     """Show the daemon, its workers, and the programs that run.
 
     The exit status is 1 if no daemon runs (with --watch always 0).
@@ -50,13 +54,24 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
         if error.code not in NOT_RUNNING:
             raise
         document: dict[str, Any] = {
-            "running": False, "pid": None, "version": None, "socket": socket_of(settings),
-            "cache_dir": str(settings.cache_dir), "uptime_s": None, "queue_depth": 0, "workers": [],
-            "watches": [], "runs": [], "jobs": [], "remote": remote.last_state(settings),
+            "running": False,
+            "pid": None,
+            "version": None,
+            "socket": socket_of(settings),
+            "cache_dir": str(settings.cache_dir),
+            "uptime_s": None,
+            "queue_depth": 0,
+            "workers": [],
+            "watches": [],
+            "runs": [],
+            "jobs": [],
+            "remote": remote.last_state(settings),
             "farm": farm.last_state(settings),
-        }  # fmt: skip
-        further = f"None can start: {why}. {paths.NO_PLACE_ACTION}." if (why := settings.why_no_store) else (
-            "The first graph that the store lacks starts one; so does `precompiled daemon start`."
+        }
+        further = (
+            f"None can start: {why}. {paths.NO_PLACE_ACTION}."
+            if (why := settings.why_no_store)
+            else ("The first graph that the store lacks starts one; so does `precompiled daemon start`.")
         )
         out.result(document, f"No daemon runs at {document['socket']}. {further}")
         return 1
@@ -154,11 +169,16 @@ def _show_workers(reply: dict[str, Any]) -> None:
         ("PID", "DEVICE", "PYTHON", "TORCH", "STATE", "MEMORY", "JOBS", "NOW"),
         [
             (
-                str(worker["pid"]), worker["device"], worker["python"], worker["torch"], worker["state"],
-                human_bytes(worker["rss_bytes"]), str(worker["jobs_done"]),
+                str(worker["pid"]),
+                worker["device"],
+                worker["python"],
+                worker["torch"],
+                worker["state"],
+                human_bytes(worker["rss_bytes"]),
+                str(worker["jobs_done"]),
                 _now(worker, reply["jobs"]),
             )
             for worker in reply["workers"]
         ],
         right=("PID", "MEMORY", "JOBS"),
-    )  # fmt: skip
+    )

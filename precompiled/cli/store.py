@@ -59,15 +59,19 @@ def ls_command(out: Output, settings: Settings) -> None:
             ("KEY", "NAME", "DEVICE", "SIZE", "AGE", "COMPILE", "STATE", *further),
             [
                 (
-                    row["key"][:SHOWN_DIGITS] + (f".{row['slot']}" if row["slot"] else ""), row["name"] or "-",
-                    row["device"] or "-", human_bytes(row["bytes"]), human_age(row["created"]),
-                    human_seconds(row["compile_s"]), row["state"] + (f": {row['reason']}" if row["reason"] else ""),
+                    row["key"][:SHOWN_DIGITS] + (f".{row['slot']}" if row["slot"] else ""),
+                    row["name"] or "-",
+                    row["device"] or "-",
+                    human_bytes(row["bytes"]),
+                    human_age(row["created"]),
+                    human_seconds(row["compile_s"]),
+                    row["state"] + (f": {row['reason']}" if row["reason"] else ""),
                     *([row["store"]] if further else []),
                 )
                 for row in rows
             ],
             right=("SIZE", "AGE", "COMPILE"),
-        )  # fmt: skip
+        )
         total = sum(row["bytes"] for row in rows)
         failures = format_count(len(rows) - len(artifacts), "failure", zero="no")
         click.echo(f"{format_count(len(artifacts), 'artifact', zero='no')}, {failures}, {human_bytes(total)}")
@@ -108,8 +112,11 @@ def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> 
         "key": whole,
         "variants": [
             {
-                **dataclasses.asdict(artifact.manifest), **_used(artifact),
-                "slot": artifact.slot, "path": str(artifact.path), "store": str(artifact.root),
+                **dataclasses.asdict(artifact.manifest),
+                **_used(artifact),
+                "slot": artifact.slot,
+                "path": str(artifact.path),
+                "store": str(artifact.root),
                 **({"code": texts[artifact.slot]} if with_code else {}),
             }
             for artifact in artifacts
@@ -144,9 +151,10 @@ def size_command(out: Output, settings: Settings) -> None:
     store = open_store(settings)
     sizes = scratch.weigh(store.root)
     counts = {
-        "artifacts": sum(1 for _ in store.every()), "packages": sum(1 for _ in Store(store.root).packages.entries()),
+        "artifacts": sum(1 for _ in store.every()),
+        "packages": sum(1 for _ in Store(store.root).packages.entries()),
         "failure records": sum(1 for _ in store.failures()),
-    }  # fmt: skip
+    }
     parts = [{"name": name, "count": counts.get(name), "bytes": size} for name, size in sizes.items()]
     total = sum(sizes.values())
 
@@ -221,9 +229,11 @@ def gc_command(out: Output, settings: Settings) -> None:
     store = open_store(settings)
     removed = store.evict(settings.cache_max_bytes, settings.cache_max_inodes)
     document = {
-        "removed": removed.artifacts, "bytes": removed.bytes,
-        "max_bytes": settings.cache_max_bytes, "max_inodes": settings.cache_max_inodes,
-    }  # fmt: skip
+        "removed": removed.artifacts,
+        "bytes": removed.bytes,
+        "max_bytes": settings.cache_max_bytes,
+        "max_inodes": settings.cache_max_inodes,
+    }
     budget = f"{human_bytes(settings.cache_max_bytes)} and {format_count(settings.cache_max_inodes, 'inode')}"
     what = f"{format_count(removed.artifacts, 'artifact', zero='no')}, {human_bytes(removed.bytes)}"
     out.result(document, f"Removed {what} (budget: {budget}).")
@@ -259,18 +269,34 @@ def _names(folder: Path) -> list[str]:
 def _artifact_row(artifact: Artifact) -> dict[str, Any]:
     manifest = artifact.manifest
     return {
-        "key": manifest.key, "slot": artifact.slot, "name": manifest.name, "device": manifest.device,
-        "bytes": manifest.bytes, "created": manifest.created, **_used(artifact), "compile_s": manifest.compile_s,
-        "state": "artifact", "reason": "", "store": str(artifact.root),
-    }  # fmt: skip
+        "key": manifest.key,
+        "slot": artifact.slot,
+        "name": manifest.name,
+        "device": manifest.device,
+        "bytes": manifest.bytes,
+        "created": manifest.created,
+        **_used(artifact),
+        "compile_s": manifest.compile_s,
+        "state": "artifact",
+        "reason": "",
+        "store": str(artifact.root),
+    }
 
 
 def _failure_row(store: Store, failure: fmt.Failure) -> dict[str, Any]:
     return {
-        "key": failure.key, "slot": 0, "name": failure.name, "device": "",
-        "bytes": 0, "created": failure.created, "used": failure.created, "compile_s": failure.compile_s,
-        "state": "failed", "reason": failure.reason, "store": str(store.root),
-    }  # fmt: skip
+        "key": failure.key,
+        "slot": 0,
+        "name": failure.name,
+        "device": "",
+        "bytes": 0,
+        "created": failure.created,
+        "used": failure.created,
+        "compile_s": failure.compile_s,
+        "state": "failed",
+        "reason": failure.reason,
+        "store": str(store.root),
+    }
 
 
 def _failure_document(failure: fmt.Failure) -> dict[str, Any]:

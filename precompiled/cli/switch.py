@@ -24,10 +24,15 @@ NOT_FOUND = 127
 
 
 # raises=False: with a bad setting the command runs without precompiled, which the hook in it reports.
-@command("run", raises=False, context_settings={"allow_interspersed_args": False}, examples=[
-    "precompiled run -- python train.py",
-    "precompiled run --mode wait -- torchrun --nproc-per-node 8 train.py",
-])
+@command(
+    "run",
+    raises=False,
+    context_settings={"allow_interspersed_args": False},
+    examples=[
+        "precompiled run -- python train.py",
+        "precompiled run --mode wait -- torchrun --nproc-per-node 8 train.py",
+    ],
+)
 @click.option("--mode", type=click.Choice(MODES), help="Set PRECOMPILED_MODE for the command.")
 @targets.option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")

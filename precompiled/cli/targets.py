@@ -43,10 +43,12 @@ class Target(click.ParamType):
 
 
 option = click.option(
-    "--target", type=Target(), metavar="KIND",
+    "--target",
+    type=Target(),
+    metavar="KIND",
     help=f"Compile for a GPU that this host lacks: {', '.join(KINDS)}, cuda:sm_80, or several (h100x8). "
     "What the command itself computes is meaningless.",
-)  # fmt: skip
+)
 
 
 def parse(text: str) -> WantedDevices:
@@ -132,8 +134,9 @@ def build(python: str) -> None:
     except ValueError:
         raise PrecompiledError(
             f"{python} cannot build a made-up GPU: it ended with status {done.returncode}",
-            "Its last words are above; its environment needs precompiled", code="target-unavailable",
-        ) from None  # fmt: skip
+            "Its last words are above; its environment needs precompiled",
+            code="target-unavailable",
+        ) from None
     if "problem" in found:
         raise PrecompiledError(found["problem"], found["action"], code="target-unavailable")
 
@@ -147,4 +150,3 @@ def available() -> tuple[str, str]:
     except CannotBuild as error:
         return f"none can be made up: {error}", f"Only for `--target`: {error.action}"
     return f"`--target` makes artifacts for {', '.join(KINDS)}", ""
-

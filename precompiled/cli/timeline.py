@@ -31,10 +31,22 @@ BEFORE_S = 1.0
 
 
 @command("trace", examples=["precompiled tools trace --since last"])
-@click.option("--output", "-o", default="precompiled-trace.json", show_default=True, metavar="FILE",
-              type=click.Path(path_type=Path), help="Write the trace to FILE.")  # fmt: skip
-@click.option("--since", default="1h", show_default=True, metavar="TIME",
-              help="Begin this long ago (30s, 10min, 2h, 1d), or with your last run (`last`).")  # fmt: skip
+@click.option(
+    "--output",
+    "-o",
+    default="precompiled-trace.json",
+    show_default=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the trace to FILE.",
+)
+@click.option(
+    "--since",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Begin this long ago (30s, 10min, 2h, 1d), or with your last run (`last`).",
+)
 def trace_command(out: Output, settings: Settings, output: Path, since: str) -> int:
     """Write a trace of programs, the queue and workers.
 
@@ -52,11 +64,20 @@ def trace_command(out: Output, settings: Settings, output: Path, since: str) -> 
     return 0
 
 
-@command("timeline", context_settings={"allow_interspersed_args": False},
-         examples=["precompiled timeline -- python train.py"])  # fmt: skip
-@click.option("--output", "-o", default="precompiled-timeline.html", show_default=True, metavar="FILE",
-              type=click.Path(path_type=Path),
-              help="Write the page to FILE, and the trace beside it, as .json.")  # fmt: skip
+@command(
+    "timeline",
+    context_settings={"allow_interspersed_args": False},
+    examples=["precompiled timeline -- python train.py"],
+)
+@click.option(
+    "--output",
+    "-o",
+    default="precompiled-timeline.html",
+    show_default=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the page to FILE, and the trace beside it, as .json.",
+)
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[str, ...]) -> int:
     """Run a command and draw where its start-up time went.
@@ -114,11 +135,14 @@ def _write(facts: Facts, output: Path) -> dict[str, Any]:
     text = json.dumps(events.trace(facts), separators=(",", ":"))
     _save(output, text)
     return {
-        "trace": str(output), "bytes": len(text), "began": facts.began,
-        "processes": len(facts.processes), "workers": len(facts.workers),
+        "trace": str(output),
+        "bytes": len(text),
+        "began": facts.began,
+        "processes": len(facts.processes),
+        "workers": len(facts.workers),
         "graphs": sum(len(process.graphs) for process in facts.processes),
         "jobs": sum(len(worker.jobs) for worker in facts.workers),
-    }  # fmt: skip
+    }
 
 
 def _save(path: Path, text: str) -> None:
@@ -126,9 +150,10 @@ def _save(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PrecompiledError(
-            f"{path} cannot be written: {error.strerror or error}", "Give another file with -o",
+            f"{path} cannot be written: {error.strerror or error}",
+            "Give another file with -o",
             code="output-unwritable",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _said(document: dict[str, Any]) -> str:

@@ -129,9 +129,13 @@ class Rates:
 
 
 def look(
-    now: float, runs: Iterable[Run], status: dict[str, Any] | None, stats: dict[str, Any] | None, problem: str,
+    now: float,
+    runs: Iterable[Run],
+    status: dict[str, Any] | None,
+    stats: dict[str, Any] | None,
+    problem: str,
     jobs: Iterable[UnderWay] = (),
-) -> Look:  # fmt: skip
+) -> Look:
     jobs = list(jobs)
     workers = (status or {}).get("workers", ())
     compiling = {worker["job"] for worker in workers if worker["job"]}
@@ -142,10 +146,17 @@ def look(
                 continue
             rank = f"{process.rank}/{run.ranks}" if run.ranks > 1 else ""
             mine = [
-                GraphRow(_state(graph, compiling), graph["at"], process.program, rank, graph.get("name", "-"),
-                      graph.get("key", ""), _why(graph))
+                GraphRow(
+                    _state(graph, compiling),
+                    graph["at"],
+                    process.program,
+                    rank,
+                    graph.get("name", "-"),
+                    graph.get("key", ""),
+                    _why(graph),
+                )
                 for graph in process.graphs.values()
-            ]  # fmt: skip
+            ]
             graphs += mine
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
             saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
@@ -175,9 +186,11 @@ def _why(graph: dict[str, Any]) -> str:
 
 def _chosen(graphs: Sequence[GraphRow], choices: Choices) -> list[GraphRow]:
     states = {
-        "all": STATES, "waiting": ("compiling", "queued"), "not served": ("error", "eager", "in process"),
+        "all": STATES,
+        "waiting": ("compiling", "queued"),
+        "not served": ("error", "eager", "in process"),
         "compiled": ("compiled",),
-    }[choices.shown]  # fmt: skip
+    }[choices.shown]
     found = [graph for graph in graphs if graph.state in states and choices.program in graph.program]
     orders: dict[str, Callable[[GraphRow], Any]] = {
         "state": lambda graph: (STATES.index(graph.state), -graph.since, graph.name),
@@ -209,21 +222,37 @@ def screen(seen: Look, rates: Rates, choices: Choices, columns: int, rows: int, 
     lines += _block(
         ("PROGRAM", "RANK", "PID", "UP", "GRAPHS", "COMPILED", "WAITING", "NOT SERVED", "SAVED"),
         [_client(item, seen.now) for item in sorted(clients, key=lambda item: (item.program, _number(item.rank)))],
-        some, columns, right=(2, 3, 4, 5, 6, 7, 8), none="no clients",
-    )  # fmt: skip
+        some,
+        columns,
+        right=(2, 3, 4, 5, 6, 7, 8),
+        none="no clients",
+    )
     if workers:
         lines += ["", *workers]
     left = max(rows - len(lines) - 3, 2)
     digits = SHOWN_DIGITS if columns >= 100 else SHOWN_DIGITS // 2
-    lines += ["", *_block(
-        ("STATE", "AGE", "PROGRAM", "RANK", "GRAPH", "KEY", "WHY"),
-        [
-            (item.state, human_seconds(max(0.0, seen.now - item.since)), item.program, item.rank, item.name,
-             item.key[:digits], item.why)
-            for item in graphs
-        ],
-        left - 1, columns, right=(1,), none="no graphs",
-    )]  # fmt: skip
+    lines += [
+        "",
+        *_block(
+            ("STATE", "AGE", "PROGRAM", "RANK", "GRAPH", "KEY", "WHY"),
+            [
+                (
+                    item.state,
+                    human_seconds(max(0.0, seen.now - item.since)),
+                    item.program,
+                    item.rank,
+                    item.name,
+                    item.key[:digits],
+                    item.why,
+                )
+                for item in graphs
+            ],
+            left - 1,
+            columns,
+            right=(1,),
+            none="no graphs",
+        ),
+    ]
     # Names come from programs and must not contain control sequences for the terminal.
     lines = ["".join(char if char.isprintable() else "?" for char in line)[:columns] for line in lines]
     lines = lines[: rows - 1] + [""] * max(0, rows - 1 - len(lines))
@@ -258,9 +287,17 @@ def _head(seen: Look, rates: Rates) -> list[str]:
 def _client(item: Client, now: float) -> tuple[str, ...]:
     waiting = item.states["compiling"] + item.states["queued"]
     left = item.states["error"] + item.states["eager"] + item.states["in process"]
-    return (item.program, item.rank, str(item.pid), human_seconds(max(0.0, now - item.began)),
-            str(sum(item.states.values())), str(item.states["compiled"]), str(waiting), str(left),
-            human_seconds(item.saved_s))  # fmt: skip
+    return (
+        item.program,
+        item.rank,
+        str(item.pid),
+        human_seconds(max(0.0, now - item.began)),
+        str(sum(item.states.values())),
+        str(item.states["compiled"]),
+        str(waiting),
+        str(left),
+        human_seconds(item.saved_s),
+    )
 
 
 def _workers(seen: Look) -> list[str]:
@@ -280,8 +317,10 @@ def _workers(seen: Look) -> list[str]:
                 now += job.said()
         done = format_count(worker["jobs_done"], "job")
         # The state comes first, since a narrow window cuts off the rest.
-        lines.append(f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "
-                     f"{human_bytes(worker['rss_bytes'])})")  # fmt: skip
+        lines.append(
+            f"worker {worker['pid']}, {worker['device']}: {worker['state']}{now} ({done} done, "
+            f"{human_bytes(worker['rss_bytes'])})"
+        )
     return lines
 
 
@@ -318,7 +357,7 @@ def _coloured(line: str) -> str:
     """Colour the states, and make headings bold. The colours carry no further information."""
     for state, style in STYLES.items():
         if line.startswith(state + " "):
-            return f"\x1b[{style}m{state}\x1b[0m{line[len(state):]}"
+            return f"\x1b[{style}m{state}\x1b[0m{line[len(state) :]}"
     if line.startswith(("PROGRAM ", "STATE ")):
         return f"\x1b[1m{line}\x1b[0m"
     if line.startswith(("no daemon", "degraded")):

@@ -92,10 +92,20 @@ RENAMED = {
 }
 # Words that users of other tools may try -> the command to suggest.
 SYNONYMS = {
-    "on": "enable", "off": "disable", "why": "explain", "list": "cache ls", "clean": "cache clear",
-    "purge": "cache clear", "rm": "cache clear", "info": "status", "kill": "daemon stop", "log": "daemon logs",
-    "settings": "config", "set": "config set", "get": "config",
-}  # fmt: skip
+    "on": "enable",
+    "off": "disable",
+    "why": "explain",
+    "list": "cache ls",
+    "clean": "cache clear",
+    "purge": "cache clear",
+    "rm": "cache clear",
+    "info": "status",
+    "kill": "daemon stop",
+    "log": "daemon logs",
+    "settings": "config",
+    "set": "config set",
+    "get": "config",
+}
 
 
 def children(group: str) -> list[str]:

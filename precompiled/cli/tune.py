@@ -122,9 +122,16 @@ def _tune(
     if when_idle and device != "cpu":
         wait_until_idle(place.partition(":")[2], out)
     message = wire.Submit(
-        id=uuid.uuid4().hex, key=manifest.key, store=str(store.root), environment=interpreter, device=place,
-        name=manifest.name, waiting=True, base=[str(path) for path in settings.base], tune=True,
-    )  # fmt: skip
+        id=uuid.uuid4().hex,
+        key=manifest.key,
+        store=str(store.root),
+        environment=interpreter,
+        device=place,
+        name=manifest.name,
+        waiting=True,
+        base=[str(path) for path in settings.base],
+        tune=True,
+    )
     why = _submitted(connection, message, data, settings.job_timeout_s)
     if not why and not _is_tuned(store, manifest.key, program):
         return "the new artifact could not be measured either"
@@ -191,4 +198,4 @@ def _used_percent(uuid: str) -> int:
         f"nvidia-smi does not report how much the GPU is used: {said}",
         "Run this without --when-idle while nothing uses the GPU",
         code="gpu-use-unknown",
-    )  # fmt: skip
+    )

@@ -39,10 +39,14 @@ class _WithCommand(Command):
         return super().parse_args(ctx, args)
 
 
-@command("watch", cls=_WithCommand, examples=[
-    "precompiled watch -- python train.py",
-    "precompiled watch model:make_model",
-])
+@command(
+    "watch",
+    cls=_WithCommand,
+    examples=[
+        "precompiled watch -- python train.py",
+        "precompiled watch model:make_model",
+    ],
+)
 @click.option("--last", is_flag=True, help="Watch your last run.")
 @click.option("--list", "listing", is_flag=True, help="Print what is watched and exit.")
 @click.option("--remove", is_flag=True, help="Stop watching the targets (or ids) that you name.")
@@ -51,18 +55,43 @@ class _WithCommand(Command):
 @click.option("--detach", is_flag=True, help="Watch in the background, without the live view.")
 @click.option("--once", is_flag=True, help="Exit when all targets are ready (status 0) or one failed (status 1).")
 @click.option("--file", "files", multiple=True, metavar="PATH", help="Also recompile when PATH changes. Repeatable.")
-@click.option("--time-limit", type=click.FloatRange(min=1.0), default=600.0, show_default=True, metavar="SECONDS",
-              help="Limit the time of one capture.")  # fmt: skip
-@click.option("--memory-limit", type=click.FloatRange(min=0.1), metavar="GIB",
-              help="Limit the memory of one capture. Default: half of the machine's.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True,
-              help="End a watched command after N optimizer steps without a new graph.", metavar="N")  # fmt: skip
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1.0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Limit the time of one capture.",
+)
+@click.option(
+    "--memory-limit",
+    type=click.FloatRange(min=0.1),
+    metavar="GIB",
+    help="Limit the memory of one capture. Default: half of the machine's.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="End a watched command after N optimizer steps without a new graph.",
+    metavar="N",
+)
 @click.argument("targets", nargs=-1, metavar="[PKG.MODULE[:FACTORY]]... [-- CMD...]")
 @click.pass_context
 def watch_command(
-    ctx: click.Context, out: Output, settings: Settings, targets: tuple[str, ...], last: bool, listing: bool,
-    remove: bool, everything: bool, detach: bool, once: bool, **how: Any,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    out: Output,
+    settings: Settings,
+    targets: tuple[str, ...],
+    last: bool,
+    listing: bool,
+    remove: bool,
+    everything: bool,
+    detach: bool,
+    once: bool,
+    **how: Any,
+) -> int:
     """Compile each save in the background, before your next run.
 
     \b
@@ -93,9 +122,10 @@ def watch_command(
     ids = [id for registration in registrations for id in _register(settings, registration)]
     if not ids and not _watches(settings).watches:
         raise PrecompiledError(
-            "there is nothing to watch", "Give a module (pkg.module:factory) or a command (-- python train.py)",
+            "there is nothing to watch",
+            "Give a module (pkg.module:factory) or a command (-- python train.py)",
             code="nothing-to-watch",
-        )  # fmt: skip
+        )
     if detach:
         them = "it" if len(ids) == 1 else "them"
         text = f"Watching {format_count(len(ids), 'target')}. `precompiled watch` shows {them}."
@@ -121,7 +151,7 @@ def _check_module(name: str, directory: str) -> None:
                     f"there is no module {part!r} in {directory} or on the path of {sys.executable}",
                     "Check the spelling, or give --wait to watch a module that does not exist yet",
                     code="no-such-module",
-                )  # fmt: skip
+                )
             path = list(spec.submodule_search_locations or [])
     finally:
         sys.path[:] = before
@@ -161,9 +191,15 @@ def _registrations(
     memory = int((how["memory_limit"] or 0) * (1 << 30))
     for words in commands:
         yield wire.Registration(
-            kind=kind, command=list(words), store=str(settings.cache_dir), files=paths,  # type: ignore[arg-type]
-            time_limit_s=how["time_limit"], memory_limit_bytes=memory, steps=how["steps"], **common,  # type: ignore[arg-type]
-        )  # fmt: skip
+            kind=kind,  # type: ignore[arg-type]
+            command=list(words),
+            store=str(settings.cache_dir),
+            files=paths,
+            time_limit_s=how["time_limit"],
+            memory_limit_bytes=memory,
+            steps=how["steps"],
+            **common,  # type: ignore[arg-type]
+        )
 
 
 def _of_project(start: Path) -> tuple[list[str], list[str], str]:
@@ -224,7 +260,8 @@ def _remove(out: Output, settings: Settings, names: list[str], everything: bool)
     missing = [name for name in names if not any(name in (w.id, w.name) for w in known)]
     if missing:
         raise PrecompiledError(
-            f"{', '.join(map(repr, missing))} is not watched", "`precompiled watch --list` shows what is",
+            f"{', '.join(map(repr, missing))} is not watched",
+            "`precompiled watch --list` shows what is",
             code="no-such-watch",
         )
     removed = ask.request(settings, wire.Unwatch(ids), ANSWER_S).ids

@@ -112,8 +112,7 @@ class Ahead:
     # ------------------------------------------------ what was used
 
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Report to the helper what this process has used so far, unless the last report already contained all of it.
-        """
+        """Report to the helper what this process has used, unless the last report already contained all of it."""
         now: set[object] = {*keys, *entries}
         if not self._program or not now - self._last_report:
             return

@@ -49,8 +49,9 @@ def _connected(settings: Settings, until: float) -> Link:
                 return link
             link.abandon()  # the daemon has no room for this client, or is stopping
         if time.monotonic() + RETRY_S >= until:
-            raise DaemonError(f"the daemon on {path} accepts no connection", "Look into its log, or restart it",
-                              code="no-reply")  # fmt: skip
+            raise DaemonError(
+                f"the daemon on {path} accepts no connection", "Look into its log, or restart it", code="no-reply"
+            )
         time.sleep(RETRY_S)
 
 

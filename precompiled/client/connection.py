@@ -381,8 +381,15 @@ class DaemonConnection:
                 what = f"the graph has {size} bytes, the limit is {limit}"
                 if size <= limit:
                     what = f"the connection broke {submit.lost} times over this graph of {size} bytes"
-                self._replied(wire.Rejected("too-large", what, "Raise max_graph_bytes, or leave this graph eager",
-                                            submit.message.id, submit.message.key))  # fmt: skip
+                self._replied(
+                    wire.Rejected(
+                        "too-large",
+                        what,
+                        "Raise max_graph_bytes, or leave this graph eager",
+                        submit.message.id,
+                        submit.message.key,
+                    )
+                )
                 continue
             if not self._link.send(submit.message, submit.blob):
                 return  # an earlier message is unsent: the next round sends the rest

@@ -164,9 +164,11 @@ class Dispatch:
         if self._calls.report.message == AWAITS_SAFE_POINT:
             self._calls.report.message = ""
         if check is None:
-            self._flip(profiler_ranges.wrap_swapped(
-                self._not_first_in_a_capture(function, self._flip), self._calls.report.name, self._flip
-            ))  # fmt: skip
+            self._flip(
+                profiler_ranges.wrap_swapped(
+                    self._not_first_in_a_capture(function, self._flip), self._calls.report.name, self._flip
+                )
+            )
             return
         slot = len(self._variants)
 

@@ -108,7 +108,8 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
     from precompiled import wire
 
     skewed = wire.Rejected(
-        "protocol-version", f"the daemon does not speak protocol {wire.PROTOCOL}",
+        "protocol-version",
+        f"the daemon does not speak protocol {wire.PROTOCOL}",
         "Restart it with `precompiled daemon restart`",
     )
     if len(frames) < 2:
@@ -122,8 +123,7 @@ def _decode(frames: list[bytes]) -> wire.DaemonMessage:
 
 
 class Link:
-    """One connection to one daemon. After a loss, the caller makes a new Link, which does not repeat unsent messages.
-    """
+    """One connection to one daemon. After a loss, the caller makes a new Link, which repeats no unsent messages."""
 
     def __init__(self, settings: Settings) -> None:
         """Connect. Raises what ``connect`` raises."""

@@ -29,10 +29,17 @@ _ARTIFACTS_FAULT = (
 
 
 def load(
-    store: Store, artifact: Artifact, modes: Mapping[str, Any], *, cudagraphs: bool,
-    classes: Mapping[str, type] = MappingProxyType({}), frozen: Sequence[Any] = (), device: str = "cpu",
-    groups: Sequence[str] = (), context: contextvars.Context | None = None,
-) -> Callable[..., Any]:  # fmt: skip
+    store: Store,
+    artifact: Artifact,
+    modes: Mapping[str, Any],
+    *,
+    cudagraphs: bool,
+    classes: Mapping[str, type] = MappingProxyType({}),
+    frozen: Sequence[Any] = (),
+    device: str = "cpu",
+    groups: Sequence[str] = (),
+    context: contextvars.Context | None = None,
+) -> Callable[..., Any]:
     """Verify every file of ``artifact``, then load it.
 
     - ``modes``: the ambient modes of the capture
@@ -56,10 +63,21 @@ def load(
     try:
         with profiler_ranges.load(f"{manifest.name} {name}"), native.files(artifact, contents) as mapped:
             there = contextvars.copy_context() if context is None else context.copy()
-            function = gpu_room.with_room(lambda: there.run(
-                load_bundle, contents[fmt.BUNDLE], mapped, modes, cudagraphs=cudagraphs, name=name, classes=classes,
-                frozen=frozen, device=device, groups=groups,
-            ), device)  # fmt: skip
+            function = gpu_room.with_room(
+                lambda: there.run(
+                    load_bundle,
+                    contents[fmt.BUNDLE],
+                    mapped,
+                    modes,
+                    cudagraphs=cudagraphs,
+                    name=name,
+                    classes=classes,
+                    frozen=frozen,
+                    device=device,
+                    groups=groups,
+                ),
+                device,
+            )
     except Bypass:
         raise
     except StoreError as error:

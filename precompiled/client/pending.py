@@ -398,9 +398,17 @@ class Pending:
         try:
             program = item.program
             with cuda_graph_capture.unconcerned():
-                function = load(session.store, artifact, program.modes, cudagraphs=program.cudagraphs,
-                                classes=program.classes, frozen=program.frozen, device=program.device,
-                                groups=program.groups, context=program.context)  # fmt: skip
+                function = load(
+                    session.store,
+                    artifact,
+                    program.modes,
+                    cudagraphs=program.cudagraphs,
+                    classes=program.classes,
+                    frozen=program.frozen,
+                    device=program.device,
+                    groups=program.groups,
+                    context=program.context,
+                )
         except (Bypass, StoreError, FileNotFoundError) as error:
             return error
         load_s = time.perf_counter() - started

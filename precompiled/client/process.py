@@ -75,9 +75,14 @@ class RecorderProtocol(Protocol):
     """client/recorder.Recorder reports to the watcher, if this process is a watch's capture (docs/guides/watch.md)."""
 
     def graph(
-        self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),
+        self,
+        report: GraphReport,
+        state: str,
+        *,
+        files: Iterable[str] = (),
+        slots: Iterable[int] = (),
         dynamic: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Report a captured graph to the watcher."""
 
     def on_reply(self, reply: Any) -> None:

@@ -82,8 +82,9 @@ class Progress:
         which = "1 graph was" if left == 1 else f"{left} graphs were"
         try:
             if self._said or _is_for_people():
-                then = ("the daemon goes on, for the next run" if goes_on()
-                        else "no daemon runs: the next run asks again")  # fmt: skip
+                then = (
+                    "the daemon goes on, for the next run" if goes_on() else "no daemon runs: the next run asks again"
+                )
                 _say(f"the program ended before {which} compiled; {then}")
         except Exception as error:  # noqa: BLE001 - a failed line must not disturb the program's end
             log.info("no progress is shown: %s", error)
@@ -108,8 +109,7 @@ class Progress:
         return f"compiled from step {max(flips) + 1} on, {after}"
 
     def _unserved(self) -> str:
-        """The part of a line about graphs that are not served: what becomes of them, and where their reasons are shown.
-        """
+        """The part of a line about unserved graphs: what becomes of them, and where their reasons are shown."""
         states = Counter(calls.swap.state for calls in self._graphs)
         parts = []
         if number := states[State.BYPASSED]:

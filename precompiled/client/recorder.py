@@ -148,15 +148,28 @@ class Recorder:
     # ------------------------------------------------ graphs
 
     def graph(
-        self, report: GraphReport, state: str, *, files: Iterable[str] = (), slots: Iterable[int] = (),
+        self,
+        report: GraphReport,
+        state: str,
+        *,
+        files: Iterable[str] = (),
+        slots: Iterable[int] = (),
         dynamic: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Report a captured graph. ``slots``: the variants in the store. ``dynamic``: whether it has symbolic sizes."""
         self._note_others(files)
         self.tell_files()
         reason = f"{report.reason}: {report.message}" if report.message else report.reason
-        self.tell("graph", id=report.id, name=report.name, key=report.key, state=state, reason=reason[:1000],
-                  slots=list(slots), dynamic=dynamic)  # fmt: skip
+        self.tell(
+            "graph",
+            id=report.id,
+            name=report.name,
+            key=report.key,
+            state=state,
+            reason=reason[:1000],
+            slots=list(slots),
+            dynamic=dynamic,
+        )
         if state == "compiling":
             self._unanswered.add(report.id)
         with self._lock:

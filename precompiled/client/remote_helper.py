@@ -24,11 +24,17 @@ LOG = "helper.log"
 
 def arguments(settings: Settings) -> list[str]:
     return [
-        "--store", str(settings.cache_dir), "--remote", settings.remote, "--timeout-s", str(settings.remote_timeout_s),
+        "--store",
+        str(settings.cache_dir),
+        "--remote",
+        settings.remote,
+        "--timeout-s",
+        str(settings.remote_timeout_s),
         *(["--farm", settings.farm] if settings.farm else []),
         *(item for path in settings.base for item in ("--base", str(path))),
-        *(["--unsigned"] if settings.remote_unsigned else []), *([] if settings.remote_put else ["--no-put"]),
-    ]  # fmt: skip
+        *(["--unsigned"] if settings.remote_unsigned else []),
+        *([] if settings.remote_put else ["--no-put"]),
+    ]
 
 
 def ensure(settings: Settings) -> None:
@@ -48,10 +54,22 @@ def ensure(settings: Settings) -> None:
     starting.write_text(whose)
     with open(_log(folder), "ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "precompiled.remote.helper", "--detach", f"--max-bytes={settings.cache_max_bytes}",
-             f"--max-inodes={settings.cache_max_inodes}", *wanted], env=variables(), cwd="/",
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "precompiled.remote.helper",
+                "--detach",
+                f"--max-bytes={settings.cache_max_bytes}",
+                f"--max-inodes={settings.cache_max_inodes}",
+                *wanted,
+            ],
+            env=variables(),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
     def reap() -> None:
         process.wait()

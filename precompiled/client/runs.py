@@ -36,8 +36,12 @@ UNTRACED = ("used", "skipped")  # states of a function (packages/automatic.Funct
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 # Parts of the command lines of worker processes: multiprocessing and joblib's loky without fork, and execnet, with
 # which pytest-xdist starts workers.
-_WORKERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "backend.popen_loky",
-            "exec(eval(sys.stdin.readline()))")  # fmt: skip
+_WORKERS = (
+    "multiprocessing.spawn",
+    "multiprocessing.forkserver",
+    "backend.popen_loky",
+    "exec(eval(sys.stdin.readline()))",
+)
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,13 @@ class RunMembership:
 def place(variables: Mapping[str, str]) -> RunMembership:
     """This process's place: from torch.distributed if it is initialised, else from the environment variables."""
     rank, ranks = next(
-        ((int(variables[one]), int(variables[all])) for one, all in _RANKS
-         if variables.get(one, "").isdecimal() and variables.get(all, "").isdecimal()),
+        (
+            (int(variables[one]), int(variables[all]))
+            for one, all in _RANKS
+            if variables.get(one, "").isdecimal() and variables.get(all, "").isdecimal()
+        ),
         (0, 1),
-    )  # fmt: skip
+    )
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank, ranks = distributed.get_rank(), distributed.get_world_size()
@@ -151,11 +158,16 @@ class RunRecord:
             return
         calls = {report.id: [report.calls_eager, report.calls_compiled] for report in reports}
         traced = [
-            {"name": item.name, "state": item.state, "reason": item.reason, "message": item.message[:MAX_MESSAGE],
-             "reasons": [reason[:MAX_MESSAGE] for reason in list(dict.fromkeys(item.reasons))[:3]]}
+            {
+                "name": item.name,
+                "state": item.state,
+                "reason": item.reason,
+                "message": item.message[:MAX_MESSAGE],
+                "reasons": [reason[:MAX_MESSAGE] for reason in list(dict.fromkeys(item.reasons))[:3]],
+            }
             for item in functions
             if item.state not in UNTRACED
-        ]  # fmt: skip
+        ]
         if self._file is not None:
             # The end of the record has room in the file, even if the file was full and earlier lines were left out.
             self._file.left = max(self._file.left, lines.MAX_BYTES // 2)
@@ -179,14 +191,23 @@ class RunRecord:
         folder = runs.begin(self._root, here.run)
         file = lines.AppendedFile(folder / f"{here.rank}-{os.getpid()}.jsonl")
         original = list(getattr(sys, "orig_argv", []))
-        file.append({
-            "rank": here.rank, "ranks": here.ranks, "pid": os.getpid(), "started": runs.start_of(os.getpid()),
-            "program": _program(), "argv": original[:1000], "executable": sys.executable,
-            "directory": os.getcwd(), "began": time.time(),
-            "launched": 0.0 if self._forked else process_start(), "torch": PROCESS.torch_imported,
-            "timeline": os.environ.get(TIMELINE_VARIABLE, "")[:64],
-            "is_worker": here.ranks == 1 and _program_pid() != os.getpid(),
-        })  # fmt: skip
+        file.append(
+            {
+                "rank": here.rank,
+                "ranks": here.ranks,
+                "pid": os.getpid(),
+                "started": runs.start_of(os.getpid()),
+                "program": _program(),
+                "argv": original[:1000],
+                "executable": sys.executable,
+                "directory": os.getcwd(),
+                "began": time.time(),
+                "launched": 0.0 if self._forked else process_start(),
+                "torch": PROCESS.torch_imported,
+                "timeline": os.environ.get(TIMELINE_VARIABLE, "")[:64],
+                "is_worker": here.ranks == 1 and _program_pid() != os.getpid(),
+            }
+        )
         return file
 
 

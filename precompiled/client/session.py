@@ -163,9 +163,10 @@ class Session:
             return
         served = [report for report in self.reports() if runs.way(vars(report)) == "compiled"]
         PROCESS.ahead.used(
-            {report.key for report in served}, {report.key for report in served if report.source == "swap"},
+            {report.key for report in served},
+            {report.key for report in served if report.source == "swap"},
             PROCESS.packages.used if PROCESS.packages is not None else (),
-        )  # fmt: skip
+        )
 
     def expect_graph(self) -> None:
         """Start a daemon and a worker when Dynamo begins to trace and the store is empty (decision 0016)."""
@@ -222,8 +223,7 @@ class Session:
             log.warning("%s", text)
 
     def _left_out(self, reason: str) -> None:
-        """Count and report an artifact or package of a base store that cannot be used. The lookup goes on without it.
-        """
+        """Count and report an unusable artifact or package of a base store. The lookup goes on without it."""
         self.ledger.count_reason("fallbacks", "base-unusable")
         log.info("%s", reason)
         self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")
@@ -266,9 +266,16 @@ class Session:
         if self.recorder is None:
             self._run.note(report)
         # The id matches the daemon's log.
-        log.info("graph %s %s: %s%s (lookup %.3f s, load %.3f s), key %s", report.id, report.name,
-                 report.source or report.state, f" ({report.reason})" if report.reason else "", report.lookup_s,
-                 report.load_s, report.key[:12] or "-")  # fmt: skip
+        log.info(
+            "graph %s %s: %s%s (lookup %.3f s, load %.3f s), key %s",
+            report.id,
+            report.name,
+            report.source or report.state,
+            f" ({report.reason})" if report.reason else "",
+            report.lookup_s,
+            report.load_s,
+            report.key[:12] or "-",
+        )
         if structured_trace.is_on():
             structured_trace.graph(_way(report), vars(report))
 

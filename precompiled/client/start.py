@@ -65,8 +65,9 @@ class Starting:
         # A thread, because the process from which the daemon detaches must be reaped even if no caller requests the
         # result.
         try:
-            threading.Thread(target=self._follow, args=(settings, process, ready, errors), name="precompiled-start",
-                             daemon=True).start()  # fmt: skip
+            threading.Thread(
+                target=self._follow, args=(settings, process, ready, errors), name="precompiled-start", daemon=True
+            ).start()
         except RuntimeError as error:  # the interpreter is shutting down, or no thread can be started
             ready.close()
             errors.close()
@@ -87,9 +88,12 @@ class Starting:
         self._done.set()
 
     def _follow(
-        self, settings: Settings, process: subprocess.Popen[bytes], ready: sockets.GuardedSocket,
+        self,
+        settings: Settings,
+        process: subprocess.Popen[bytes],
+        ready: sockets.GuardedSocket,
         errors: sockets.GuardedSocket,
-    ) -> None:  # fmt: skip
+    ) -> None:
         line, said = _read(ready, errors)
         # True if the program has closed the socket: the daemon's message is lost, but the daemon may run
         was_closed = ready.fileno() < 0
@@ -135,10 +139,23 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.Guarded
     ours = sockets.GuardedSocket(ready), sockets.GuardedSocket(errors)
     with telling, saying:
         process = subprocess.Popen(
-            [sys.executable, "-m", "precompiled.service", "--detach", "--ready-fd", str(telling.fileno()),
-             *arguments(settings)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=saying.fileno(),
-            cwd="/", env=variables(), pass_fds=(telling.fileno(),), close_fds=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "precompiled.service",
+                "--detach",
+                "--ready-fd",
+                str(telling.fileno()),
+                *arguments(settings),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=saying.fileno(),
+            cwd="/",
+            env=variables(),
+            pass_fds=(telling.fileno(),),
+            close_fds=True,
+        )
     return process, *ours
 
 

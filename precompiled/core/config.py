@@ -274,9 +274,25 @@ NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
 # Settings that a client does not pass to a daemon as flags: it always passes the directories, and only clients use the
 # others.
-CLIENT_ONLY = ("runtime_dir", "cache_dir", "base", "remote", "remote_unsigned", "remote_put", "remote_timeout_s",
-               "remote_ahead_s", "farm", "mode", "wait_s", "require", "progress", "autostart", "packages",
-               "package_audit", "compile_without_gpu")  # fmt: skip
+CLIENT_ONLY = (
+    "runtime_dir",
+    "cache_dir",
+    "base",
+    "remote",
+    "remote_unsigned",
+    "remote_put",
+    "remote_timeout_s",
+    "remote_ahead_s",
+    "farm",
+    "mode",
+    "wait_s",
+    "require",
+    "progress",
+    "autostart",
+    "packages",
+    "package_audit",
+    "compile_without_gpu",
+)
 MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}
 for _name in NAMES:
     if _name not in _PARSERS:

@@ -32,9 +32,12 @@ def is_users(path: str) -> bool:
     """Whether a file is the user's own: not Python's, not installed, not precompiled's."""
     path = os.path.abspath(path)
     return not (
-        path.startswith(_INSTALLED) or "/site-packages/" in path or "/dist-packages/" in path or is_ours(path)
+        path.startswith(_INSTALLED)
+        or "/site-packages/" in path
+        or "/dist-packages/" in path
+        or is_ours(path)
         or path.startswith("/proc/")
-    )  # fmt: skip
+    )
 
 
 def is_standard(path: str) -> bool:

@@ -13,8 +13,26 @@ from functools import cache
 from pathlib import Path
 
 # File system types, as in /proc/self/mountinfo.
-NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
-                     "fuse.sshfs", "fuse.rclone", "fuse.s3fs", "virtiofs", "vboxsf"})  # fmt: skip
+NETWORK = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "fuse.sshfs",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "virtiofs",
+        "vboxsf",
+    }
+)
 _MOUNTS = Path("/proc/self/mountinfo")
 
 

@@ -1,5 +1,4 @@
-"""PYTHONPATH with precompiled's sitecustomize.py first: this puts the hook into every Python below `precompiled run`.
-"""
+"""PYTHONPATH with precompiled's sitecustomize.py first: the hook in every Python below `precompiled run`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Driver:
         self._refs: dict[int, Any] = {}
         self._compile = ray.remote(
             num_cpus=1, resources={RESOURCE: 1}, max_retries=RETRIES, max_calls=CALLS, scheduling_strategy="SPREAD"
-        )(node.compile_job)  # fmt: skip
+        )(node.compile_job)
 
     def run(self) -> None:
         """Run tasks until the helper ends the stream."""

@@ -187,11 +187,17 @@ class Farm:
             out = sum(case.number > 0 for case in self._cases.values())
             counts = vars(self.counts) | {"refused": dict(self.counts.refused), "failed": dict(self.counts.failed)}
             return {
-                "farm": self._address, "state": self._state, "code": "farm-unusable" if self._reason else "",
-                "reason": self._reason, "places": self._places,
+                "farm": self._address,
+                "state": self._state,
+                "code": "farm-unusable" if self._reason else "",
+                "reason": self._reason,
+                "places": self._places,
                 "nodes": [{"name": node.name, "address": node.address, "places": node.places} for node in self._nodes],
-                "out": out, "waiting": len(self._cases) - out, "usual_s": self._usual_s(), **counts,
-            }  # fmt: skip
+                "out": out,
+                "waiting": len(self._cases) - out,
+                "usual_s": self._usual_s(),
+                **counts,
+            }
 
     # ------------------------------------------------ out, and back
 
@@ -235,7 +241,7 @@ class Farm:
             if self._cases.get(case.key) is case:
                 del self._cases[case.key]
             # The farm does not get this key again for KEPT_S, not even for other sizes of the graph: the nodes have
-# only the sizes that they were sent.
+            # only the sizes that they were sent.
             self._kept[case.key] = time.monotonic() + KEPT_S
             if slots:
                 self.counts.compiled += 1
@@ -315,9 +321,11 @@ def _launched(address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
     """Start a driver. Raises OSError."""
     fd = stream.fileno()
     return subprocess.Popen(
-        [sys.executable, "-m", "precompiled.farm.driver", "--address", address, "--fd", str(fd)], pass_fds=(fd,),
-        stdin=subprocess.DEVNULL, cwd="/",
-    )  # fmt: skip
+        [sys.executable, "-m", "precompiled.farm.driver", "--address", address, "--fd", str(fd)],
+        pass_fds=(fd,),
+        stdin=subprocess.DEVNULL,
+        cwd="/",
+    )
 
 
 def open_farm(address: str, root: Path, base: list[Path], ended: Callable[[str, list[int]], None]) -> Farm:

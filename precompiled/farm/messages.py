@@ -24,8 +24,7 @@ class Request(_Message, frozen=True):
 
 
 class Result(_Message, frozen=True):
-    """From a node. Outcome "refused": the node cannot compile for this host. "failed": it could not compile this graph.
-    """
+    """From a node. "refused": the node cannot compile for this host. "failed": it could not compile this graph."""
 
     outcome: Literal["compiled", "refused", "failed"]
     artifacts: list[bytes] = []  # packed by store/packed.py

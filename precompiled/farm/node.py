@@ -55,9 +55,15 @@ class _Worker:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
-                env=worker_variables.variables(os.environ, given, visible), cwd="/", pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, start_new_session=True, umask=0o077,
-            )  # fmt: skip
+                env=worker_variables.variables(os.environ, given, visible),
+                cwd="/",
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                start_new_session=True,
+                umask=0o077,
+            )
         self._sock = ours
         # The worker's guardian holds the other end of the stream too, so a dead worker's stream does not end by itself.
         threading.Thread(target=self._watched, name="farm-worker", daemon=True).start()
@@ -147,10 +153,16 @@ def _compiled(request: Request) -> Result:
         if there != here:
             return _differs(what, there, here)
     job = msgspec.structs.replace(
-        request.job, store=str(settings.cache_dir), base=[], compile_threads=1, may_park=False, offer=None,
-        failure_ttl_s=settings.failure_ttl_s, cache_max_bytes=settings.cache_max_bytes,
+        request.job,
+        store=str(settings.cache_dir),
+        base=[],
+        compile_threads=1,
+        may_park=False,
+        offer=None,
+        failure_ttl_s=settings.failure_ttl_s,
+        cache_max_bytes=settings.cache_max_bytes,
         cache_max_inodes=settings.cache_max_inodes,
-    )  # fmt: skip
+    )
     try:
         finished = _worker.run(job, offer.time_limit_s)
     except Lost:
@@ -159,9 +171,10 @@ def _compiled(request: Request) -> Result:
     if finished.outcome == "failed":
         place = finished.reason in OF_THE_PLACE
         return Result(
-            "refused" if place else "failed", code="farm-environment" if place else "farm-failed",
+            "refused" if place else "failed",
+            code="farm-environment" if place else "farm-failed",
             message=f"{finished.reason}: {finished.message}",
-        )  # fmt: skip
+        )
     store = Store(settings.cache_dir)
     artifacts = [
         packed.pack(artifact.manifest, store.read_some(artifact, list(artifact.manifest.files)))

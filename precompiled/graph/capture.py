@@ -101,18 +101,34 @@ class SerializedGraph:
 
 
 def restore_program(
-    kept: dict[str, Any], modes: dict[str, Any], device: str, cudagraphs: bool, size_inputs: list[int],
-    modules: dict[str, str], classes: Mapping[str, type], groups: tuple[str, ...],
+    kept: dict[str, Any],
+    modes: dict[str, Any],
+    device: str,
+    cudagraphs: bool,
+    size_inputs: list[int],
+    modules: dict[str, str],
+    classes: Mapping[str, type],
+    groups: tuple[str, ...],
     context: contextvars.Context,
-) -> SerializedGraph:  # fmt: skip
+) -> SerializedGraph:
     """Rebuild a program from its parsed sections ``kept``. The other arguments have the values of the capture."""
     sections = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = _no_stand_in(kept["graph"], kept["inputs"])
     return SerializedGraph(
-        sections, modes, device, cudagraphs, hints, floats, size_inputs, modules, no_stand_in, classes, groups=groups,
+        sections,
+        modes,
+        device,
+        cudagraphs,
+        hints,
+        floats,
+        size_inputs,
+        modules,
+        no_stand_in,
+        classes,
+        groups=groups,
         context=context,
-    )  # fmt: skip
+    )
 
 
 def _no_stand_in(graph: list[list[list[Any]]], inputs: dict[str, Any]) -> str:

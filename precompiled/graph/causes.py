@@ -39,8 +39,11 @@ _ADVICE = {
     "new": "",
 }
 _SHORT = {
-    "size": "new size", "parameter": "new size of a parameter", "range": "other range of a size", "dtype": "new dtype",
-}  # fmt: skip
+    "size": "new size",
+    "parameter": "new size of a parameter",
+    "range": "other range of a size",
+    "dtype": "new dtype",
+}
 
 
 @dataclass(frozen=True)
@@ -218,8 +221,10 @@ def _unplaced(before: dict[str, Any], after: dict[str, Any], differs: bool) -> I
 
 def _operations(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> str:
     """Two operations as text, or "" if they are the same."""
-    texts = [listing.operation(program["graph"][place[0]][place[1]]) if _has(program, place) else difference.NONE
-             for program in (before, after)]  # fmt: skip
+    texts = [
+        listing.operation(program["graph"][place[0]][place[1]]) if _has(program, place) else difference.NONE
+        for program in (before, after)
+    ]
     return f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else ""
 
 
@@ -233,8 +238,14 @@ def _edited(
     """
     if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
         return then.function == now.function
-    texts = [{(place.file, place.line): place.code for operation in listing.operations(program)
-              if (place := operation.place) is not None} for program in (before, after)]  # fmt: skip
+    texts = [
+        {
+            (place.file, place.line): place.code
+            for operation in listing.operations(program)
+            if (place := operation.place) is not None
+        }
+        for program in (before, after)
+    ]
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())
 
 
@@ -244,8 +255,9 @@ def _places(program: dict[str, Any]) -> set[listing.Place | None]:
 
 def _same_operator(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> bool:
     """Whether both programs call the same operator at a place, with other arguments."""
-    names = [listing.operator(program["graph"][place[0]][place[1]]) for program in (before, after)
-             if _has(program, place)]  # fmt: skip
+    names = [
+        listing.operator(program["graph"][place[0]][place[1]]) for program in (before, after) if _has(program, place)
+    ]
     return len(names) == 2 and names[0] == names[1]
 
 
@@ -255,8 +267,10 @@ def _has(program: dict[str, Any], place: tuple[int, int]) -> bool:
 
 
 def _in_common(program: dict[str, Any], other: dict[str, Any]) -> float:
-    counts = [Counter(listing.operator(node) for graph in found["graph"] for node in graph if node[0] not in "po")
-              for found in (program, other)]  # fmt: skip
+    counts = [
+        Counter(listing.operator(node) for graph in found["graph"] for node in graph if node[0] not in "po")
+        for found in (program, other)
+    ]
     most = max(sum(count.values()) for count in counts)
     return sum((counts[0] & counts[1]).values()) / most if most else 1.0
 

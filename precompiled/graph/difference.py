@@ -132,9 +132,16 @@ def _operators(left: list[Any], right: list[Any]) -> str:
 
 # ---------------------------------------------------------------- inputs
 
-_FIELDS = {"stride": "strides", "offset": "storage offset", "storage": "bytes of storage",
-           "shares": "shares memory with input", "leaf": "is a leaf", "inference": "is an inference tensor",
-           "parameter": "is a parameter", "float": "is read as a number"}  # fmt: skip
+_FIELDS = {
+    "stride": "strides",
+    "offset": "storage offset",
+    "storage": "bytes of storage",
+    "shares": "shares memory with input",
+    "leaf": "is a leaf",
+    "inference": "is an inference tensor",
+    "parameter": "is a parameter",
+    "float": "is read as a number",
+}
 _DYNAMIC = "torch._dynamo.mark_dynamic or dynamic=True lets one artifact serve several sizes"
 
 
@@ -152,8 +159,9 @@ def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
             note = "" if field != "shape" or parameter or advised else _DYNAMIC
             advised = advised or bool(note)
             name = listing.input_name(program, position)
-            yield Change("inputs", f"input {position}", was, now, field=field, note=note, source=name,
-                         parameter=parameter)  # fmt: skip
+            yield Change(
+                "inputs", f"input {position}", was, now, field=field, note=note, source=name, parameter=parameter
+            )
     for number, (was, now) in enumerate(zip_longest(left["ranges"], right["ranges"])):
         if was != now:
             name = listing.symbols(after).get(f"s{number}", "")
@@ -325,8 +333,11 @@ def _flags(before: dict[str, Any], after: dict[str, Any]) -> str:
     then, now = listing.cpu_flags(before), listing.cpu_flags(after)
     if not then or not now:
         return "the instruction sets differ: see flags in /proc/cpuinfo"
-    parts = [f"{which}: {', '.join(sorted(flags)[:_MAX_FLAGS])}{' and more' * (len(flags) > _MAX_FLAGS)}"
-             for which, flags in (("only then", then - now), ("only now", now - then)) if flags]  # fmt: skip
+    parts = [
+        f"{which}: {', '.join(sorted(flags)[:_MAX_FLAGS])}{' and more' * (len(flags) > _MAX_FLAGS)}"
+        for which, flags in (("only then", then - now), ("only now", now - then))
+        if flags
+    ]
     return f"instruction sets {'; '.join(parts)}" if parts else "torch uses others of them (ATEN_CPU_CAPABILITY)"
 
 
@@ -378,8 +389,10 @@ def _clipped(change: Change) -> Change:
     before, after = change.before, change.after
     if max(len(before), len(after)) <= _MAX_TEXT:
         return change
-    at = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),
-              min(len(before), len(after)))  # fmt: skip
+    at = next(
+        (at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),
+        min(len(before), len(after)),
+    )
     start = max(0, at - _CONTEXT) if at > _MAX_TEXT - _CONTEXT else 0
     cut = [_cut(text, start) for text in (before, after)]
     return replace(change, before=cut[0], after=cut[1])

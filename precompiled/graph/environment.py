@@ -28,15 +28,37 @@ from precompiled.torch_internals.worker import libdevice
 # values differ, the daemon starts another worker. So this list must not contain variables that a launcher sets per
 # rank, job or run.
 _VARIABLES = (
-    "PATH", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH",
-    "VIRTUAL_ENV", "PYTHONPATH", "PYTHONUSERBASE", "HOME", "USER", "LANG", "LC_ALL", "XDG_CACHE_HOME",
-)  # fmt: skip
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "CC",
+    "CXX",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "PYTHONPATH",
+    "PYTHONUSERBASE",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "XDG_CACHE_HOME",
+)
 # Python finds modules by these variables, and ignores them with -E and -I.
 _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
 _VARIABLE_PREFIXES = (
-    "TORCHINDUCTOR_", "TORCH_CUDA_", "TORCH_COMPILE", "TRITON_", "CUDA", "CUBLAS", "NVIDIA_", "OMP_", "MKL_", "KMP_",
+    "TORCHINDUCTOR_",
+    "TORCH_CUDA_",
+    "TORCH_COMPILE",
+    "TRITON_",
+    "CUDA",
+    "CUBLAS",
+    "NVIDIA_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
     "ATEN_",
-)  # fmt: skip
+)
 # Exceptions: variables that match a prefix above but do not change compiled code, or that the daemon's pool sets
 # itself.
 _NOT_FOR_WORKERS = frozenset(
@@ -65,9 +87,15 @@ _NOT_KEYED_SUFFIXES = ("_DIR", "_HOME", "_THREADS", "_START_METHOD", "_LIBCUDA_P
 # The properties of a GPU that Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). The
 # sizes of its memory and cache, and its clocks, are left out: see docs/decisions/0046.
 _GPU = (
-    "name", "major", "minor", "multi_processor_count", "max_threads_per_multi_processor", "regs_per_multiprocessor",
-    "shared_memory_per_block_optin", "warp_size",
-)  # fmt: skip
+    "name",
+    "major",
+    "minor",
+    "multi_processor_count",
+    "max_threads_per_multi_processor",
+    "regs_per_multiprocessor",
+    "shared_memory_per_block_optin",
+    "warp_size",
+)
 
 
 def variables(with_path: bool = False) -> dict[str, str]:

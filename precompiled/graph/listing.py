@@ -82,8 +82,10 @@ def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
 def calls(program: dict[str, Any]) -> list[Place]:
     """The user's frames that led to the trace, innermost first. Empty if they were not sent."""
     try:
-        return [Place(str(file), int(line), str(function), str(code))
-                for file, line, function, code in program["about"]["calls"]]  # fmt: skip
+        return [
+            Place(str(file), int(line), str(function), str(code))
+            for file, line, function, code in program["about"]["calls"]
+        ]
     except NOT_A_PROGRAM:
         return []
 

@@ -1,5 +1,4 @@
-"""Names the modes of a captured graph (ambient_modes.py): what sets each mode, and the parts of modes that are lists.
-"""
+"""Names the modes of a captured graph (ambient_modes.py): what sets each, and the parts of lists."""
 
 from __future__ import annotations
 
@@ -30,11 +29,20 @@ SET_BY = {
     "ranks": "this rank's place in its process groups",
 }
 PARTS = {
-    "fp32_precision": ("generic.all", "cuda.all", "cuda.matmul", "cuda.conv", "cuda.rnn", "mkldnn.all",
-                       "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
+    "fp32_precision": (
+        "generic.all",
+        "cuda.all",
+        "cuda.matmul",
+        "cuda.conv",
+        "cuda.rnn",
+        "mkldnn.all",
+        "mkldnn.matmul",
+        "mkldnn.conv",
+        "mkldnn.rnn",
+    ),
     "reduced_precision": ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"),
     "cudnn": ("enabled", "benchmark", "deterministic"),
     "sdp": ("flash", "mem_efficient", "math", "cudnn", "overrideable", "fa3"),
     "sdp_priority": ("first", "second", "third", "fourth", "fifth"),
     "opt_einsum": ("enabled", "strategy"),
-}  # fmt: skip
+}

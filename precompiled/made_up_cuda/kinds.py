@@ -48,15 +48,41 @@ KINDS = {
     kind.code: kind
     for kind in (
         Kind("t4", "Tesla T4", 7, 5, 40, 15_360 * _MIB, 1024, 65_536, 65_536, 4 * _MIB, 256, 5001, 1590),
-        Kind("a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 81_920 * _MIB, 2048, 166_912, 167_936, 40 * _MIB,
-             5120, 1593, 1410),
+        Kind(
+            "a100",
+            "NVIDIA A100-SXM4-80GB",
+            8,
+            0,
+            108,
+            81_920 * _MIB,
+            2048,
+            166_912,
+            167_936,
+            40 * _MIB,
+            5120,
+            1593,
+            1410,
+        ),
         Kind("l4", "NVIDIA L4", 8, 9, 58, 23_034 * _MIB, 1536, 101_376, 102_400, 48 * _MIB, 192, 6251, 2040),
-        Kind("h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 81_079 * _MIB, 2048, 232_448, 233_472, 50 * _MIB,
-             5120, 2619, 1980),
+        Kind(
+            "h100",
+            "NVIDIA H100 80GB HBM3",
+            9,
+            0,
+            132,
+            81_079 * _MIB,
+            2048,
+            232_448,
+            233_472,
+            50 * _MIB,
+            5120,
+            2619,
+            1980,
+        ),
         Kind("h200", "NVIDIA H200", 9, 0, 132, 143_771 * _MIB, 2048, 232_448, 233_472, 60 * _MIB, 6144, 3201, 1980),
         Kind("b200", "NVIDIA B200", 10, 0, 148, 183_359 * _MIB, 2048, 232_448, 233_472, 126 * _MIB, 8192, 3996, 1965),
     )
-}  # fmt: skip
+}
 
 # The first digits of each UUID: the letters "madeup" (device.cpp). No GPU has such a UUID, and no driver lists it.
 UUID_PREFIX = "GPU-6d616465-7570-"

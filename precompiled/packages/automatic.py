@@ -173,9 +173,15 @@ class Automatic:
             # the values, and an entry does not record which values these are.
             return
         graph = Graph(
-            report.key, report.name, program.modes, program.cudagraphs, program.size_inputs, program.modules,
-            program.device, groups=program.groups,
-        )  # fmt: skip
+            report.key,
+            report.name,
+            program.modes,
+            program.cudagraphs,
+            program.size_inputs,
+            program.modules,
+            program.device,
+            groups=program.groups,
+        )
         setattr(function, frame_entry.MARK, graph)
         setattr(function, frame_entry.HELD, held)
 
@@ -333,9 +339,15 @@ class Automatic:
         return self._audits and entry.header.first and frame.first
 
     def _verify(
-        self, session: sessions.Session, entry: Entry, frame: Frame, program: Program | None, described: Descriptions,
-        *, check_source: bool,
-    ) -> VerifiedEntry:  # fmt: skip
+        self,
+        session: sessions.Session,
+        entry: Entry,
+        frame: Frame,
+        program: Program | None,
+        described: Descriptions,
+        *,
+        check_source: bool,
+    ) -> VerifiedEntry:
         self._counter += 1
         number = self._counter
 
@@ -437,15 +449,23 @@ class Automatic:
         if traced.problem is not None:
             raise traced.problem
         header = fmt.Header(
-            _function_key(frame), frame.module, frame.qualname, code_digest(frame.code), frame.one_graph,
-            "compiled" if traced.skip is None else "skipped", looked.requires or {},
-            first=frame.first, sources=looked.program.sources,
-        )  # fmt: skip
+            _function_key(frame),
+            frame.module,
+            frame.qualname,
+            code_digest(frame.code),
+            frame.one_graph,
+            "compiled" if traced.skip is None else "skipped",
+            looked.requires or {},
+            first=frame.first,
+            sources=looked.program.sources,
+        )
         if traced.skip is not None:
             report.message = traced.skip
             if dynamo_state.passing():
-                raise NotPortable("errors are suppressed or Dynamo is debugged: it may be left alone for this once",
-                                  code="package-passing")  # fmt: skip
+                raise NotPortable(
+                    "errors are suppressed or Dynamo is debugged: it may be left alone for this once",
+                    code="package-passing",
+                )
             left, reason = trace_recording.make_skipped_frame(frame, traced), traced.skip
             data = entry_codec.encode(left, traced.names)
             header = replace(header, meaning=hashlib.sha256(data).hexdigest())
@@ -462,9 +482,13 @@ class Automatic:
         def complete() -> _Made:
             bytecode = frame_entry.bytecode_digest(body, names)
             whole = replace(
-                header, artifacts=[graph.key for graph in body.graphs], locals=locals_, guards=report.guards,
-                program=bytecode, meaning=frame_entry.meaning(body, about, bytecode),
-            )  # fmt: skip
+                header,
+                artifacts=[graph.key for graph in body.graphs],
+                locals=locals_,
+                guards=report.guards,
+                program=bytecode,
+                meaning=frame_entry.meaning(body, about, bytecode),
+            )
             return _Made(whole, about, entry_codec.encode(body, names))
 
         return complete

@@ -31,9 +31,12 @@ from precompiled.torch_internals.user_code import custom_ops, program_classes
 
 
 def load(
-    session: sessions.Session, graph: Graph, artifacts: list[Artifact], context: contextvars.Context,
+    session: sessions.Session,
+    graph: Graph,
+    artifacts: list[Artifact],
+    context: contextvars.Context,
     safe_point: SafePoint,
-) -> tuple[Callable[..., Any], GraphCalls]:  # fmt: skip
+) -> tuple[Callable[..., Any], GraphCalls]:
     """Load the callable of a graph from its artifacts.
 
     ``context`` has the settings of torch that a load reads. ``safe_point`` is the safe point of the graph's function.
@@ -67,16 +70,29 @@ def _loaded(
     session: sessions.Session, graph: Graph, artifact: Artifact, classes: dict[str, type], context: contextvars.Context
 ) -> Callable[..., Any]:
     try:
-        return loading.load(session.store, artifact, graph.modes, cudagraphs=graph.cudagraphs, classes=classes,
-                            device=graph.device, groups=graph.groups, context=context)  # fmt: skip
+        return loading.load(
+            session.store,
+            artifact,
+            graph.modes,
+            cudagraphs=graph.cudagraphs,
+            classes=classes,
+            device=graph.device,
+            groups=graph.groups,
+            context=context,
+        )
     except Bypass as error:
         raise Mismatch(f"an artifact is not for this process: {error}") from error
 
 
 def _dispatched(
-    session: sessions.Session, graph: Graph, artifacts: list[Artifact], calls: GraphCalls, classes: dict[str, type],
-    context: contextvars.Context, safe_point: SafePoint,
-) -> Callable[..., Any]:  # fmt: skip
+    session: sessions.Session,
+    graph: Graph,
+    artifacts: list[Artifact],
+    calls: GraphCalls,
+    classes: dict[str, type],
+    context: contextvars.Context,
+    safe_point: SafePoint,
+) -> Callable[..., Any]:
     """Serve a graph whose artifacts are valid for only some sizes.
 
     Other sizes run eager and submit a variant, as after a swap. The stand-in is built now: once Dynamo has the graph,
@@ -86,9 +102,16 @@ def _dispatched(
     if "meshes" in kept["inputs"]:
         raise Mismatch("its graph has meshes, and no further sizes of it can be compiled without a trace")
     program = capture.restore_program(
-        kept, graph.modes, graph.device, graph.cudagraphs, graph.size_inputs, graph.modules, classes, graph.groups,
+        kept,
+        graph.modes,
+        graph.device,
+        graph.cudagraphs,
+        graph.size_inputs,
+        graph.modules,
+        classes,
+        graph.groups,
         context,
-    )  # fmt: skip
+    )
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
@@ -104,10 +127,17 @@ def _dispatched(
     except Exception as error:  # an import failed, or a custom operator has other kernels
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
     is_capturing = cuda_graph_capture.is_capturing if graph.device != "cpu" else None
-    dispatch = Dispatch(calls, eager, graph.size_inputs, request, is_capturing, safe_point,
-                        waits=bool(program.no_stand_in),
-                        without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes),
-                        raised=functools.partial(session.stand_in_raised, calls))  # fmt: skip
+    dispatch = Dispatch(
+        calls,
+        eager,
+        graph.size_inputs,
+        request,
+        is_capturing,
+        safe_point,
+        waits=bool(program.no_stand_in),
+        without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes),
+        raised=functools.partial(session.stand_in_raised, calls),
+    )
     served = set()
     for artifact in artifacts:
         if artifact.manifest.guards in served:

@@ -1,5 +1,4 @@
-"""Gets the text of a main program without a file: a notebook's cells, ``python -c``, a pipe, a script under cProfile.
-"""
+"""Gets the text of a main program without a file: a notebook, ``python -c``, a pipe, a script under cProfile."""
 
 from __future__ import annotations
 

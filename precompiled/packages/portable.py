@@ -25,11 +25,17 @@ from precompiled.version import VERSION
 
 # Requirement -> the words for a difference in an error. If several differ, the error names the first one in this order.
 _NAMED = {
-    "torch": "another torch", "python": "another Python", "machine": "another kind of machine", "cpu": "another CPU",
-    "gpu": "another GPU", "devices": "another GPU", "triton": "another triton",
-    "variables": "other environment variables", "inductor": "other settings of Inductor",
+    "torch": "another torch",
+    "python": "another Python",
+    "machine": "another kind of machine",
+    "cpu": "another CPU",
+    "gpu": "another GPU",
+    "devices": "another GPU",
+    "triton": "another triton",
+    "variables": "other environment variables",
+    "inductor": "other settings of Inductor",
     "dynamo": "other settings of Dynamo",
-}  # fmt: skip
+}
 
 
 def save(compiled: Any, path: str | Path) -> None:
@@ -74,8 +80,9 @@ def save(compiled: Any, path: str | Path) -> None:
         if not artifacts:
             raise PackageError(
                 f"the artifact {key[:12]} of it is not in the store",
-                "Wait until it is compiled (precompiled.wait()), then save", code="package-artifact-missing",
-            )  # fmt: skip
+                "Wait until it is compiled (precompiled.wait()), then save",
+                code="package-artifact-missing",
+            )
         for artifact in artifacts:
             folder = f"artifacts/{key}.{artifact.slot}"
             files = session.store.read_files(artifact)
@@ -90,10 +97,14 @@ def save(compiled: Any, path: str | Path) -> None:
             members |= {f"{folder}/{name}": data for name, data in files.items()}
     requires = next(entry.header.requires for entry in entries if entry.header.kind == "compiled")
     functions = [
-        {"name": f"{entry.header.module}.{entry.header.qualname}", "kind": entry.header.kind,
-         "guards": entry.header.guards, "graphs": len(entry.header.artifacts)}
+        {
+            "name": f"{entry.header.module}.{entry.header.qualname}",
+            "kind": entry.header.kind,
+            "guards": entry.header.guards,
+            "graphs": len(entry.header.artifacts),
+        }
         for entry in entries
-    ]  # fmt: skip
+    ]
     index = portable_format.Index(
         target.__module__, target.__qualname__, code_digest(target.__code__), requires, functions, made_by=VERSION
     )
@@ -111,12 +122,11 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
             raise PackageError(
                 f"{path} is for {_NAMED.get(name, f'another {name}')}: {index.requires.get(name)}, "
                 f"and here is {here.get(name)}",
-                "Save it on a host of this kind", code="package-environment",
-            )  # fmt: skip
+                "Save it on a host of this kind",
+                code="package-environment",
+            )
     try:
-        entries = [
-            _entry(name, data) for name, data in members.items() if name.startswith("entries/")
-        ]  # fmt: skip
+        entries = [_entry(name, data) for name, data in members.items() if name.startswith("entries/")]
         if check_source:
             _check_inlined(entries, Path(path))
         session = sessions.current()
@@ -152,8 +162,9 @@ def _check_function(
     if (index.module, index.qualname) != (target.__module__, target.__qualname__):
         raise PackageError(
             f"{path} is for {index.module}.{index.qualname}, not for {target.__module__}.{target.__qualname__}",
-            "Load it on the function that it was saved of", code="package-function",
-        )  # fmt: skip
+            "Load it on the function that it was saved of",
+            code="package-function",
+        )
     if check_source and index.code != code_digest(target.__code__):
         raise PackageError(
             f"the source of {index.module}.{index.qualname} has changed since {path} was saved",

@@ -109,9 +109,10 @@ def _members(data: io.BytesIO, path: Path) -> dict[str, bytes]:
         for item in tar:
             if not item.isfile() or item.name in members:
                 raise PackageError(
-                    f"{path} contains {item.name}, which is not a file or occurs twice", "Save it again",
+                    f"{path} contains {item.name}, which is not a file or occurs twice",
+                    "Save it again",
                     code="package-corrupt",
-                )  # fmt: skip
+                )
             file = tar.extractfile(item)
             assert file is not None
             members[item.name] = file.read()
@@ -124,8 +125,9 @@ def _open_index(raw: bytes, path: Path) -> Index:
         if fields.get("format") != FORMAT:
             raise PackageError(
                 f"{path} has format {fields.get('format')}, this is format {FORMAT}",
-                "Save it again with this version", code="package-format",
-            )  # fmt: skip
+                "Save it again with this version",
+                code="package-format",
+            )
         index = Index(**fields)
         bare = dataclasses.replace(index, digest="")
         if digest_of(canonical(bare)) != index.digest:

@@ -21,9 +21,12 @@ class Program:
     """
 
     def __init__(
-        self, sources: str, texts: Sequence[tuple[str, Text]] = (), others: Any = None,
+        self,
+        sources: str,
+        texts: Sequence[tuple[str, Text]] = (),
+        others: Any = None,
         unrun: Callable[[], dict[str, dict[Place, CodeType]]] = dict,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sources = sources
         self._texts, self._others = texts, others
         self._look = unrun

@@ -33,20 +33,66 @@ _BUILTINS = frozenset(
     {"abs", "bool", "float", "format", "int", "len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
 )
 _METHODS = frozenset(
-    {"cpu", "detach", "dim", "format", "item", "join", "max", "mean", "min", "numel", "perf_counter", "size", "sum",
-     "time", "tolist"}
-)  # fmt: skip
+    {
+        "cpu",
+        "detach",
+        "dim",
+        "format",
+        "item",
+        "join",
+        "max",
+        "mean",
+        "min",
+        "numel",
+        "perf_counter",
+        "size",
+        "sum",
+        "time",
+        "tolist",
+    }
+)
 # Decorators that only call their function.
 _CALL_ONLY = frozenset(
-    {"property", "staticmethod", "classmethod", "abstractmethod", "abc.abstractmethod", "override", "typing.override",
-     "torch.no_grad", "torch.inference_mode", "torch.enable_grad", "contextmanager", "contextlib.contextmanager",
-     "functools.cache", "functools.lru_cache", "functools.cached_property"}
-)  # fmt: skip
+    {
+        "property",
+        "staticmethod",
+        "classmethod",
+        "abstractmethod",
+        "abc.abstractmethod",
+        "override",
+        "typing.override",
+        "torch.no_grad",
+        "torch.inference_mode",
+        "torch.enable_grad",
+        "contextmanager",
+        "contextlib.contextmanager",
+        "functools.cache",
+        "functools.lru_cache",
+        "functools.cached_property",
+    }
+)
 _PLAIN = (
-    ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Subscript, ast.Slice, ast.JoinedStr, ast.FormattedValue,
-    ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.BoolOp, ast.boolop, ast.Compare, ast.cmpop, ast.IfExp,
-    ast.Tuple, ast.List, ast.keyword,
-)  # fmt: skip
+    ast.Constant,
+    ast.Name,
+    ast.Load,
+    ast.Attribute,
+    ast.Subscript,
+    ast.Slice,
+    ast.JoinedStr,
+    ast.FormattedValue,
+    ast.BinOp,
+    ast.operator,
+    ast.UnaryOp,
+    ast.unaryop,
+    ast.BoolOp,
+    ast.boolop,
+    ast.Compare,
+    ast.cmpop,
+    ast.IfExp,
+    ast.Tuple,
+    ast.List,
+    ast.keyword,
+)
 
 
 class Text:

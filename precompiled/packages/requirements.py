@@ -50,7 +50,7 @@ def _replaced() -> str:
     """The functions of torch that the program has replaced, with the code that replaces them.
 
     A replacement that Dynamo traces is guarded like any traced code. A graph with a replacement that only torch calls
-has no artifact.
+    has no artifact.
     """
     found = replaced_functions.replaced_functions()
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"

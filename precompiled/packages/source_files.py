@@ -45,10 +45,22 @@ LOOK_S = 1.0  # between two checks whether files were saved
 # Modules of these packages do not count, because a trace or a compile imports more of them. They are torch, whose
 # version an entry requires, and packages that torch and precompiled import.
 _NOT_THE_PROGRAMS = frozenset(
-    {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
-     "precompiled", "msgspec", "psutil",
-     "__mp_main__"}  # the main program, under multiprocessing's name
-)  # fmt: skip
+    {
+        "torch",
+        "torchgen",
+        "functorch",
+        "triton",
+        "sympy",
+        "mpmath",
+        "networkx",
+        "jinja2",
+        "markupsafe",
+        "precompiled",
+        "msgspec",
+        "psutil",
+        "__mp_main__",
+    }  # the main program, under multiprocessing's name
+)
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 

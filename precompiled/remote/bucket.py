@@ -116,10 +116,11 @@ class Bucket:
     def read(self, path: str, start: int, end: int) -> bytes:
         """The bytes ``start`` to ``end`` of an object."""
         return self._within(
-            self.reading, ("read", path),
+            self.reading,
+            ("read", path),
             lambda: bytes(self._fs.cat_file(f"{self._root}/{path}", start=start, end=end)),
             self._timeout_s + (end - start) / BYTES_PER_S,
-        )  # fmt: skip
+        )
 
     def write(self, path: str, data: bytes) -> None:
         """Write an object, atomically if the remote can. Readers verify objects in any case."""
@@ -202,9 +203,10 @@ class Bucket:
         threading.Thread(target=run, name="precompiled-remote", daemon=True).start()
         if not done.wait(timeout_s):
             late = RemoteError(
-                f"the remote {self.url} did not answer within {timeout_s:g} s", "`remote_timeout_s` is the limit",
+                f"the remote {self.url} did not answer within {timeout_s:g} s",
+                "`remote_timeout_s` is the limit",
                 code="remote-timeout",
-            )  # fmt: skip
+            )
             breaker.failed(late)
             raise late
         # For a write, FileNotFoundError means that the bucket does not exist. For a read, it is a valid answer.

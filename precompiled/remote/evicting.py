@@ -17,9 +17,14 @@ class Evicting:
     """Evicts in a thread of its own. ``failed`` is called with each error. Only one thread may call ``look``."""
 
     def __init__(
-        self, store: Store, max_bytes: int, max_inodes: int, failed: Callable[[Exception], None], *,
+        self,
+        store: Store,
+        max_bytes: int,
+        max_inodes: int,
+        failed: Callable[[Exception], None],
+        *,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store, self._max_bytes, self._max_inodes = store, max_bytes, max_inodes
         self._failed, self._clock = failed, clock
         self._published = 0

@@ -96,9 +96,7 @@ class Helper:
         self._claims = Claims(self._failed, may_hold=not options.no_put)
         self._streams: dict[str, _Stream] = {}  # program -> its last fetch of this kind
         self._lock = threading.Lock()
-        self._puts = Puts(
-            self._put, failed=self._failed, given_up=self._gave_up, changed=self._tell, rests=self._rests
-        )
+        self._puts = Puts(self._put, failed=self._failed, given_up=self._gave_up, changed=self._tell, rests=self._rests)
         store = Store(options.store, options.base)
         self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._failed)
         self._farm = farm.open_farm(options.farm, options.store, options.base, self._came) if options.farm else None
@@ -247,14 +245,13 @@ class Helper:
         match question:
             case {"do": "put", "key": str(key), "slot": int()} if fmt.is_key(key):
                 self._will_put(question)
-            case {"do": "put-entry", "function": str(function), "name": str(name)} if (
-                fmt.is_key(function) and package_format.is_name(name)
-            ):
+            case {"do": "put-entry", "function": str(function), "name": str(name)} if fmt.is_key(
+                function
+            ) and package_format.is_name(name):
                 self._will_put(question)
-            case {"do": "used", "program": str(program), "keys": [*keys], "fresh": [*_], "entries": [*entries]} if (
-                all(map(fmt.is_key, [program, *keys]))
-                and all(fmt.is_key(function) and package_format.is_name(name) for function, name in entries)
-            ):
+            case {"do": "used", "program": str(program), "keys": [*keys], "fresh": [*_], "entries": [*entries]} if all(
+                map(fmt.is_key, [program, *keys])
+            ) and all(fmt.is_key(function) and package_format.is_name(name) for function, name in entries):
                 self._will_put(question)
             case {"do": "flush"}:
                 self._opened.wait()
@@ -362,9 +359,12 @@ class Helper:
             self._write(link.FARM_STATE, self._farm.document())
         if self._problem is not None:
             state: dict[str, Any] = {
-                "remote": self._options.remote, "state": "unusable", "code": self._problem.code,
-                "reason": str(self._problem), **dataclasses.asdict(transfer.TransferCounts()),
-            }  # fmt: skip
+                "remote": self._options.remote,
+                "state": "unusable",
+                "code": self._problem.code,
+                "reason": str(self._problem),
+                **dataclasses.asdict(transfer.TransferCounts()),
+            }
         elif self._transfer is not None:
             state = self._transfer.document()
         else:

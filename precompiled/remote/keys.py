@@ -63,8 +63,9 @@ class PublicKey:
         except ValueError as error:
             raise BadKey(
                 f"{text[:80]!r} is not a public key: {error}",
-                "Give the line that `precompiled remote keys new` printed", code="bad-public-key",
-            ) from error  # fmt: skip
+                "Give the line that `precompiled remote keys new` printed",
+                code="bad-public-key",
+            ) from error
         return PublicKey(data, " ".join(name.split())[:100])
 
 
@@ -123,9 +124,10 @@ def new() -> PublicKey:
         durable.write(folder() / OWN, data, 0o600)
     except FileExistsError as error:
         raise BadKey(
-            f"{folder() / OWN} exists already", "Move it away to make a new one, which the other hosts must then trust",
+            f"{folder() / OWN} exists already",
+            "Move it away to make a new one, which the other hosts must then trust",
             code="key-exists",
-        ) from error  # fmt: skip
+        ) from error
     return public_of(private)
 
 
@@ -171,8 +173,9 @@ def _prepare() -> None:
     except OSError as error:
         raise BadKey(
             f"the folder of keys {str(folder())!r} cannot be created: {error.strerror}",
-            "Set XDG_CONFIG_HOME to a directory that this user can write to", code="no-place",
-        ) from error  # fmt: skip
+            "Set XDG_CONFIG_HOME to a directory that this user can write to",
+            code="no-place",
+        ) from error
     trust.check_stat(os.lstat(folder()), str(folder()), directory=True)
 
 

@@ -64,9 +64,14 @@ class Claim:
     """
 
     def __init__(
-        self, there: Transfer, key: str, *, ttl_s: float = TTL_S, may_hold: bool = True,
+        self,
+        there: Transfer,
+        key: str,
+        *,
+        ttl_s: float = TTL_S,
+        may_hold: bool = True,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._there, self._key, self._clock = there, key, clock
         self._may_hold = may_hold and bool(there.trust.by)
         self.ttl_s, self.beat_s = ttl_s, ttl_s / BEATS

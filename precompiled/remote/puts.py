@@ -47,10 +47,14 @@ class Puts:
     """
 
     def __init__(
-        self, put: Callable[[QueuedPut], None], *, failed: Callable[[Exception], None],
-        given_up: Callable[[int, str], None], changed: Callable[[], None] = lambda: None,
+        self,
+        put: Callable[[QueuedPut], None],
+        *,
+        failed: Callable[[Exception], None],
+        given_up: Callable[[int, str], None],
+        changed: Callable[[], None] = lambda: None,
         rests: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._put, self._failed, self._given_up, self._changed, self._rests = put, failed, given_up, changed, rests
         self._fresh: deque[QueuedPut] = deque()
         self._again: deque[QueuedPut] = deque()  # ordered by their due times

@@ -77,10 +77,12 @@ class Transfer:
         (seconds since the epoch). Returns the number of new objects.
         """
         return self.bring(
-            item for item in self.everything()
-            if item.kind != LIST and (item.written is None or item.written >= since)
+            item
+            for item in self.everything()
+            if item.kind != LIST
+            and (item.written is None or item.written >= since)
             and (not keys or (item.kind == ARTIFACT and item.group.startswith(tuple(keys))))
-        )  # fmt: skip
+        )
 
     def bring(self, objects: Iterable[Object]) -> int:
         """Fetch and publish, in parallel, the given objects that the store lacks. Returns their number.
@@ -236,9 +238,7 @@ class Transfer:
         """As ``put_artifact``, for an entry of a package."""
         entry = self.store.packages.read(function, name)
         label = name.removesuffix(package_format.SUFFIX)
-        return self.put(
-            ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1]
-        )
+        return self.put(ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1])
 
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
         """Put objects of this store into the remote: all, or the artifacts of keys with these prefixes, or the objects
@@ -310,9 +310,12 @@ class Transfer:
         reasons = [breaker.reason for breaker in (self.bucket.reading, self.bucket.writing) if breaker.reason]
         state = "rests" if self.bucket.reading.rests else "failing" if reasons else "ok"
         return {
-            "remote": self.bucket.url, "state": state, "code": reasons[0].code if reasons else "",
-            "reason": reasons[0].message if reasons else "", **counts,
-        }  # fmt: skip
+            "remote": self.bucket.url,
+            "state": state,
+            "code": reasons[0].code if reasons else "",
+            "reason": reasons[0].message if reasons else "",
+            **counts,
+        }
 
 
 def open_transfer(root: Path, url: str, timeout_s: float, trust: Trust, base: Sequence[Path] = ()) -> Transfer:

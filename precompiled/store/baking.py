@@ -93,6 +93,7 @@ def check_target(target: Path) -> None:
         raise StoreError(f"{target} is there already", "Give another directory, or remove it", code="bake-target")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise StoreError(
-            f"{target.parent} cannot be written, or is not there", "Give a directory whose parent you can write to",
+            f"{target.parent} cannot be written, or is not there",
+            "Give a directory whose parent you can write to",
             code="bake-target",
-        )  # fmt: skip
+        )

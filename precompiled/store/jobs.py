@@ -123,9 +123,16 @@ class JobRecord:
         except OSError as error:
             self._lines = None
             log.info("this worker's jobs are not kept: %s", error)
-        self._write({
-            "job": id, "key": key, "name": name, "attempt": attempt, "queued": now - queued_s, "began": now,
-        })  # fmt: skip
+        self._write(
+            {
+                "job": id,
+                "key": key,
+                "name": name,
+                "attempt": attempt,
+                "queued": now - queued_s,
+                "began": now,
+            }
+        )
 
     def _open(self) -> lines.AppendedFile:
         parent = lines.folder(self._root, JOBS)
@@ -156,11 +163,18 @@ class JobRecord:
     def end(self, outcome: str, reason: str) -> None:
         long = [span for span in self.spans if span.seconds >= SHORT_S]
         kept = sorted(long, key=lambda span: -span.seconds)[:MAX_SPANS]
-        self._write({
-            "job": self._job, "ended": time.time(), "outcome": outcome, "reason": reason,
-            "spans": [(span.what, round(span.began, 6), round(span.seconds, 6), span.thread)
-                      for span in sorted(kept, key=lambda span: span.began)],
-        })  # fmt: skip
+        self._write(
+            {
+                "job": self._job,
+                "ended": time.time(),
+                "outcome": outcome,
+                "reason": reason,
+                "spans": [
+                    (span.what, round(span.began, 6), round(span.seconds, 6), span.thread)
+                    for span in sorted(kept, key=lambda span: span.began)
+                ],
+            }
+        )
 
     def _write(self, line: dict[str, object]) -> None:
         if self._lines is None:
@@ -188,8 +202,19 @@ def under_way(root: Path) -> list[UnderWay]:
             continue
         phase, at = now.phases[-1] if now.phases else ("", now.began)
         last = took.get(now.name, [])[-ESTIMATED_BY:]
-        found.append(UnderWay(worker.pid, now.id, now.key, now.name, now.began, phase, at,
-                              statistics.median(last) if last else None, now.kernels.get(phase, (0, 0))))  # fmt: skip
+        found.append(
+            UnderWay(
+                worker.pid,
+                now.id,
+                now.key,
+                now.name,
+                now.began,
+                phase,
+                at,
+                statistics.median(last) if last else None,
+                now.kernels.get(phase, (0, 0)),
+            )
+        )
     return found
 
 

@@ -91,8 +91,7 @@ class Header:
 
 @dataclass(frozen=True)
 class GuardText:
-    """One guard, for display. ``fact``: the description of the value at its source. ``place``: the user's line of code.
-    """
+    """One guard, for display. ``fact``: describes the value at its source. ``place``: the user's line of code."""
 
     source: str
     kind: str
@@ -180,8 +179,9 @@ def parse_header(line: bytes) -> Header:
     try:
         raw = json.loads(line)
         if raw.get("format") != FORMAT:
-            raise CorruptArtifact(f"a package of format {raw.get('format')}, this is format {FORMAT}",
-                                  code="package-format")  # fmt: skip
+            raise CorruptArtifact(
+                f"a package of format {raw.get('format')}, this is format {FORMAT}", code="package-format"
+            )
         return Header(**raw)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptArtifact(f"not a package entry: {error}", code="package-corrupt") from error

@@ -207,14 +207,16 @@ def waited_s(graph: Mapping[str, Any]) -> float:
 
 
 def traces(process: RunProcess) -> list[tuple[str, float]]:
-    """The functions that Dynamo traced, and the seconds of each trace. The work for the trace's graphs is subtracted.
-    """
+    """The functions that Dynamo traced, and the seconds of each trace, less the work for its graphs."""
     done = [span for graph in process.graphs.values() for span in spans_of(graph)]
     found = []
     for name, trace in process.frames:
         if trace.what == "trace":
-            inside = [span.seconds for span in done if span.thread == trace.thread
-                      and trace.began <= span.began and span.ended <= trace.ended + _CLOCK_S]  # fmt: skip
+            inside = [
+                span.seconds
+                for span in done
+                if span.thread == trace.thread and trace.began <= span.began and span.ended <= trace.ended + _CLOCK_S
+            ]
             found.append((name, max(0.0, trace.seconds - sum(inside))))
     return found
 

@@ -76,9 +76,15 @@ class _Trace:
 
     def _slice(self, pid: int, tid: int, name: str, began: float, ended: float, args: dict[str, Any]) -> Event:
         event = {
-            "ph": "X", "name": name, "cat": "precompiled", "pid": pid, "tid": tid,
-            "ts": (began - self._facts.began) * 1e6, "dur": max(0.0, ended - began) * 1e6, "args": args,
-        }  # fmt: skip
+            "ph": "X",
+            "name": name,
+            "cat": "precompiled",
+            "pid": pid,
+            "tid": tid,
+            "ts": (began - self._facts.began) * 1e6,
+            "dur": max(0.0, ended - began) * 1e6,
+            "args": args,
+        }
         self.events.append(event)
         return event
 
@@ -151,9 +157,15 @@ class _Trace:
             self._slice(pid, worker.pid, "starts", worker.launched, worker.ready, {})
         for job in worker.jobs:
             ended = job.ended or self._facts.now
-            args = {"id": job.id, "key": job.key[:12], "graph": job.name, "attempt": job.attempt,
-                    "outcome": job.outcome or "under way", "reason": job.reason,
-                    "kernels": sum(built for built, _ in job.kernels.values())}  # fmt: skip
+            args = {
+                "id": job.id,
+                "key": job.key[:12],
+                "graph": job.name,
+                "attempt": job.attempt,
+                "outcome": job.outcome or "under way",
+                "reason": job.reason,
+                "kernels": sum(built for built, _ in job.kernels.values()),
+            }
             slice = self._slice(pid, worker.pid, f"job {job.name}", job.began, ended, args)
             self._jobs[id(job)] = [slice]
             inside = [Span("job", job.began, ended - job.began, worker.pid), *job.spans]
@@ -223,9 +235,15 @@ class _Trace:
             return False
         for place, (at, event) in enumerate(points):
             arrow = {
-                "ph": "s" if place == 0 else "f" if place == len(points) - 1 else "t", "id": number, "name": "graph",
-                "cat": "graph", "pid": event["pid"], "tid": event["tid"], "ts": at, "args": {"id": id},
-            }  # fmt: skip
+                "ph": "s" if place == 0 else "f" if place == len(points) - 1 else "t",
+                "id": number,
+                "name": "graph",
+                "cat": "graph",
+                "pid": event["pid"],
+                "tid": event["tid"],
+                "ts": at,
+                "args": {"id": id},
+            }
             if arrow["ph"] == "f":
                 arrow["bp"] = "e"  # the arrow ends in the enclosing slice, not in the next one
             self.events.append(arrow)
@@ -233,8 +251,14 @@ class _Trace:
 
 
 def _about(graph: dict[str, Any]) -> dict[str, Any]:
-    found = {"id": graph["id"], "graph": graph.get("name", ""), "key": graph.get("key", "")[:12],
-             "state": graph.get("state", ""), "source": graph.get("source", ""), "reason": graph.get("reason", "")}
+    found = {
+        "id": graph["id"],
+        "graph": graph.get("name", ""),
+        "key": graph.get("key", "")[:12],
+        "state": graph.get("state", ""),
+        "source": graph.get("source", ""),
+        "reason": graph.get("reason", ""),
+    }
     return {name: value for name, value in found.items() if value}
 
 

@@ -39,9 +39,10 @@ class Facts:
         # Several jobs may have one id, because a worker died or another host held the lease.
         own = self._jobs.get(graph["id"])
         same = [
-            job for job in self._jobs.get(graph.get("key", ""), ())
+            job
+            for job in self._jobs.get(graph.get("key", ""), ())
             if job.outcome not in ("failed", "parked", jobs.LOST) and job.began <= loaded
-        ]  # fmt: skip
+        ]
         return max(own or same, key=lambda job: job.began, default=None)
 
     @cached_property

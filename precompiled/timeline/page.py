@@ -37,8 +37,9 @@ def page(facts: Facts, command: Sequence[str], seconds: float, trace: str) -> st
         f"<code>ui.perfetto.dev</code> or <code>chrome://tracing</code>: <code>{escape(trace)}</code>.</p>",
     ]
     if not starts:
-        parts.append("<p>No process of it came to a graph with the hook on: <code>precompiled doctor</code> says why "
-                     "not.</p>")  # fmt: skip
+        parts.append(
+            "<p>No process of it came to a graph with the hook on: <code>precompiled doctor</code> says why not.</p>"
+        )
     for item in starts:
         parts += _of(item, facts)
     if left := len(facts.processes) - len(starts):
@@ -82,8 +83,10 @@ def _said(item: Start) -> str:
     text = f"All graphs ran compiled, or were left as they are, after {item.seconds:.1f} s"
     if first is not None and first < item.seconds:
         text += f"; the first step began after {first:.1f} s"
-    text += (f". Plain torch.compile, with nothing cached, would have begun its first step after about "
-             f"{item.plain_seconds:.1f} s, if its compiles took as long as they did where they were done.")  # fmt: skip
+    text += (
+        f". Plain torch.compile, with nothing cached, would have begun its first step after about "
+        f"{item.plain_seconds:.1f} s, if its compiles took as long as they did where they were done."
+    )
     missing = []
     if item.untraced:
         what = "that Dynamo need not trace"
@@ -104,12 +107,16 @@ def _sums(item: Start) -> list[tuple[str, ...]]:
 def _graphs(process: RunProcess) -> list[tuple[str, ...]]:
     return [
         (
-            graph.get("name", ""), graph.get("key", "")[:12], graph.get("source") or way(graph),
-            f"{graph.get('lookup_s', 0.0):.3f}", f"{graph.get('load_s', 0.0):.3f}", f"{graph.get('saved_s', 0.0):.3f}",
+            graph.get("name", ""),
+            graph.get("key", "")[:12],
+            graph.get("source") or way(graph),
+            f"{graph.get('lookup_s', 0.0):.3f}",
+            f"{graph.get('load_s', 0.0):.3f}",
+            f"{graph.get('saved_s', 0.0):.3f}",
             graph.get("reason", ""),
         )
         for graph in process.graphs.values()
-    ]  # fmt: skip
+    ]
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

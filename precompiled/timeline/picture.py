@@ -92,8 +92,10 @@ def svg(title: str, bars: Sequence[Bar], axis: str) -> str:
             )
         if bar.mark is not None:
             x = LEFT + bar.mark * scale
-            parts.append(f'<line x1="{x:.1f}" y1="{y - 3:.1f}" x2="{x:.1f}" y2="{y + BAR + 3:.1f}" stroke="black" '
-                         'stroke-width="1.5"/>')  # fmt: skip
+            parts.append(
+                f'<line x1="{x:.1f}" y1="{y - 3:.1f}" x2="{x:.1f}" y2="{y + BAR + 3:.1f}" stroke="black" '
+                'stroke-width="1.5"/>'
+            )
     parts.append(f'<text x="{WIDTH / 2}" y="{foot + 32}" text-anchor="middle">{escape(axis)}</text>')
     for number, name in enumerate(names):
         x, y = 20 + (number % COLUMNS) * (WIDTH - 40) / COLUMNS, foot + 52 + (number // COLUMNS) * LEGEND_ROW
@@ -103,6 +105,10 @@ def svg(title: str, bars: Sequence[Bar], axis: str) -> str:
 
 
 def _ticks(end: float) -> list[float]:
-    step = next(step for power in range(-6, 9) for step in (10.0**power, 2 * 10.0**power, 5 * 10.0**power)
-                if end / step <= MAX_TICKS)  # fmt: skip
+    step = next(
+        step
+        for power in range(-6, 9)
+        for step in (10.0**power, 2 * 10.0**power, 5 * 10.0**power)
+        if end / step <= MAX_TICKS
+    )
     return [round(number * step, 9) for number in range(int(end / step) + 1)]

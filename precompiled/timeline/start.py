@@ -74,9 +74,10 @@ def start(process: RunProcess, facts: Facts) -> Start:
         ends.append(known.end_of(process, facts.now))
     end = max(ends, default=first)
     eager = [
-        (at, known.swap_time(graph) or end) for graph in process.graphs.values()
+        (at, known.swap_time(graph) or end)
+        for graph in process.graphs.values()
         if (at := known.miss_time(graph)) is not None
-    ]  # fmt: skip
+    ]
     sections = [*_before(process, began, first)]
     sections += [(name, at - began, seconds) for name, at, seconds in _covered(mine, first, end, eager)]
     plain, untraced, uncounted = _plain(process, facts, sections)
@@ -98,8 +99,14 @@ def _covered(
 
     Sections do not overlap.
     """
-    edges = sorted({first, end, *(edge for span in spans for edge in (span.began, span.ended)),
-                    *(edge for both in eager for edge in both)})  # fmt: skip
+    edges = sorted(
+        {
+            first,
+            end,
+            *(edge for span in spans for edge in (span.began, span.ended)),
+            *(edge for both in eager for edge in both),
+        }
+    )
     coming = sorted(spans, key=lambda span: (span.began, -span.seconds), reverse=True)
     eager_coming = sorted(eager, reverse=True)
     inside: list[Span] = []  # in the order in which they begin: the innermost span is the last

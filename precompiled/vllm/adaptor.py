@@ -54,9 +54,13 @@ class Adaptor(InductorStandaloneAdaptor):
         return found
 
     def compile(
-        self, graph: Any, example_inputs: list[Any], compiler_config: dict[str, Any], compile_range: Any,
+        self,
+        graph: Any,
+        example_inputs: list[Any],
+        compiler_config: dict[str, Any],
+        compile_range: Any,
         key: str | None = None,
-    ) -> tuple[Any, Any]:  # fmt: skip
+    ) -> tuple[Any, Any]:
         """The compiled piece, and where vLLM finds it again: None if it is in our store."""
 
         def in_process() -> Any:
@@ -71,10 +75,12 @@ class Adaptor(InductorStandaloneAdaptor):
             return found
         in_one_file = bool(envs.VLLM_USE_MEGA_AOT_ARTIFACT)
         compiled: tuple[Any, Any] = backend.compile_ahead(
-            graph, prepared, in_process,
+            graph,
+            prepared,
+            in_process,
             lambda found: (standalone_compile.artifact(found) if isinstance(found, SavedCallable) else found, None),
             written_down=in_one_file,
-        )  # fmt: skip
+        )
         return compiled
 
     def _options(self, compiler_config: Mapping[str, Any] | None, compile_range: Any) -> dict[str, Any]:

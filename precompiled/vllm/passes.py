@@ -66,9 +66,13 @@ class Pass(GraphPass):
     """A pass of vLLM's, of class ``kind``, made from ``config``."""
 
     def __init__(
-        self, kind: type, config: dict[str, Any], compile_range: list[int], priorities: dict[str, list[str]],
+        self,
+        kind: type,
+        config: dict[str, Any],
+        compile_range: list[int],
+        priorities: dict[str, list[str]],
         modules: list[ModuleType],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``priorities`` orders the implementations of each operator. ``modules`` register the implementations.
 
         A worker imports ``modules`` first: they load vLLM's library, which fails if one of its operators is already

@@ -55,8 +55,9 @@ def main(argv: Sequence[str]) -> int:
     except BaseException as error:  # noqa: BLE001 - SystemExit too: a module that exits when it is imported has captured nothing
         missing = _missing_module_files(error)
         recorder.flush()
-        recorder.tell("done", ok=False, error=_trimmed(error), note=options.real or "", fake=options.real is None,
-                      missing=missing)  # fmt: skip
+        recorder.tell(
+            "done", ok=False, error=_trimmed(error), note=options.real or "", fake=options.real is None, missing=missing
+        )
         return 1
     recorder.flush()
     recorder.tell("done", ok=True, error="", note=options.real or "", fake=options.real is None, missing=[])

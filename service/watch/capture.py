@@ -59,9 +59,14 @@ class Capture:
     """A capture's process and its reports. The constructor starts it, and raises OSError if that fails."""
 
     def __init__(
-        self, token: str, registration: wire.Registration, runtime_dir: Path, report_path: str, memory_limit: int,
+        self,
+        token: str,
+        registration: wire.Registration,
+        runtime_dir: Path,
+        report_path: str,
+        memory_limit: int,
         real: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.token = token
         self.registration = registration
         self.memory_limit = registration.memory_limit_bytes or memory_limit
@@ -84,11 +89,26 @@ class Capture:
         self.output, writing = os.pipe()
         try:
             self._popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(GUARD), "--fd", str(held), "--nice", NICENESS, "--",
-                 *command(registration, real)],
-                cwd=registration.directory, env=variables(registration, runtime_dir, token, report_path),
-                stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, pass_fds=(held,), start_new_session=True,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(GUARD),
+                    "--fd",
+                    str(held),
+                    "--nice",
+                    NICENESS,
+                    "--",
+                    *command(registration, real),
+                ],
+                cwd=registration.directory,
+                env=variables(registration, runtime_dir, token, report_path),
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                pass_fds=(held,),
+                start_new_session=True,
+            )
         except BaseException:
             os.close(self._hold)
             os.close(self.output)
@@ -111,10 +131,14 @@ class Capture:
                 self._capturing.add(pid)
                 self._settled.discard(pid)
                 self.graphs[id] = CapturedGraph(
-                    id, str(message.get("name", ""))[:200], str(message.get("key", ""))[:200],
-                    str(message.get("state", "")), str(message.get("reason", ""))[:1000],
-                    tuple(int(slot) for slot in message.get("slots", ())), bool(message.get("dynamic")),
-                )  # fmt: skip
+                    id,
+                    str(message.get("name", ""))[:200],
+                    str(message.get("key", ""))[:200],
+                    str(message.get("state", "")),
+                    str(message.get("reason", ""))[:1000],
+                    tuple(int(slot) for slot in message.get("slots", ())),
+                    bool(message.get("dynamic")),
+                )
             case {"event": "packages", "functions": list(functions)}:
                 self.packages.update(str(name)[:500] for name in functions)
             case {"event": "written", "path": str(path)}:
@@ -128,8 +152,12 @@ class Capture:
             case {"event": "done"}:
                 ok = bool(message.get("ok"))
                 error = str(message.get("error", ""))[-ERROR_CHARS:] or "it failed"
-                self.end = End("" if ok else error, str(message.get("note", ""))[:1000], bool(message.get("fake")),
-                               [str(path) for path in message.get("missing", ())][:50])  # fmt: skip
+                self.end = End(
+                    "" if ok else error,
+                    str(message.get("note", ""))[:1000],
+                    bool(message.get("fake")),
+                    [str(path) for path in message.get("missing", ())][:50],
+                )
 
     def read_output(self) -> None:
         """Read the output, and keep the last TAIL_BYTES."""
@@ -182,8 +210,10 @@ class Capture:
         if status == 0 and self.registration.kind == "run":
             if self.graphs:
                 return End()
-            return End("the command ended without a graph: it calls no torch.compile, or its Python lacks precompiled"
-                       + self._last_words())  # fmt: skip
+            return End(
+                "the command ended without a graph: it calls no torch.compile, or its Python lacks precompiled"
+                + self._last_words()
+            )
         how = f"signal {signal.Signals(status - 128).name}" if 128 < status < 160 else f"exit status {status}"
         return End(f"the capture ended with {how}{self._last_words()}")
 
@@ -211,8 +241,13 @@ class Capture:
 def command(registration: wire.Registration, real: str) -> list[str]:
     if registration.kind == "run":
         return list(registration.command)
-    return [registration.executable, "-m", "precompiled.watch.entry", registration.command[0],
-            *(["--real", real] if real else [])]  # fmt: skip
+    return [
+        registration.executable,
+        "-m",
+        "precompiled.watch.entry",
+        registration.command[0],
+        *(["--real", real] if real else []),
+    ]
 
 
 def variables(registration: wire.Registration, runtime_dir: Path, token: str, report_path: str) -> dict[str, str]:

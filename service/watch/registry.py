@@ -59,8 +59,10 @@ def problem_of(registration: wire.Registration) -> str:
     if registration.kind == "entry" and len(registration.command) != 1:
         return f"an entry point is one name, and there are {len(registration.command)}"
     for what, path in (
-        ("interpreter", registration.executable), ("directory", registration.directory), ("store", registration.store)
-    ):  # fmt: skip
+        ("interpreter", registration.executable),
+        ("directory", registration.directory),
+        ("store", registration.store),
+    ):
         if not os.path.isabs(path) or "\0" in path:
             return f"the {what} {path[:200]!r} is not an absolute path"
     if any("\0" in text for text in texts):

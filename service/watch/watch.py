@@ -306,14 +306,18 @@ class RunningWatch:
         if good is None:
             return Record(self.registration)
         graphs = [wire.WatchedGraph(g.name, g.key, g.state, g.reason) for g in good.graphs.values()]
-        return Record(self.registration, Good(good.sources, graphs, good.fake, good.note, good.complete, self.edited,
-                                              self.edited_at, good.packages))  # fmt: skip
+        return Record(
+            self.registration,
+            Good(good.sources, graphs, good.fake, good.note, good.complete, self.edited, self.edited_at, good.packages),
+        )
 
     def status(self) -> wire.WatchStatus:
         good, capture = self.good, self.capture
         shown = list(capture.graphs.values()) if capture else list(good.graphs.values()) if good else []
-        counts = {state: sum(g.state == state for g in shown)
-                  for state in ("reused", "compiling", "ready", "failed", "bypassed")}  # fmt: skip
+        counts = {
+            state: sum(g.state == state for g in shown)
+            for state in ("reused", "compiling", "ready", "failed", "bypassed")
+        }
         if capture is not None:
             state = "capturing"
         elif self.plan.due is not None:
@@ -330,14 +334,25 @@ class RunningWatch:
         if not error and state == "failed":
             error = "\n".join(f"{g.name}: {g.reason}" for g in shown if g.state == "failed")
         return wire.WatchStatus(
-            id=self.id, name=self.name[:500], kind=self.registration.kind, directory=self.registration.directory,
-            state=state, error=error[-8000:], note=good.note if good else "", edited=self.edited,
-            edited_at=self.edited_at, captured=len(shown), **counts,
+            id=self.id,
+            name=self.name[:500],
+            kind=self.registration.kind,
+            directory=self.registration.directory,
+            state=state,
+            error=error[-8000:],
+            note=good.note if good else "",
+            edited=self.edited,
+            edited_at=self.edited_at,
+            captured=len(shown),
+            **counts,
             graphs=[wire.WatchedGraph(g.name, g.key, g.state, g.reason[:300]) for g in shown[:GRAPHS_SHOWN]],
-            files=sum(digest != ABSENT for digest in self._expected.values()), captures=self.captures,
-            capture_s=self.capture_s, ready_s=self.ready_s, fake=good.fake if good else False,
+            files=sum(digest != ABSENT for digest in self._expected.values()),
+            captures=self.captures,
+            capture_s=self.capture_s,
+            ready_s=self.ready_s,
+            fake=good.fake if good else False,
             packages=good.packages if good else 0,
-        )  # fmt: skip
+        )
 
 
 def store_names(artifacts: Path) -> Callable[[str], set[str]]:

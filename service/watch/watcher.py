@@ -201,9 +201,13 @@ class Watcher:
 
     def _begin_capture(self, watch: RunningWatch) -> Capture:
         return Capture(
-            uuid.uuid4().hex, watch.registration, self._runtime_dir, str(capturing.report_path(self._runtime_dir)),
-            self._memory_limit, watch.real,
-        )  # fmt: skip
+            uuid.uuid4().hex,
+            watch.registration,
+            self._runtime_dir,
+            str(capturing.report_path(self._runtime_dir)),
+            self._memory_limit,
+            watch.real,
+        )
 
     def _take_reports(self) -> None:
         while True:

@@ -55,10 +55,18 @@ def code_digest(code: types.CodeType) -> str:
     state = hashlib.sha256()
     state.update(code.co_code)
     fields = (
-        code.co_name, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_names,
-        code.co_varnames, code.co_freevars, code.co_cellvars, getattr(code, "co_exceptiontable", b""),
+        code.co_name,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        code.co_flags,
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_cellvars,
+        getattr(code, "co_exceptiontable", b""),
         [_constant(value) for value in code.co_consts],
-    )  # fmt: skip
+    )
     state.update(repr(fields).encode())
     return state.hexdigest()
 
@@ -105,8 +113,7 @@ def _has_an_order_of_its_own(value: Any) -> bool:
 
 
 def is_hashed_alike(value: Any) -> bool:
-    """Whether an item of a set has the same hash in all processes. False for texts, and for objects hashed by address.
-    """
+    """Whether a set's item has the same hash in all processes. False for texts, and objects hashed by address."""
     if type(value) is tuple:
         return all(map(is_hashed_alike, value))
     return type(value) in (bool, int, float, complex)

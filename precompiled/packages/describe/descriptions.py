@@ -52,14 +52,28 @@ MAX_ITEMS = 4096
 # description.
 _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
-)  # fmt: skip
+)
 _OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types of the objects to which pybind11 binds a function
 # The interpreter or abc writes these. They differ between processes or class bodies, and no trace depends on them.
 _NOT_OF_A_CLASS = frozenset(
-    {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__",
-     "_abc_impl", "__abstractmethods__", "__annotations__", "__annotate__", "__annotate_func__",
-     "__annotations_cache__", "__parameters__", "__orig_bases__"}
-)  # fmt: skip
+    {
+        "__dict__",
+        "__weakref__",
+        "__module__",
+        "__doc__",
+        "__qualname__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "_abc_impl",
+        "__abstractmethods__",
+        "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations_cache__",
+        "__parameters__",
+        "__orig_bases__",
+    }
+)
 # Modules whose classes count by name alone. Each mock has its own class, which gains members when an attribute of the
 # mock is read; Dynamo does not trace code of unittest.
 _BY_NAME = ("builtins", "unittest.mock")
@@ -179,8 +193,13 @@ class Descriptions:
             return ["method", self.thing(value.__self__, depth + 1), self.thing(value.__func__, depth + 1)]
         if is_a(value, enum.Enum):
             more = {name: held for name, held in vars(value).items() if name not in _OF_A_MEMBER}
-            return ["enum", self.a_class(kind), value.name, self.value(value.value, depth + 1),
-                    self.value(more, depth + 1) if more else None]  # fmt: skip
+            return [
+                "enum",
+                self.a_class(kind),
+                value.name,
+                self.value(value.value, depth + 1),
+                self.value(more, depth + 1) if more else None,
+            ]
         if is_a(value, (inspect.Signature, inspect.Parameter)):
             return ["signature", str(value)]
         if is_a(value, importlib.machinery.ModuleSpec):
@@ -190,8 +209,12 @@ class Descriptions:
         if kind in _OF_OPERATOR:
             return ["made by", self.value(value.__reduce__(), depth + 1)]
         if is_a(value, functools.partial):
-            return ["partial", self.thing(value.func, depth + 1), self.value(value.args, depth + 1),
-                    self.value(dict(value.keywords), depth + 1)]  # fmt: skip
+            return [
+                "partial",
+                self.thing(value.func, depth + 1),
+                self.value(value.args, depth + 1),
+                self.value(dict(value.keywords), depth + 1),
+            ]
         if kind in CONTAINERS or (is_a(value, tuple) and hasattr(kind, "_fields")):
             return self.value(value, depth)
         named = self._named(value)
@@ -219,7 +242,6 @@ class Descriptions:
                 raise
             self._objects[id(value)] = known
         return known
-
 
     def _named(self, value: Any) -> list[Any] | None:
         """Describe an object of C or torch that an import leads to (a builtin, operator, dtype); None for others."""
@@ -413,8 +435,7 @@ class Descriptions:
         return self.a_class(kind)
 
     def _member(self, value: Any, plain: bool, owner: type) -> str:
-        """Describe a member of a class. ``plain``: the class is not torch's, so the values of its attributes count too.
-        """
+        """Describe a member of a class. ``plain``: the class is not torch's, so its attributes' values count too."""
         if is_a(value, types.FunctionType):
             # For a function in a file of torch, only the values in its closure and attributes count.
             return str(self.function(value, owner=owner))
@@ -484,5 +505,3 @@ class Descriptions:
         the process's source files (packages/source_files.py).
         """
         return ["module", module.__name__]
-
-

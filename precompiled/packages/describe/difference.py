@@ -14,8 +14,21 @@ from precompiled.store.package_format import About, Header
 
 MAX_CHARS = 120
 # The parts of a tensor's description, in the order of value_facts.tensor.
-TENSOR = ("class", "dtype", "device", "layout", "requires_grad", "dispatch keys", "dimension marks", "memory",
-          "is_leaf", "aligned", "is a view", "is a parameter", "is a buffer")  # fmt: skip
+TENSOR = (
+    "class",
+    "dtype",
+    "device",
+    "layout",
+    "requires_grad",
+    "dispatch keys",
+    "dimension marks",
+    "memory",
+    "is_leaf",
+    "aligned",
+    "is a view",
+    "is a parameter",
+    "is a buffer",
+)
 # Names for the parts of a description whose first item is in _CODE_OF.
 _PARTS = ("", "", "", "code", "defaults", "keyword defaults", "closure")
 LENGTHS = ("SEQUENCE_LENGTH", "TUPLE_ITERATOR_LEN", "EMPTY_NN_MODULE_HOOKS_DICT")
@@ -57,8 +70,7 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
-    """How the calls of two entries differ, where both have the fact. "here" is the first entry, "there" the other one.
-    """
+    """How the calls of two entries differ, where both have the fact. "here" is the first entry, "there" the other."""
     (header, here), (other_header, there) = one, other
     found = [
         requirement(name, header.requires.get(name), other_header.requires.get(name), "there")

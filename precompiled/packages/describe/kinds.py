@@ -19,13 +19,22 @@ from precompiled.packages.describe.codes import globals_read
 
 # Packages whose metaclasses (of enums, of TypedDict) are the same in each process of one environment.
 INSTALLATION = frozenset({"builtins", "torch", "typing_extensions", *sys.stdlib_module_names})
-OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType,
-        types.MemberDescriptorType)  # fmt: skip
+OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
 CONTAINERS = (
-    tuple, list, dict, types.MappingProxyType, set, frozenset, slice, range, re.Pattern,
-    collections.OrderedDict, collections.defaultdict, collections.deque,
-)  # fmt: skip
+    tuple,
+    list,
+    dict,
+    types.MappingProxyType,
+    set,
+    frozenset,
+    slice,
+    range,
+    re.Pattern,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.deque,
+)
 # Builtins whose result depends on things that no description covers.
 IMPURE = frozenset({"open", "input", "globals", "locals", "eval", "exec", "id", "__import__", "breakpoint"})
 _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})

@@ -41,8 +41,17 @@ log = logging.getLogger("precompiled.package")
 _ENTRIES = "_precompiled_entries"
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
-_NEEDED = ("ConvertFrame", "ConvertFrameAssert", "DynamoOutput", "CheckFunctionManager", "has_tensor_in_frame",
-           "get_compile_id", "input_codes", "output_codes", "orig_code_map")  # fmt: skip
+_NEEDED = (
+    "ConvertFrame",
+    "ConvertFrameAssert",
+    "DynamoOutput",
+    "CheckFunctionManager",
+    "has_tensor_in_frame",
+    "get_compile_id",
+    "input_codes",
+    "output_codes",
+    "orig_code_map",
+)
 
 
 class FrameHandler(Protocol):
@@ -115,8 +124,7 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _looked(converter: Any, frame: Any, hooks: Any, state: Any) -> tuple[Frame, NotPortable | None, bool] | None:
-    """Return the frame, why its trace cannot be kept, and whether Dynamo has work in it. None: packages do not apply.
-    """
+    """The frame, why its trace cannot be kept, and whether Dynamo has work in it. None: packages do not apply."""
     known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
     if known is None:
         return None

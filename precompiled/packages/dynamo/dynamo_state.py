@@ -31,14 +31,31 @@ from precompiled.packages.dynamo import ranks
 from precompiled.torch_internals.graph import ambient_modes
 
 _GLOBAL_HOOKS = (
-    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
-)  # fmt: skip
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
 # Settings that do not affect a trace: where files are, what is logged, and after how many recompiles Dynamo stops.
 _IRRELEVANT = frozenset(
-    {"base_dir", "debug_dir_root", "log_file_name", "verbose", "repro_after", "repro_level", "_save_config_ignore",
-     "recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit",
-     "fail_on_recompile_limit_hit", "log_compilation_metrics", "report_guard_failures", "run_gc_after_compile"}
-)  # fmt: skip
+    {
+        "base_dir",
+        "debug_dir_root",
+        "log_file_name",
+        "verbose",
+        "repro_after",
+        "repro_level",
+        "_save_config_ignore",
+        "recompile_limit",
+        "accumulated_recompile_limit",
+        "cache_size_limit",
+        "accumulated_cache_size_limit",
+        "fail_on_recompile_limit_hit",
+        "log_compilation_metrics",
+        "report_guard_failures",
+        "run_gc_after_compile",
+    }
+)
 
 
 def is_inductors(path: str) -> bool:
@@ -131,8 +148,12 @@ def trace_configuration() -> str:
     # nothing meets no node.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
-    for name in ("_allowed_callable_ids", "_disallowed_callable_ids", "_nonstrict_trace_callable_ids",
-                 "_leaf_function_ids"):  # fmt: skip
+    for name in (
+        "_allowed_callable_ids",
+        "_disallowed_callable_ids",
+        "_nonstrict_trace_callable_ids",
+        "_leaf_function_ids",
+    ):
         ids = getattr(torch._dynamo.trace_rules, name, None)
         shown.append([name, len(ids() - nodes) if ids is not None else 0])
     # Whether a graph break raises (torch._dynamo.error_on_graph_break), if the configuration does not say so.

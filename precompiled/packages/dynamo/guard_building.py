@@ -54,10 +54,14 @@ class Rebuilder:
         """Build Dynamo's guard manager. Raises Mismatch if it does not accept the frame."""
         kept = self._kept
         guards = [
-            Guard(source, functools.partial(getattr(GuardBuilder, kind), **parameters) if parameters
-                  else getattr(GuardBuilder, kind))
+            Guard(
+                source,
+                functools.partial(getattr(GuardBuilder, kind), **parameters)
+                if parameters
+                else getattr(GuardBuilder, kind),
+            )
             for source, kind, parameters, _fact_ in kept.guards
-        ]  # fmt: skip
+        ]
         shapes = kept.shapes
         if shapes is not None and not shapes.python_fallback:
             # Use the expression in Python. The one in C++ would have to be compiled now.
@@ -93,8 +97,7 @@ class Rebuilder:
         return manager
 
     def mark_static(self) -> None:
-        """Mark parameters as static, as a trace does: compiled autograd, and traces of other frames, read these marks.
-        """
+        """Mark parameters as static, as a trace does: compiled autograd and other frames' traces read these marks."""
         for source in self._kept.static:
             value = guard_facts.value_at(source, self.reader)
             if getattr(value, optimizers.STATIC, None) != "unguarded":

@@ -45,11 +45,26 @@ from precompiled.store.package_format import About, GuardText
 
 # Kinds of guards that depend on the state around the frame or on their parameters. No value is read from their source.
 NO_FACT = frozenset(
-    {"GRAD_MODE", "DETERMINISTIC_ALGORITHMS", "GLOBAL_STATE", "FSDP_TRAINING_STATE", "SHAPE_ENV", "DEFAULT_DEVICE",
-     "TORCH_FUNCTION_STATE", "AUTOGRAD_SAVED_TENSORS_HOOKS", "FUNCTORCH_STACK_MATCH", "DUPLICATE_INPUT", "DUAL_LEVEL",
-     "DICT_CONTAINS", "DICT_NOT_CONTAINS", "SET_CONTAINS", "SET_NOT_CONTAINS", "NOT_PRESENT_IN_GENERIC_DICT",
-     "WEAKREF_ALIVE"}
-)  # fmt: skip
+    {
+        "GRAD_MODE",
+        "DETERMINISTIC_ALGORITHMS",
+        "GLOBAL_STATE",
+        "FSDP_TRAINING_STATE",
+        "SHAPE_ENV",
+        "DEFAULT_DEVICE",
+        "TORCH_FUNCTION_STATE",
+        "AUTOGRAD_SAVED_TENSORS_HOOKS",
+        "FUNCTORCH_STACK_MATCH",
+        "DUPLICATE_INPUT",
+        "DUAL_LEVEL",
+        "DICT_CONTAINS",
+        "DICT_NOT_CONTAINS",
+        "SET_CONTAINS",
+        "SET_NOT_CONTAINS",
+        "NOT_PRESENT_IN_GENERIC_DICT",
+        "WEAKREF_ALIVE",
+    }
+)
 _VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_SUBCLASS_MATCH"})
 _THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
 _LENGTHS = frozenset(difference.LENGTHS)
@@ -191,7 +206,7 @@ def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]
         sizes={_name(source): known.get("size") for source, known in kept.sizes.items()},
         state=kept.global_state,
         seen=[[_name(what), fact] for what, fact in seen],
-    )  # fmt: skip
+    )
 
 
 def _parameters_text(source: Any, parameters: dict[str, Any]) -> str:
@@ -307,10 +322,13 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
         return [described.thing(value), described.number(value)]
     if kind == "TYPE_MATCH":
         return [
-            described.a_class(type(value)), described.number(type(value)), described.number(value),
-            value_facts.attribute_names(value), value_facts.hooks(value, described),
+            described.a_class(type(value)),
+            described.number(type(value)),
+            described.number(value),
+            value_facts.attribute_names(value),
+            value_facts.hooks(value, described),
             value_facts.within(value, described),
-        ]  # fmt: skip
+        ]
     if kind == "TENSOR_MATCH":
         return [value_facts.tensor(value, described), described.number(value)]
     if kind == "NOT_NONE_MATCH":
@@ -389,8 +407,9 @@ def value_at(source: Any, reader: Any) -> Any:
     try:
         return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # the kind has no effect here
     except Exception as error:
-        raise NotPortable(f"{source.name} cannot be read: {type(error).__name__}: {error}",
-                          code="package-guard") from error  # fmt: skip
+        raise NotPortable(
+            f"{source.name} cannot be read: {type(error).__name__}: {error}", code="package-guard"
+        ) from error
 
 
 def functions_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reader: Any) -> list[tuple[Any, str]]:

@@ -62,9 +62,14 @@ def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
 
 
 def usable(
-    body: Body, frame: Frame, described: Descriptions, name: Callable[[str], str], undo: contextlib.ExitStack, *,
+    body: Body,
+    frame: Frame,
+    described: Descriptions,
+    name: Callable[[str], str],
+    undo: contextlib.ExitStack,
+    *,
     check_source: bool = True,
-) -> Rebuilder:  # fmt: skip
+) -> Rebuilder:
     """Compare everything that an entry depends on with the live frame.
 
     ``undo`` gets callbacks that undo changes of the program's objects. Raises Mismatch with the first difference.
@@ -258,9 +263,7 @@ def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[st
 
 
 @contextlib.contextmanager
-def or_discarded(
-    body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack
-) -> Iterator[None]:
+def or_discarded(body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack) -> Iterator[None]:
     """Call ``discard`` after an error: guards do not accept the call, or an artifact does not load."""
     try:
         yield

@@ -44,16 +44,35 @@ from precompiled.packages.describe.kinds import INSTALLATION
 log = logging.getLogger("precompiled.package")
 
 # Packages whose functions Dynamo calls for its own purposes. They read nothing of the program.
-_DYNAMOS = frozenset({*INSTALLATION, "precompiled", "torchgen", "functorch", "sympy", "mpmath", "numpy", "networkx",
-                      "optree", "packaging", "triton", "pytest", "_pytest", "hypothesis"})  # fmt: skip
+_DYNAMOS = frozenset(
+    {
+        *INSTALLATION,
+        "precompiled",
+        "torchgen",
+        "functorch",
+        "sympy",
+        "mpmath",
+        "numpy",
+        "networkx",
+        "optree",
+        "packaging",
+        "triton",
+        "pytest",
+        "_pytest",
+        "hypothesis",
+    }
+)
 # Functions of torch that call the program's functions but do not use the results: (end of the file's name, function).
 # None: any function.
 _INCIDENTAL = (
-    ("torch/_dynamo/trace_rules.py", None), ("torch/_dynamo/utils.py", "hashable"),
-    ("torch/_dynamo/variables/builder.py", "wrap_module"), ("torch/_dynamo/variables/lazy.py", "__init__"),
+    ("torch/_dynamo/trace_rules.py", None),
+    ("torch/_dynamo/utils.py", "hashable"),
+    ("torch/_dynamo/variables/builder.py", "wrap_module"),
+    ("torch/_dynamo/variables/lazy.py", "__init__"),
     ("torch/_dynamo/variables/user_defined.py", "is_supported_random"),
-    ("torch/nn/modules/module.py", "named_modules"), ("torch/nn/modules/module.py", "_named_members"),
-)  # fmt: skip
+    ("torch/nn/modules/module.py", "named_modules"),
+    ("torch/nn/modules/module.py", "_named_members"),
+)
 _BELOW = ("torch/_library/", "torch/_ops.py", "torch/library.py", "torch/_subclasses/", "<frozen importlib.")
 _CODE_OF_AN_EVAL = "<module>"  # the name of the code of an eval() or an import
 _OF_SUBCLASSES = ("__torch_dispatch__", "__torch_function__", "__tensor_flatten__", "__tensor_unflatten__", "__del__")
@@ -225,9 +244,12 @@ def _is_ours(file: str, scope: dict[str, Any]) -> bool:
             name = scope.get("__name__")
             return _is_dynamos(name) or (isinstance(name, str) and name.startswith("namedtuple_"))
         known = _files[file] = (
-            files.is_torchs(file) or files.is_standard(file) or files.is_ours(file) or file.startswith("<frozen ")
+            files.is_torchs(file)
+            or files.is_standard(file)
+            or files.is_ours(file)
+            or file.startswith("<frozen ")
             or _is_dynamos(_installed_name(file))
-        )  # fmt: skip
+        )
     return known
 
 
@@ -283,7 +305,8 @@ def _report_calls(noticed: NativeCalls) -> None:
 
 def _unnoticed(why: str) -> NotPortable:
     return NotPortable(
-        f"{why}, so calls of the program's functions cannot be noticed", "Run once without a profiler or debugger",
+        f"{why}, so calls of the program's functions cannot be noticed",
+        "Run once without a profiler or debugger",
         code="package-profiler",
     )
 

@@ -34,11 +34,35 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 Read = tuple[str, str, Any]
 
 _CONTAINERS = (tuple, list, set, frozenset, dict)
-_PLAIN = (*ATOMS, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, torch.dtype, torch.device, type,
-          enum.Enum)  # fmt: skip
+_PLAIN = (
+    *ATOMS,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    torch.dtype,
+    torch.device,
+    type,
+    enum.Enum,
+)
 # Modules of Python's whose functions give the same result in each process.
-_PURE = frozenset({"math", "operator", "functools", "itertools", "enum", "typing", "dataclasses", "re", "string",
-                   "collections", "collections_abc", "abc", "types", "builtins"})  # fmt: skip
+_PURE = frozenset(
+    {
+        "math",
+        "operator",
+        "functools",
+        "itertools",
+        "enum",
+        "typing",
+        "dataclasses",
+        "re",
+        "string",
+        "collections",
+        "collections_abc",
+        "abc",
+        "types",
+        "builtins",
+    }
+)
 _MEMO = type(functools.lru_cache(abs))
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 

@@ -112,9 +112,10 @@ def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> No
         return
     which = f"{variable.source.name} is a set" if variable.source is not None else "a set that a trace makes"
     noted.problem = NotPortable(
-        f"{which}, whose order differs between processes", "Use a tuple where the order matters",
+        f"{which}, whose order differs between processes",
+        "Use a tuple where the order matters",
         code="package-set-order",
-    )  # fmt: skip
+    )
 
 
 def _before(note: Callable[..., None]) -> Callable[..., Any]:

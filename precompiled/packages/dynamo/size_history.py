@@ -175,8 +175,7 @@ def _value(name: str, names: dict[str, Any]) -> Any:
 
 
 def _entry(value: Any, strides: tuple[int | None, ...] | None) -> Any:
-    """What a trace would record for a value. None if the value's type or number of dimensions differs from the entry's.
-    """
+    """What a trace would record for a value. None if its type or number of dimensions differs from the entry's."""
     if strides is None:
         return pgo.FrameStateSizeEntry.make_scalar(value) if type(value) in (int, float) else None
     if not isinstance(value, torch.Tensor) or (strides and value.dim() != len(strides)):

@@ -75,8 +75,9 @@ def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None
             part = module.get_submodule(str(node.target))
             number = number_of(getattr(part, "submod", None))
             if number is None:
-                raise NotPortable(f"the part {node.target} of a cut graph is for this process alone",
-                                  code="package-graph")  # fmt: skip
+                raise NotPortable(
+                    f"the part {node.target} of a cut graph is for this process alone", code="package-graph"
+                )
             step = ("call", number, tuple(map(shown, node.args)), bool(getattr(part, "unwrap_singleton_tuple", False)))
         elif node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[1], int):
             step = ("item", shown(node.args[0]), node.args[1])

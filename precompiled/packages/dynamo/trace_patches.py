@@ -66,8 +66,19 @@ _READS = ("var_getattr", "tp_getattro_impl")
 _REPR = next(name for name in ("tp_repr_impl", "repr_impl", "debug_repr") if name in vars(ConstDictVariable))
 _ALL_OF_IT = (_REPR, "as_python_constant")
 # Types of objects whose identity does not matter, or is part of their description.
-_NEVER_ONE = (*ATOMS, tuple, frozenset, slice, range, type, types.ModuleType, types.FunctionType, types.MethodType,
-              types.BuiltinFunctionType, types.CodeType)  # fmt: skip
+_NEVER_ONE = (
+    *ATOMS,
+    tuple,
+    frozenset,
+    slice,
+    range,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.CodeType,
+)
 HAS = "the key"
 _SUBSCRIPT = "getitem_const_raise_exception_if_absent"
 _OF_THE_PROCESS: tuple[Any, ...] = (importlib.util.find_spec, importlib.metadata.version, sys.getrecursionlimit)
@@ -117,8 +128,11 @@ def _replace_all(replace: Callable[[Any, str, Callable[[Any, Any], Any]], None])
     for kind in (dynamo_functions.SkipFunctionVariable, dynamo_functions.PolyfilledFunctionVariable):
         replace(kind, "call_function", _called)
     for owner, name, with_ in (
-        *untraced.replacements(), *ordered.replacements(), *set_order.replacements(), *optimizers.replacements()
-    ):  # fmt: skip
+        *untraced.replacements(),
+        *ordered.replacements(),
+        *set_order.replacements(),
+        *optimizers.replacements(),
+    ):
         replace(owner, name, with_)
     if hasattr(dynamo_functions, "invoke_and_store_as_constant"):
         replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
@@ -306,8 +320,12 @@ def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) ->
                 if len(values) != len(args) or kwargs or not all(map(is_plain, values)):
                     raise NotPortable("it is not asked by constants")
                 noted.asked[repr((function.__module__, function.__qualname__, values))] = (
-                    function.__module__, function.__qualname__, values, {}, Descriptions().value(function(*values)),
-                )  # fmt: skip
+                    function.__module__,
+                    function.__qualname__,
+                    values,
+                    {},
+                    Descriptions().value(function(*values)),
+                )
             except Exception as reason:  # noqa: BLE001 - the trace gets the same error
                 noted.problem = NotPortable(f"{function.__qualname__}: {reason}")
         return original(self, tx, args, kwargs)
@@ -344,8 +362,12 @@ def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
             if not all(is_plain(item) for item in (*values, *named.values())):
                 raise NotPortable("its arguments are objects")
             noted.asked[repr((fn.__module__, fn.__qualname__, shown))] = (
-                fn.__module__, fn.__qualname__, values, named, shown[1][2],
-            )  # fmt: skip
+                fn.__module__,
+                fn.__qualname__,
+                values,
+                named,
+                shown[1][2],
+            )
         except NotPortable as reason:
             noted.problem = NotPortable(
                 f"{name} is assumed to give a constant: {reason}", code="package-assumed-constant"

@@ -223,10 +223,18 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
     )
     traced.about = guard_facts.about(guards, kept, inlined, seen.facts())
     traced.described = described.covered
-    traced.body = Body(kept, seen, builder.f_code, traced.imports, installed, inlined, graphs,
-                       [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)],
-                       sizes_met=size_history.convert_sizes(traced.sizes_met, builder.f_code, places),
-                       optimizers=optimizers.prepared_optimizers(guards, traced.trace_log))  # fmt: skip
+    traced.body = Body(
+        kept,
+        seen,
+        builder.f_code,
+        traced.imports,
+        installed,
+        inlined,
+        graphs,
+        [traced.trace_log.asked[name] for name in sorted(traced.trace_log.asked)],
+        sizes_met=size_history.convert_sizes(traced.sizes_met, builder.f_code, places),
+        optimizers=optimizers.prepared_optimizers(guards, traced.trace_log),
+    )
 
 
 def _scopes(
@@ -284,8 +292,10 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
     if isinstance(value, types.FunctionType) and value.__code__.co_name.startswith(_RESUME):
         return "resume", value.__code__
     if isinstance(value, types.FunctionType) and value.__name__ == "_make_fn":
-        code = next((cell.cell_contents for cell in value.__closure__ or ()
-                     if isinstance(cell.cell_contents, types.CodeType)), None)  # fmt: skip
+        code = next(
+            (cell.cell_contents for cell in value.__closure__ or () if isinstance(cell.cell_contents, types.CodeType)),
+            None,
+        )
         if code is not None:
             return "resume", code
     if isinstance(value, types.CodeType) and value.co_name.startswith(_RESUME):

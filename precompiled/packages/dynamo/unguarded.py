@@ -49,9 +49,19 @@ STATE = "state"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _WHOLE = (*ATOMS, set, frozenset)
 _THINGS = (
-    *OF_C, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType,
-    functools.partial, enum.Enum, inspect.Signature, inspect.Parameter, importlib.machinery.ModuleSpec,
-)  # fmt: skip
+    *OF_C,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.CodeType,
+    functools.partial,
+    enum.Enum,
+    inspect.Signature,
+    inspect.Parameter,
+    importlib.machinery.ModuleSpec,
+)
 
 
 @dataclass
@@ -86,9 +96,15 @@ class Seen:
 
 
 def describe_facts(
-    noted: TraceLog, guards: Iterable[Guard], codes: Iterable[types.CodeType], root: types.CodeType,
-    scope: dict[str, Any], places: Places, reader: Any, described: Descriptions,
-) -> Seen:  # fmt: skip
+    noted: TraceLog,
+    guards: Iterable[Guard],
+    codes: Iterable[types.CodeType],
+    root: types.CodeType,
+    scope: dict[str, Any],
+    places: Places,
+    reader: Any,
+    described: Descriptions,
+) -> Seen:
     """Describe the facts of a trace. ``reader`` is a GuardBuilder or a Reader. Raises NotPortable."""
     found = Seen()
     for source, name in _once(noted.attributes):
@@ -177,15 +193,13 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
 
 
 def _is_a_builtin(source: Any) -> bool:
-    """Whether a source is a builtin, as ``G['__builtins_dict___3']['IndexError']``. Its name differs between attempts.
-    """
+    """Whether a source is a builtin (``G['__builtins_dict___3']['IndexError']``). Names differ between attempts."""
     base = getattr(source, "base", None)
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
 
 
 def _is_a_key_of_pythons(source: Any) -> bool:
-    """Whether a source is a key of a table of Python's, such as copyreg.dispatch_table. Lookups are noted separately.
-    """
+    """Whether a source is a key of a table of Python's (copyreg.dispatch_table). Lookups are noted separately."""
     found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
     return found is not None and found[1] in sys.stdlib_module_names
 
@@ -334,9 +348,11 @@ def globals_within(code: types.CodeType) -> set[str]:
 def addresses_within(code: types.CodeType) -> list[str]:
     """Constants of code that contain an object's address: ``str()`` of a function, ``repr()`` of an object."""
     return [
-        value for inner in codes_within(code) for value in inner.co_consts
+        value
+        for inner in codes_within(code)
+        for value in inner.co_consts
         if is_a(value, str) and _ADDRESS.search(value)
-    ]  # fmt: skip
+    ]
 
 
 def check_code(code: types.CodeType) -> None:
@@ -357,8 +373,9 @@ def check_code(code: types.CodeType) -> None:
     if ordered:
         raise NotPortable(
             f"{code.co_name} has a set of texts, whose order differs between processes",
-            "Use a tuple where the order matters", code="package-set-order",
-        )  # fmt: skip
+            "Use a tuple where the order matters",
+            code="package-set-order",
+        )
     if "untyped_storage" in code.co_names:
         raise NotPortable(f"{code.co_name} asks for a tensor's storage", code="package-id")
     if _top_level(code.co_filename) in sys.stdlib_module_names:

@@ -33,13 +33,22 @@ from precompiled.packages.dynamo import optimizers, ranks
 from precompiled.torch_internals.graph import subclass_context
 
 _DIMENSION_MARKS = (
-    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
-    "_dynamo_strict_unbacked_indices", "_dynamo_static_indices", "_dynamo_shape_ids", "_dynamo_unbacked_bounds",
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+    "_dynamo_static_indices",
+    "_dynamo_shape_ids",
+    "_dynamo_unbacked_bounds",
     "_dynamo_dynamic_range",
-)  # fmt: skip
+)
 _HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
-)  # fmt: skip
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+)
 _HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 # Dynamo guards only on the types of these values, and compares the values in C.
 _NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
@@ -52,11 +61,21 @@ def tensor(value: Any, described: Descriptions) -> Any:
         raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
     marks = {name: _ordered(getattr(value, name)) for name in _DIMENSION_MARKS if hasattr(value, name)}
     return [
-        described.a_class(kind_of(value)), str(value.dtype), str(value.device), str(value.layout), value.requires_grad,
-        repr(_dispatch_keys(value)), marks, _memory(value, described), value.is_leaf, _is_aligned(value),
+        described.a_class(kind_of(value)),
+        str(value.dtype),
+        str(value.device),
+        str(value.layout),
+        value.requires_grad,
+        repr(_dispatch_keys(value)),
+        marks,
+        _memory(value, described),
+        value.is_leaf,
+        _is_aligned(value),
         # isinstance also accepts a tensor with the attribute _is_param, such as a watch's fake parameter.
-        value._is_view(), isinstance(value, torch.nn.Parameter), isinstance(value, torch.nn.Buffer),
-    ]  # fmt: skip
+        value._is_view(),
+        isinstance(value, torch.nn.Parameter),
+        isinstance(value, torch.nn.Buffer),
+    ]
 
 
 def exactly(value: Any, described: Descriptions) -> Any:
@@ -102,7 +121,7 @@ def hooks(value: Any, described: Descriptions) -> Any:
     state = vars(value)
     found: dict[str, Any] = {
         name: [_hook(hook, described) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
-    }  # fmt: skip
+    }
     for name in _HOOKS_WITH:  # A hook is described by its position in the table of hooks.
         if ids := state.get(name):
             of = state["_forward_pre_hooks" if "_pre_" in name else "_forward_hooks"]
@@ -186,8 +205,10 @@ def _registered(kind: type) -> Any:
     if node is None:
         return "constant" if kind in pytree.CONSTANT_NODES else None
     functions = (node.flatten_fn, node.unflatten_fn)
-    return [code_digest(function.__code__) if isinstance(function, types.FunctionType) else type(function).__qualname__
-            for function in functions]  # fmt: skip
+    return [
+        code_digest(function.__code__) if isinstance(function, types.FunctionType) else type(function).__qualname__
+        for function in functions
+    ]
 
 
 descriptions.registered = _registered

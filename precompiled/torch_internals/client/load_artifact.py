@@ -32,10 +32,17 @@ from precompiled.torch_internals.user_code import program_classes
 
 
 def load_bundle(
-    pickled: bytes, native: Mapping[str, tuple[Path, str]], program_modes: Mapping[str, Any], *,
-    cudagraphs: bool, name: str, classes: program_classes.Classes, frozen: Sequence[torch.Tensor] = (),
-    device: str = "cpu", groups: Sequence[str] = (),
-) -> Callable[..., Any]:  # fmt: skip
+    pickled: bytes,
+    native: Mapping[str, tuple[Path, str]],
+    program_modes: Mapping[str, Any],
+    *,
+    cudagraphs: bool,
+    name: str,
+    classes: program_classes.Classes,
+    frozen: Sequence[torch.Tensor] = (),
+    device: str = "cpu",
+    groups: Sequence[str] = (),
+) -> Callable[..., Any]:
     """Load a bundle. Returns the compiled callable, which takes the graph's inputs and returns its outputs as a tuple.
 
     - ``pickled``: the bundle. Unpickling it runs code, so the caller has checked its origin (store/trust.py).

@@ -101,8 +101,7 @@ def _unbacked_inputs(module: torch.fx.GraphModule, env: ShapeEnv) -> frozenset[s
 
 
 def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
-    """The symbolic sizes of an input, each with its dimension. An input that is itself a size has the dimension None.
-    """
+    """The symbolic sizes of an input, each with its dimension. An input that is a size has the dimension None."""
     value = node.meta.get("example_value")
     if isinstance(value, torch.SymInt):
         return [(value, None)]

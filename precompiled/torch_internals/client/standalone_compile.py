@@ -58,11 +58,14 @@ class SavedCallable:
     """A compiled callable that torch can save, in the form of AOTAutograd's own result."""
 
     def __init__(
-        self, function: Callable[..., Any], bundle: bytes, classes: Mapping[str, type], device: str,
+        self,
+        function: Callable[..., Any],
+        bundle: bytes,
+        classes: Mapping[str, type],
+        device: str,
         groups: Sequence[str],
-    ) -> None:  # fmt: skip
-        """``bundle``: AOTAutograd's result, pickled by compile_graph.py. ``device``, ``groups``: those of the callable.
-        """
+    ) -> None:
+        """``bundle``: AOTAutograd's result, pickled by compile_graph.py. ``device``, ``groups``: the callable's."""
         self._function, self._bundle, self._classes = function, bundle, dict(classes)
         self._device, self._groups = device, groups
 

@@ -62,8 +62,10 @@ def _artifact(name: str, document: dict[str, Any], compile_id: Any) -> None:
         # Write the report into the compile that it belongs to, even if that compile has ended or was skipped.
         with nullcontext() if compile_id is None else compile_context(CompileContext(compile_id)):
             trace_structured(
-                "artifact", metadata_fn=lambda: {"name": name, "encoding": "json"}, payload_fn=lambda: document,
+                "artifact",
+                metadata_fn=lambda: {"name": name, "encoding": "json"},
+                payload_fn=lambda: document,
                 expect_trace_id=False,
-            )  # fmt: skip
+            )
     except Exception as error:  # noqa: BLE001 - a failed trace record must not fail the graph
         log.info("torch's trace lacks %s: %s", name, error)

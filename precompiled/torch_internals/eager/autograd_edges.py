@@ -317,9 +317,21 @@ def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
 
 
 _KEEP_THEIR_RESULT = frozenset(
-    {"AmaxBackward0", "AminBackward0", "AminmaxBackward0", "CumprodBackward0", "MaxBackward1", "MedianBackward0",
-     "MinBackward1", "NanmedianBackward0", "ProdBackward0", "ProdBackward1", "ReluBackward0", "SgnBackward0"}
-)  # fmt: skip
+    {
+        "AmaxBackward0",
+        "AminBackward0",
+        "AminmaxBackward0",
+        "CumprodBackward0",
+        "MaxBackward1",
+        "MedianBackward0",
+        "MinBackward1",
+        "NanmedianBackward0",
+        "ProdBackward0",
+        "ProdBackward1",
+        "ReluBackward0",
+        "SgnBackward0",
+    }
+)
 
 # The operators that create several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).
 _SEVERAL_VIEWS = ("Unbind", "Split", "TensorSplit", "Chunk", "UnsafeSplit")

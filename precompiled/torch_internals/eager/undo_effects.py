@@ -75,9 +75,13 @@ class Before:
     """The state before one run."""
 
     def __init__(
-        self, effects: Effects, args: Sequence[Any], copies: dict[int, torch.Tensor], lasting: set[str],
+        self,
+        effects: Effects,
+        args: Sequence[Any],
+        copies: dict[int, torch.Tensor],
+        lasting: set[str],
         random: list[tuple[torch.device, torch.Tensor]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._effects, self._args, self._copies, self._lasting, self._random = effects, args, copies, lasting, random
         versioned = tuple(value for value in args if isinstance(value, torch.Tensor) and not value.is_inference())
         self._versions = torch.autograd._unsafe_preserve_version_counter(versioned) if args else None

@@ -170,9 +170,11 @@ def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 # From 2.13 on, a setting applies to a context (torch/utils/_config_module.py). In 2.11 it applies to all threads.
 _OF_A_CONTEXT = frozenset(
-    found for module in (_inductor, _functorch, _comms, _shapes) for entry in module._config.values()
+    found
+    for module in (_inductor, _functorch, _comms, _shapes)
+    for entry in module._config.values()
     if isinstance(found := getattr(entry, "user_override", None), contextvars.ContextVar)
-)  # fmt: skip
+)
 
 
 def context(options: Mapping[str, Any]) -> contextvars.Context:
@@ -192,8 +194,12 @@ def context(options: Mapping[str, Any]) -> contextvars.Context:
 def changed_settings() -> list[str]:
     """The settings that this process has changed since it imported torch, as ``inductor.NAME``. For display."""
     modules = {"inductor": _inductor, "functorch": _functorch}
-    return [f"{name}.{setting}" for name, module in modules.items() for setting in module._config
-            if not module._is_default(setting)]  # fmt: skip
+    return [
+        f"{name}.{setting}"
+        for name, module in modules.items()
+        for setting in module._config
+        if not module._is_default(setting)
+    ]
 
 
 def _set(module: Any) -> dict[str, Any]:

@@ -25,8 +25,7 @@ from precompiled.torch_internals.graph import operation_effects
 
 
 class FixedFloats(Exception):
-    """Raised if the graph is unusable because Dynamo fixed some floats while tracing. ``names``: the floats' symbols.
-    """
+    """Raised if the graph is unusable because Dynamo fixed some floats in the trace. ``names``: their symbols."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(", ".join(names))

@@ -101,9 +101,7 @@ def is_plain(graph: torch.fx.Graph) -> bool:
     return type(graph._codegen) is torch.fx.graph.CodeGen
 
 
-def encode(
-    module: torch.fx.GraphModule, groups: Mapping[str, str] = MappingProxyType({})
-) -> list[list[list[Any]]]:  # fmt: skip
+def encode(module: torch.fx.GraphModule, groups: Mapping[str, str] = MappingProxyType({})) -> list[list[list[Any]]]:
     """The canonical form of a graph and of the graphs that its higher-order operators take, in order of first use.
 
     ``groups`` maps its process groups to their names in the key. Raises Bypass for anything that cannot be rebuilt with

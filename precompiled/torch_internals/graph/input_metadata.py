@@ -119,8 +119,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
             described[-1]["shares"] = described[first]["shares"] = first
     if fixed:  # request all retraces at once, because each takes as long as the first trace
         raise fixed_floats.FixedFloats(fixed)
-    return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes, symbols.unbacked,
-                  found_meshes)  # fmt: skip
+    return Inputs(described, symbols.ranges, symbols.hints, floats, modules, classes, symbols.unbacked, found_meshes)
 
 
 def _refuse_shared(first: int, position: int) -> None:
@@ -145,9 +144,14 @@ def _float_of(value: FakeTensor, position: int) -> float:
 
 
 def _describe_subclass(
-    value: torch.Tensor, flags: dict[str, Any], position: int, symbols: Symbols, modules: dict[str, str],
-    classes: program_classes.Described, found_meshes: device_meshes.Meshes,
-) -> dict[str, Any]:  # fmt: skip
+    value: torch.Tensor,
+    flags: dict[str, Any],
+    position: int,
+    symbols: Symbols,
+    modules: dict[str, str],
+    classes: program_classes.Described,
+    found_meshes: device_meshes.Meshes,
+) -> dict[str, Any]:
     """Describe a wrapper of other tensors (torch.utils._python_dispatch): its inner tensors and its own context."""
     attributes, context = value.__tensor_flatten__()
     kind = type(value)
@@ -158,8 +162,9 @@ def _describe_subclass(
             inner.append([name, {"mesh": found_meshes.number(held)}])
             continue
         if type(held) is not FakeTensor:
-            raise Bypass(f"input {position} is a {type(value).__name__} of {type(held).__name__}s",
-                         code="unsupported-input")  # fmt: skip
+            raise Bypass(
+                f"input {position} is a {type(value).__name__} of {type(held).__name__}s", code="unsupported-input"
+            )
         inner.append([name, _describe(held, {}, position, symbols)])
     return {
         "subclass": classes.name(kind, modules)
@@ -221,9 +226,12 @@ def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mo
 
 
 def make_inputs(
-    inputs: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode,
-    classes: program_classes.Classes = program_classes.NONE, found_meshes: Sequence[Any] = (),
-) -> list[Any]:  # fmt: skip
+    inputs: dict[str, Any],
+    sizes: SizeMaker,
+    mode: FakeTensorMode,
+    classes: program_classes.Classes = program_classes.NONE,
+    found_meshes: Sequence[Any] = (),
+) -> list[Any]:
     """Create fake tensors, sizes and opaque objects in ``mode`` with the described metadata.
 
     ``classes`` are the classes of ``Inputs.described``. ``found_meshes`` are the meshes of ``Inputs.meshes``, or their
@@ -234,9 +242,13 @@ def make_inputs(
 
 
 def _make_input(
-    item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage],
-    classes: program_classes.Classes, found_meshes: Sequence[Any],
-) -> Any:  # fmt: skip
+    item: dict[str, Any],
+    sizes: SizeMaker,
+    mode: FakeTensorMode,
+    shared: dict[int, torch.UntypedStorage],
+    classes: program_classes.Classes,
+    found_meshes: Sequence[Any],
+) -> Any:
     if "size" in item:
         return sizes.size_input(item["size"])
     if "mesh" in item:

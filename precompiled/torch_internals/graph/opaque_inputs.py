@@ -38,8 +38,10 @@ def encode(value: Any, position: int, modules: dict[str, str]) -> Name:
         or not opaque_object.should_hoist(kind)
         or opaque_object.has_members(kind)
     ):
-        raise Bypass(f"input {position} is a {kind.__name__}; a compile may read more of it than its class",
-                     code="unsupported-input")  # fmt: skip
+        raise Bypass(
+            f"input {position} is a {kind.__name__}; a compile may read more of it than its class",
+            code="unsupported-input",
+        )
     return user_modules.name_with_module(kind, modules, code="unsupported-input")
 
 

@@ -27,45 +27,188 @@ from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
 # Operations that change a tensor's metadata or history in place. An eager run between autograd edges would apply them
 # to a detached input instead of the caller's tensor.
 CHANGE_THE_TENSOR = frozenset(
-    {"as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "set_data",
-     "shallow_copy_data_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
-)  # fmt: skip
+    {
+        "as_strided_",
+        "detach_",
+        "requires_grad_",
+        "resize_",
+        "resize_as_",
+        "retain_grad",
+        "set_",
+        "set_data",
+        "shallow_copy_data_",
+        "squeeze_",
+        "swapaxes_",
+        "swapdims_",
+        "t_",
+        "transpose_",
+        "unsqueeze_",
+    }
+)
 
 # Operations that return a view of their first argument, or that argument itself if nothing needs to change.
 _VIEWS = frozenset(
-    {"H", "T", "_get_data_attr", "adjoint", "alias", "alpha_dropout", "as_strided", "as_tensor", "asarray",
-     "atleast_1d", "atleast_2d", "atleast_3d", "bfloat16", "broadcast_tensors", "broadcast_to", "chunk", "conj",
-     "contiguous", "cpu", "cuda", "detach", "diagonal", "double", "dropout", "dropout1d", "dropout2d", "dropout3d",
-     "dsplit", "einsum", "expand", "expand_as", "feature_alpha_dropout", "feature_dropout", "flatten", "float",
-     "getitem", "half", "hsplit", "imag", "mH", "mT", "meshgrid", "moveaxis", "movedim", "narrow", "permute",
-     "positive", "ravel", "real", "requires_grad_", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "select",
-     "slice", "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose",
-     "type", "type_as", "unbind", "unflatten", "unfold", "unsafe_chunk", "unsafe_split", "unsqueeze", "view",
-     "view_as", "view_as_complex", "view_as_real", "vsplit"}
-)  # fmt: skip
+    {
+        "H",
+        "T",
+        "_get_data_attr",
+        "adjoint",
+        "alias",
+        "alpha_dropout",
+        "as_strided",
+        "as_tensor",
+        "asarray",
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "bfloat16",
+        "broadcast_tensors",
+        "broadcast_to",
+        "chunk",
+        "conj",
+        "contiguous",
+        "cpu",
+        "cuda",
+        "detach",
+        "diagonal",
+        "double",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "dsplit",
+        "einsum",
+        "expand",
+        "expand_as",
+        "feature_alpha_dropout",
+        "feature_dropout",
+        "flatten",
+        "float",
+        "getitem",
+        "half",
+        "hsplit",
+        "imag",
+        "mH",
+        "mT",
+        "meshgrid",
+        "moveaxis",
+        "movedim",
+        "narrow",
+        "permute",
+        "positive",
+        "ravel",
+        "real",
+        "requires_grad_",
+        "reshape",
+        "reshape_as",
+        "resolve_conj",
+        "resolve_neg",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "swapaxes",
+        "swapdims",
+        "t",
+        "tensor_split",
+        "to",
+        "transpose",
+        "type",
+        "type_as",
+        "unbind",
+        "unflatten",
+        "unfold",
+        "unsafe_chunk",
+        "unsafe_split",
+        "unsqueeze",
+        "view",
+        "view_as",
+        "view_as_complex",
+        "view_as_real",
+        "vsplit",
+    }
+)
 
 # Operations that change their first argument although their name does not end in "_".
 _WRITE = frozenset(
-    {"setitem", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "ior", "ipow", "irshift", "isub",
-     "itruediv", "ixor"}
-)  # fmt: skip
+    {
+        "setitem",
+        "iadd",
+        "iand",
+        "ifloordiv",
+        "ilshift",
+        "imatmul",
+        "imod",
+        "imul",
+        "ior",
+        "ipow",
+        "irshift",
+        "isub",
+        "itruediv",
+        "ixor",
+    }
+)
 
 # Operations that keep their input for the backward, while compiled code keeps only a mask or indices. The list follows
 # the backwards in torch's derivatives.yaml and Inductor's decompositions, and
 # tests/torch_internals/test_stand_in_operators.py compares the two.
 KEEP_THEIR_INPUT = frozenset(
-    {"amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "fmax", "fmin", "gather",
-     "hardshrink", "hardsigmoid", "hardtanh", "leaky_relu", "max", "max_pool1d", "max_pool2d",
-     "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "maximum", "median", "min", "minimum",
-     "nan_to_num", "nanmedian", "nansum", "prelu", "prelu_kernel", "relu6", "rrelu", "sgn", "softshrink", "threshold"}
-)  # fmt: skip
+    {
+        "amax",
+        "amin",
+        "aminmax",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "clip",
+        "cummax",
+        "cummin",
+        "fmax",
+        "fmin",
+        "gather",
+        "hardshrink",
+        "hardsigmoid",
+        "hardtanh",
+        "leaky_relu",
+        "max",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool2d_with_indices",
+        "max_pool3d",
+        "max_pool3d_with_indices",
+        "maximum",
+        "median",
+        "min",
+        "minimum",
+        "nan_to_num",
+        "nanmedian",
+        "nansum",
+        "prelu",
+        "prelu_kernel",
+        "relu6",
+        "rrelu",
+        "sgn",
+        "softshrink",
+        "threshold",
+    }
+)
 
 # Operations that set a mode of autograd, attention or autocast, or enter a transform, within a graph.
 SET_MODES = frozenset(
-    {"_enter_autocast", "_set_grad_enabled", "set_grad_enabled", "_sdpa_kernel", "_sdpa_kernel_variadic",
-     "_enter_dual_level", "_set_fwd_grad_enabled", "_grad_increment_nesting", "_jvp_increment_nesting",
-     "_vmap_increment_nesting"}
-)  # fmt: skip
+    {
+        "_enter_autocast",
+        "_set_grad_enabled",
+        "set_grad_enabled",
+        "_sdpa_kernel",
+        "_sdpa_kernel_variadic",
+        "_enter_dual_level",
+        "_set_fwd_grad_enabled",
+        "_grad_increment_nesting",
+        "_jvp_increment_nesting",
+        "_vmap_increment_nesting",
+    }
+)
 
 _STATISTICS = ("running_mean", "running_var")
 _TRAINS = ("training", "train", "use_input_stats")  # arguments that decide whether the statistics are updated
@@ -202,8 +345,9 @@ def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
     elif target is torch.batch_norm or "batch_norm" in getattr(target, "__name__", ""):
         schemas = _schemas(torch.ops.aten.batch_norm.default if target is torch.batch_norm else target)
         # Only torch's own batch norm is replaced: an operator of the program may use its statistics in any way.
-        found = [[argument.name for argument in schema.arguments] for schema in schemas
-                 if schema.name.startswith("aten::")]  # fmt: skip
+        found = [
+            [argument.name for argument in schema.arguments] for schema in schemas if schema.name.startswith("aten::")
+        ]
         names = next((names for names in found if set(_STATISTICS) <= set(names)), [])
     else:
         return None

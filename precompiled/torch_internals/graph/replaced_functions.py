@@ -31,20 +31,35 @@ from precompiled.torch_internals.graph import call_targets
 _MODULES = ("torch", "torch.nn.functional", "torch.functional", "torch.special", "torch.linalg", "torch.fft")
 _OF_C = ("_nn", "_special", "_linalg", "_fft")
 _TENSOR = "torch.Tensor"
-_C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-                types.ClassMethodDescriptorType, types.GetSetDescriptorType)  # fmt: skip
+_C_FUNCTIONS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+)
 _ALIASES = {
-    "__rtruediv__": "__rdiv__", "__itruediv__": "__idiv__", "__ipow__": "pow_", "__pos__": "positive",
+    "__rtruediv__": "__rdiv__",
+    "__itruediv__": "__idiv__",
+    "__ipow__": "pow_",
+    "__pos__": "positive",
     "__torch_dispatch__": "_disabled_torch_dispatch_impl",
-}  # fmt: skip
+}
 # Installed packages, without unittest, whose mocks replace functions.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
 # Python calls these special methods for these functions, besides NAME, rNAME and iNAME. The reflected form of < is >.
 _OTHERS = {
-    "lt": ("gt",), "gt": ("lt",), "le": ("ge",), "ge": ("le",), "not": ("bool",), "truth": ("bool",),
-    "inv": ("invert",), "concat": ("add", "radd"), "iconcat": ("iadd", "add", "radd"),
-}  # fmt: skip
+    "lt": ("gt",),
+    "gt": ("lt",),
+    "le": ("ge",),
+    "ge": ("le",),
+    "not": ("bool",),
+    "truth": ("bool",),
+    "inv": ("invert",),
+    "concat": ("add", "radd"),
+    "iconcat": ("iadd", "add", "radd"),
+}
 
 
 def replaced_functions() -> dict[str, Any]:

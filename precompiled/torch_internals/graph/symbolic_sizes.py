@@ -143,9 +143,13 @@ class SizeMaker:
     """Rebuilds a client's symbols in a worker's shape environment."""
 
     def __init__(
-        self, env: ShapeEnv, ranges: list[list[int | None]], hints: list[int], floats: list[float],
+        self,
+        env: ShapeEnv,
+        ranges: list[list[int | None]],
+        hints: list[int],
+        floats: list[float],
         unbacked: Sequence[list[Any]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         if len(ranges) != len(hints):
             raise ValueError(f"{len(ranges)} ranges for {len(hints)} hints")
         from torch._dynamo.source import ConstantSource

@@ -68,8 +68,7 @@ class KernelHandler(Protocol):
         """The kernel as a callable."""
 
     def wrapper(self, options: dict[str, Any]) -> Any:
-        """The callable of a C++ wrapper. ``options``: the arguments of Inductor's call by name (types, source, flags).
-        """
+        """The callable of a C++ wrapper. ``options``: the arguments of Inductor's call (types, source, flags)."""
 
     def all_named(self, compiler: AsyncCompile) -> None:
         """Called when a wrapper has requested all its kernels, before it waits for them."""
@@ -126,8 +125,8 @@ def _has_triton(**options: Any) -> bool:
 def handled(handler: KernelHandler, *, alone: bool = False) -> Iterator[None]:
     """Pass the kernels that this thread builds within the block to ``handler``.
 
-``alone``: prevent torch from starting processes within the block.
-"""
+    ``alone``: prevent torch from starting processes within the block.
+    """
     with _install_lock:
         if not _patches:
             _patches.replace(AsyncCompile, "cpp_pybinding", lambda _: _cpp_pybinding)

@@ -109,8 +109,7 @@ def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Finder:
-    """Waits until the module is imported, which may never happen. Finds no module itself, like bootstrap.py for torch.
-    """
+    """Waits for the module's import, which may never come. Finds no module itself, like bootstrap.py for torch."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != _MODULE:

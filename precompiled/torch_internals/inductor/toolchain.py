@@ -57,11 +57,23 @@ def _of_cpp() -> str:
             source = Path(folder, "probe.cpp")
             source.write_text(_PROBE)
             done = subprocess.run(
-                [compiler, "-shared", "-fPIC", "-fopenmp", f"-I{sysconfig.get_path('include')}", str(source), "-o",
-                 str(source.with_suffix(".so"))],
-                capture_output=True, text=True, errors="replace", timeout=_PROBE_S, check=False,
+                [
+                    compiler,
+                    "-shared",
+                    "-fPIC",
+                    "-fopenmp",
+                    f"-I{sysconfig.get_path('include')}",
+                    str(source),
+                    "-o",
+                    str(source.with_suffix(".so")),
+                ],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PROBE_S,
+                check=False,
                 stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the C++ compiler {compiler} does not run ({error})"
     if done.returncode == 0:

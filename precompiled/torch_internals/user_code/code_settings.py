@@ -30,9 +30,12 @@ from precompiled.torch_internals.user_code import program_source, program_units,
 GraphPass = custom_graph_pass.CustomGraphPass
 # The settings that Inductor calls with a graph, and the settings that it calls with a scheduler's nodes.
 _GRAPH_PASSES = (
-    "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
+    "post_grad_custom_pre_pass",
+    "post_grad_custom_post_pass",
+    "joint_custom_pre_pass",
+    "joint_custom_post_pass",
     "pre_grad_custom_pass",
-)  # fmt: skip
+)
 _SCHEDULER_PASSES = ("_pre_fusion_custom_pass", "_post_fusion_custom_pass")
 # save_config_portable omits these settings, although they affect the compile.
 NAMES = (*_GRAPH_PASSES, *_SCHEDULER_PASSES, "cudagraph_policy")

@@ -39,9 +39,20 @@ from precompiled.torch_internals.user_code.user_modules import import_modules, m
 
 # The dispatch keys under which a compile looks for an operator's behavior. An unknown module may have registered any.
 _DISPATCH_KEYS = (
-    "CompositeImplicitAutograd", "CompositeExplicitAutograd", "Autograd", "AutogradCPU", "AutogradCUDA",
-    "ADInplaceOrView", "AutocastCPU", "AutocastCUDA", "FuncTorchBatched", "Functionalize", "Meta", "CPU", "CUDA",
-)  # fmt: skip
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "Autograd",
+    "AutogradCPU",
+    "AutogradCUDA",
+    "ADInplaceOrView",
+    "AutocastCPU",
+    "AutocastCUDA",
+    "FuncTorchBatched",
+    "Functionalize",
+    "Meta",
+    "CPU",
+    "CUDA",
+)
 
 
 # A kernel under one of these keys runs only in the client, when compiled code calls the operator. A worker needs no

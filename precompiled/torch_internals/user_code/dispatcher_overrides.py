@@ -58,8 +58,11 @@ def _libraries() -> Iterator[set[str]]:
 
 def _of(names: set[str], namespaces: Collection[str]) -> dict[str, str]:
     traced = (name.split("/") for name in names if name in torch.library._impls)
-    operators = (f"{namespace}::{operator}" for namespace, operator, key in traced
-                 if namespace in namespaces and key not in _ONLY_RUN)  # fmt: skip
+    operators = (
+        f"{namespace}::{operator}"
+        for namespace, operator, key in traced
+        if namespace in namespaces and key not in _ONLY_RUN
+    )
     first = next(operators, None)
     if first is None or (place := _foreign(first)) is None:
         return {}

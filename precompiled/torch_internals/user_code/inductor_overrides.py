@@ -28,8 +28,12 @@ import torch
 
 from precompiled.core.files import is_really_torchs
 
-_TABLES = (("lowering", "lowerings"), ("lowering", "user_lowerings"), ("decomposition", "decompositions"),
-           ("decomposition", "extra_random_decomps"))  # fmt: skip
+_TABLES = (
+    ("lowering", "lowerings"),
+    ("lowering", "user_lowerings"),
+    ("decomposition", "decompositions"),
+    ("decomposition", "extra_random_decomps"),
+)
 
 _Table = dict[Any, Callable[..., Any]]
 
@@ -64,8 +68,11 @@ def _of(name: str, table: _Table, namespaces: Collection[str]) -> dict[str, str]
     values = list(table.values())
     if look.values != values:
         look.values = values
-        look.overrides = {shown: f"{what} {name}" for op, what in _changes(name, table, look.first)
-                          if (shown := _torchs(op, namespaces)) is not None}  # fmt: skip
+        look.overrides = {
+            shown: f"{what} {name}"
+            for op, what in _changes(name, table, look.first)
+            if (shown := _torchs(op, namespaces)) is not None
+        }
     return look.overrides
 
 

@@ -33,8 +33,11 @@ from precompiled.torch_internals.user_code import program_source, source_units
 from precompiled.torch_internals.user_code.program_source import OURS, PROGRAMS, Source
 
 _ROLES = {
-    "fake": "_abstract_fn", "setup_context": "_setup_context_fn", "backward": "_backward_fn", "vmap": "_vmap_fn",
-}  # fmt: skip
+    "fake": "_abstract_fn",
+    "setup_context": "_setup_context_fn",
+    "backward": "_backward_fn",
+    "vmap": "_vmap_fn",
+}
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 _OWN_REGISTRATIONS = "/torch/_library/custom_ops.py:"
 _DEFINED: dict[str, str] = {}  # in a worker: name of an operator -> digest of its definition
@@ -95,9 +98,12 @@ def _define(unit: dict[str, Any]) -> None:
     space = source_units.run(unit, unit["op"])
     devices = unit["devices"]
     op = torch.library.custom_op(
-        unit["op"], no_kernel, mutates_args=unit["mutates"], schema=unit["schema"],
+        unit["op"],
+        no_kernel,
+        mutates_args=unit["mutates"],
+        schema=unit["schema"],
         device_types=None if None in devices else devices,
-    )  # fmt: skip
+    )
     for device in devices if None in devices else ():
         if device is not None:
             op.register_kernel(device)(no_kernel)
@@ -131,11 +137,16 @@ def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, Any], Source]:
         refuse(name, f"cannot be described ({type(error).__name__}: {error})")
     mutates = [item.name for item in overload._schema.arguments if item.alias_info and item.alias_info.is_write]
     unit = {
-        "op": name, "schema": definition._schema, "mutates": mutates,
+        "op": name,
+        "schema": definition._schema,
+        "mutates": mutates,
         "devices": sorted(definition._backend_fns, key=str),
         "registered": [line.partition(":")[0] for line in registered],
-        "roles": roles, "source": text, "flags": source.flags, "imports": sorted(source.imports),
-    }  # fmt: skip
+        "roles": roles,
+        "source": text,
+        "flags": source.flags,
+        "imports": sorted(source.imports),
+    }
     return unit, source
 
 
@@ -155,9 +166,14 @@ def _refuse_what_is_more(definition: custom_ops.CustomOpDef, name: str, register
     others = [line for line in registered if _OWN_REGISTRATIONS not in line]
     if others or overload.py_kernels:
         refuse(name, f"has kernels of a library's: {', '.join(others) or list(overload.py_kernels)}")
-    if overload in _of_inductors("decomposition", "decompositions") or (
-        overload in _of_inductors("lowering", "lowerings") and overload not in _of_inductors("lowering", "fallbacks")
-    ) or overload in _of_inductors("lowering", "user_lowerings"):  # fmt: skip
+    if (
+        overload in _of_inductors("decomposition", "decompositions")
+        or (
+            overload in _of_inductors("lowering", "lowerings")
+            and overload not in _of_inductors("lowering", "fallbacks")
+        )
+        or overload in _of_inductors("lowering", "user_lowerings")
+    ):
         refuse(name, "has a lowering or decomposition for Inductor")
 
 

@@ -44,29 +44,100 @@ from precompiled.core.names import object_at
 
 PROGRAMS = ("__main__", "__mp_main__")  # the second one in a process that multiprocessing spawned
 OURS = "_precompiled_"  # prefix of the names that this project adds to the program's source
-_READING = frozenset({
-    "LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_DEREF", "STORE_DEREF",
-    "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF",
-})  # fmt: skip
+_READING = frozenset(
+    {
+        "LOAD_GLOBAL",
+        "LOAD_NAME",
+        "STORE_GLOBAL",
+        "DELETE_GLOBAL",
+        "IMPORT_NAME",
+        "LOAD_DEREF",
+        "STORE_DEREF",
+        "DELETE_DEREF",
+        "LOAD_CLASSDEREF",
+        "LOAD_FROM_DICT_OR_DEREF",
+    }
+)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 # The list excludes globals(), eval(), __import__(), open() and similar functions, whose results differ in a worker.
-_BUILTINS = frozenset({
-    "abs", "all", "any", "bool", "bytes", "callable", "complex", "dict", "divmod", "enumerate", "filter", "float",
-    "frozenset", "getattr", "hasattr", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min",
-    "next", "object", "pow", "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum",
-    "super", "tuple", "type", "zip", "AssertionError", "AttributeError", "Exception", "IndexError", "KeyError",
-    "NotImplemented", "NotImplementedError", "RuntimeError", "TypeError", "ValueError",
-})  # fmt: skip
+_BUILTINS = frozenset(
+    {
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "bytes",
+        "callable",
+        "complex",
+        "dict",
+        "divmod",
+        "enumerate",
+        "filter",
+        "float",
+        "frozenset",
+        "getattr",
+        "hasattr",
+        "int",
+        "isinstance",
+        "issubclass",
+        "iter",
+        "len",
+        "list",
+        "map",
+        "max",
+        "min",
+        "next",
+        "object",
+        "pow",
+        "print",
+        "range",
+        "repr",
+        "reversed",
+        "round",
+        "set",
+        "slice",
+        "sorted",
+        "str",
+        "sum",
+        "super",
+        "tuple",
+        "type",
+        "zip",
+        "AssertionError",
+        "AttributeError",
+        "Exception",
+        "IndexError",
+        "KeyError",
+        "NotImplemented",
+        "NotImplementedError",
+        "RuntimeError",
+        "TypeError",
+        "ValueError",
+    }
+)
 _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operator", "typing"})
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
 _METACLASSES = (type, type(torch.Tensor), abc.ABCMeta)
 # A class statement or pickling creates these attributes. They do not affect the behavior of the class.
-_NOT_OF_A_CLASS = frozenset({
-    "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
-    "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__slotnames__",
-    "__abstractmethods__", "_abc_impl",
-})  # fmt: skip
+_NOT_OF_A_CLASS = frozenset(
+    {
+        "__module__",
+        "__qualname__",
+        "__doc__",
+        "__dict__",
+        "__weakref__",
+        "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations_cache__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__slotnames__",
+        "__abstractmethods__",
+        "_abc_impl",
+    }
+)
 # The wrappers of functions in a class's body, and the attribute that contains the function.
 _HOLD_A_FUNCTION: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
 
@@ -78,8 +149,9 @@ def is_nowhere(thing: Any) -> bool:
 
 def refuse(subject: str, why: str, code: str) -> NoReturn:
     """Raise Bypass (``code``) for something that the program defines."""
-    raise Bypass(f"{subject} is defined in the program itself, and {why}", "Move it to a module that can be imported",
-                 code=code)  # fmt: skip
+    raise Bypass(
+        f"{subject} is defined in the program itself, and {why}", "Move it to a module that can be imported", code=code
+    )
 
 
 class Source:

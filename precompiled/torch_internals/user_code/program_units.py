@@ -35,9 +35,12 @@ def collect_unit(subject: str, code: str, source: Source, read: Callable[[Source
     except Exception as error:  # noqa: BLE001 - reading the user's code can raise anything
         refuse(subject, f"cannot be described ({type(error).__name__}: {error})", code)
     return {
-        "source": text, "flags": source.flags, "imports": sorted(source.imports), "modules": digests,
+        "source": text,
+        "flags": source.flags,
+        "imports": sorted(source.imports),
+        "modules": digests,
         "ops": sorted(ops),
-    }  # fmt: skip
+    }
 
 
 def worker_needs(unit: Unit) -> dict[str, str]:

@@ -61,9 +61,12 @@ def describe(op: torch._ops.OpOverload) -> str | None:
     if aliases is None or not _reads_back(text, str(schema)):
         return None
     unit = {
-        "op": schema.name, "schema": text.partition("::")[2], "tags": sorted(tag.name for tag in op.tags),
-        "aliases": aliases[1], "registered": keys,
-    }  # fmt: skip
+        "op": schema.name,
+        "schema": text.partition("::")[2],
+        "tags": sorted(tag.name for tag in op.tags),
+        "aliases": aliases[1],
+        "registered": keys,
+    }
     return json.dumps([unit], sort_keys=True)
 
 

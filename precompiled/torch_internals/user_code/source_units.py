@@ -27,8 +27,7 @@ def digest(unit: Unit) -> str:
 
 
 def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
-    """Run a unit's ``source`` in a new namespace and return it. ``more``: values besides torch, with the prefix OURS.
-    """
+    """Run a unit's ``source`` in a new namespace and return it. ``more``: values beside torch, prefixed OURS."""
     for module in unit["imports"]:
         importlib.import_module(module)
     space = {f"{OURS}{short}": value for short, value in {"torch": torch, **more}.items()}

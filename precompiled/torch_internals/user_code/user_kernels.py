@@ -133,8 +133,10 @@ def _tuning(tuner: Any) -> dict[str, Any]:
 def _tuned(function: Any, tuning: dict[str, Any]) -> Any:
     import triton
 
-    configs = [triton.Config({key: _decode_constant(value) for key, value in config["kwargs"]}, **config["options"])
-               for config in tuning["configs"]]  # fmt: skip
+    configs = [
+        triton.Config({key: _decode_constant(value) for key, value in config["kwargs"]}, **config["options"])
+        for config in tuning["configs"]
+    ]
     lists = {name: tuning[name] for name in _TUNED_BY[1:] if tuning[name]}
     return triton.autotune(configs=configs, key=tuning[_TUNED_BY[0]], **lists)(function)
 

@@ -38,10 +38,19 @@ from torch._ops import OpOverload, OpOverloadPacket
 # Types whose repr describes a value completely. Values of the types in _PLAIN may also be keys, and may be in
 # containers of any size.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
-_BY_REPR = frozenset({
-    range, decimal.Decimal, fractions.Fraction, torch.memory_format, torch.layout,
-    datetime.date, datetime.time, datetime.datetime, datetime.timedelta,
-})  # fmt: skip
+_BY_REPR = frozenset(
+    {
+        range,
+        decimal.Decimal,
+        fractions.Fraction,
+        torch.memory_format,
+        torch.layout,
+        datetime.date,
+        datetime.time,
+        datetime.datetime,
+        datetime.timedelta,
+    }
+)
 _CACHED: type = type(functools.lru_cache(len))
 _FUNCTIONS = frozenset({types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, _CACHED})
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
@@ -109,8 +118,11 @@ class _Look:
             named = [kind.__qualname__, value.__module__, value.__qualname__]
             if value.__module__ != self._module:
                 return named
-            special = [(name, self._function(vars(value)[name], depth)) for name in sorted(vars(value))
-                       if name.startswith("__") and type(vars(value)[name]) in _FUNCTIONS]  # fmt: skip
+            special = [
+                (name, self._function(vars(value)[name], depth))
+                for name in sorted(vars(value))
+                if name.startswith("__") and type(vars(value)[name]) in _FUNCTIONS
+            ]
             return [*named, *special, *self.items(vars(value), depth)]
         if kind in _OBJECTS or issubclass(kind, torch.nn.Module) or _is_of_the_users(kind):
             slots = {name for base in kind.__mro__ for name in _slots(base)}

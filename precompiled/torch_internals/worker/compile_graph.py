@@ -86,10 +86,14 @@ class _ExampleValues(torch.fx.Interpreter):
 
 @gpu_memory.given_back()
 def compile_graph(
-    module: torch.fx.GraphModule, inputs: dict[str, Any], hints: list[int], floats: list[float],
-    weights: Sequence[torch.Tensor] = (), on_rank_read: Callable[[], None] = lambda: None,
+    module: torch.fx.GraphModule,
+    inputs: dict[str, Any],
+    hints: list[int],
+    floats: list[float],
+    weights: Sequence[torch.Tensor] = (),
+    on_rank_read: Callable[[], None] = lambda: None,
     progress: compile_phases.ProgressReceiver | None = None,
-) -> CompileResult:  # fmt: skip
+) -> CompileResult:
     """Compile the forward, and the backward if an input requires a gradient. Raises torch's errors, or CompileFailed.
 
     The caller has applied the program's modes and configuration.
@@ -137,8 +141,9 @@ def compile_graph(
     except Exception as error:
         raise CompileFailed(f"the result cannot be pickled: {error}", code="not-serializable") from error
     progress.phase("C++ compilers")
-    return CompileResult(pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes,
-                         choices.undecided)  # fmt: skip
+    return CompileResult(
+        pickled, collector.native(), bundle.compiled_bw is not None, guards, not asked.yes, choices.undecided
+    )
 
 
 def _refuse_input_guards(context: TracingContext) -> None:
@@ -168,9 +173,15 @@ def compile_here(
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),
     ):
         compiled, symints = _compile(
-            graph_codec.decode(program["graph"]), program["inputs"], program["hints"], program["floats"], context,
-            classes, found_meshes, inner_compile=retained_graphs.inner_compile,
-        )  # fmt: skip
+            graph_codec.decode(program["graph"]),
+            program["inputs"],
+            program["hints"],
+            program["floats"],
+            context,
+            classes,
+            found_meshes,
+            inner_compile=retained_graphs.inner_compile,
+        )
     _refuse_input_guards(context)
     return compiled, produced_guards(symints, size_values(program["inputs"], program["hints"]))
 

@@ -102,8 +102,7 @@ def _full() -> CompileFailed:
 
 
 def problem(message: str) -> CompileFailed | None:
-    """The fault of the GPU or this process after an error with this message; None if the message shows no such fault.
-    """
+    """The fault of the GPU or this process that an error's message shows, or None."""
     try:
         torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - the exception's class depends on the version and on the fault
