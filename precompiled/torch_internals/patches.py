@@ -1,7 +1,7 @@
 """Replaces functions of torch, and restores them. All code of this project that replaces such a function uses this
 file.
 
-``in_force`` lists the functions that are replaced now. tests/lint/test_replaced_functions.py fails if code replaces
+``in_force`` lists the functions that are replaced now. tests/lint/test_no_other_patches.py fails if code replaces
 functions in another way.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.

@@ -196,8 +196,8 @@ def test_graph_above_the_daemons_limit_is_rejected(tmp_path: Path) -> None:
 def test_counts_of_a_process_that_exits_arrive(daemon: DaemonUnderTest) -> None:
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
-        "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
-        "c = Connection(Settings(runtime_dir=Path(sys.argv[1])))\n"
+        "from precompiled.client.connection import DaemonConnection; from precompiled.core.config import Settings\n"
+        "c = DaemonConnection(Settings(runtime_dir=Path(sys.argv[1])))\n"
         "c.tally(wire.Tally(1, hits=2, misses=1, fallbacks={'x': 3}, saved_s=1.5)); assert c.flush(20); c.close()\n"
     )
     subprocess.run([sys.executable, "-c", script, str(daemon.runtime_dir)], check=True, timeout=TIMEOUT_S)
@@ -210,8 +210,8 @@ def test_process_may_exit_with_an_open_connection(tmp_path: Path, reachable: boo
     """The process does not close the connection, and has pending graphs. Its exit must not hang."""
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
-        "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
-        "c = Connection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
+        "from precompiled.client.connection import DaemonConnection; from precompiled.core.config import Settings\n"
+        "c = DaemonConnection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
         "e = wire.Interpreter('/bin/false', '/', '3', '2', '', {})\n"
         "c.submit(wire.Submit('i', 'k', '/s', e, 'cpu'), b'g', print)\n"
         "c.flush(0.3)\n"
@@ -258,8 +258,8 @@ def test_forks_during_the_threads_work_are_safe(daemon: DaemonUnderTest) -> None
     """Fork at every moment of the thread's life, including its import of msgspec."""
     script = (
         "import os, sys, time; from pathlib import Path\n"
-        "from precompiled.client.connection import Connection; from precompiled.core.config import Settings\n"
-        "c = Connection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
+        "from precompiled.client.connection import DaemonConnection; from precompiled.core.config import Settings\n"
+        "c = DaemonConnection(Settings(runtime_dir=Path(sys.argv[1]), autostart=False))\n"
         "from precompiled import wire\n"
         "e = wire.Interpreter(sys.argv[2], '/', '3', '2', '', {})\n"
         "def submit(n): c.submit(wire.Submit(f'{os.getpid()}-{n}', f'k{os.getpid()}-{n}', sys.argv[3], e, 'cpu'),\n"

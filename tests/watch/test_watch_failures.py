@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from precompiled.service.watch.capture import SerializedGraph
+from precompiled.service.watch.capture import CapturedGraph
 from precompiled.service.watch.files import Files
 from precompiled.service.watch.watch import CaptureResult, RunningWatch, Tools
 
@@ -22,7 +22,7 @@ KEY = "ab" * 32
 def watch(tmp_path: Path) -> RunningWatch:
     registration = wire.Registration("run", ["python", "train.py"], "python", "/", str(tmp_path / "store"), {})
     found = RunningWatch("0", registration, Tools(Files(), mock.Mock(), mock.Mock(), mock.Mock()))
-    found.good = CaptureResult({}, {"1": SerializedGraph("1", "forward [0/0]", KEY, "compiling")})
+    found.good = CaptureResult({}, {"1": CapturedGraph("1", "forward [0/0]", KEY, "compiling")})
     return found
 
 
