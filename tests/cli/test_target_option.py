@@ -26,7 +26,13 @@ def test_a_target_has_a_kind_and_a_number(text: str, code: str, count: int) -> N
 @pytest.mark.reason("unknown-target")
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("x100", "not a kind"), ("cuda:sm_90", "h100 and h200"), ("sm_70", "not the architecture"), ("h100x0", "not a kind"), ("", "")],
+    [
+        ("x100", "not a kind"),
+        ("cuda:sm_90", "h100 and h200"),
+        ("sm_70", "not the architecture"),
+        ("h100x0", "not a kind"),
+        ("", ""),
+    ],
 )
 @pytest.mark.parametrize("command", [("run",), ("bake", "-o", "nowhere")])
 def test_the_error_for_an_unknown_target_lists_the_kinds(command: tuple[str, ...], text: str, said: str) -> None:
