@@ -162,7 +162,7 @@ test-systemd: $(STAMP) ## A real systemd, booted in a container (root; Debian: s
 	@$(BIN)/python -m pytest -m systemd $(PYTEST_ARGS)
 
 .PHONY: ablation
-ablation: $(STAMP) ## Packages' soundness cases, without each kind of fact in turn (some minutes; ARGS=KIND ...)
+ablation: $(STAMP) ## Packages' soundness cases, without each kind of fact in turn (minutes per kind; ARGS=KIND ...)
 	@$(BIN)/python tests/package_ablation.py $(ARGS)
 
 .PHONY: fuzz

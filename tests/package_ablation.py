@@ -8,7 +8,6 @@ zero is not needed, or lacks a case. Prints the table of docs/decisions/0023-the
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import textwrap
@@ -19,9 +18,9 @@ from typing import Any
 
 from packages.cases import HEAD, TRACED, Case
 from packages.cases.never_kept import NEVER
-from support_host import TIMEOUT_S, Host, new_host
+from support_host import Host, new_host
 from support_one_text import VARIABLE, one_text
-from support_packages import CASES, PROGRAM
+from support_packages import CASES, run_alone
 
 # The names of packages_program.py.
 KINDS = (
@@ -51,20 +50,14 @@ def _is_written(folder: Path, case: Case) -> bool:
 
 def run(host: Host, folder: Path, names: list[str], which: str, kind: str = "nothing") -> dict[str, dict[str, Any]]:
     """Run each case in a process of its own. ``which``: "before" or "after". Returns the outcome of each case."""
-    environment = {
-        "PRECOMPILED_PACKAGES": "program", "PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait",
-        "OMP_NUM_THREADS": "1", VARIABLE: which,
-    }  # fmt: skip
+    environment = {"PRECOMPILED_PACKAGES": "program", VARIABLE: which}
 
-    def run_some(some: list[str]) -> list[dict[str, Any]]:
-        spec = {"folder": str(folder), "cases": some, "without": kind, "alone": True}
-        client = host.program(str(PROGRAM), json.dumps(spec), env=environment, forked=False)
-        client.ended(timeout_s=10 * TIMEOUT_S)
-        return [json.loads(line) for line in client.lines if line.startswith('{"case"')]
+    def run_some(some: list[str]) -> dict[str, dict[str, Any]]:
+        return run_alone(host, folder, some, environment, without=kind, forked=False)
 
     with ThreadPoolExecutor(JOBS) as pool:
         parts = pool.map(run_some, [names[first::JOBS] for first in range(JOBS)])
-        return {answer["case"]: answer for part in parts for answer in part}
+        return {name: answer for part in parts for name, answer in part.items()}
 
 
 def is_used(case: dict[str, Any]) -> bool:

@@ -68,6 +68,22 @@ def run(
     return answer
 
 
+def run_alone(
+    host: Host, folder: Path, cases: list[str], environment: dict[str, str], *, without: str, forked: bool
+) -> dict[str, dict[str, Any]]:
+    """Run each case in a process of its own, forked from one that has loaded torch. Returns the outcome of each.
+
+    ``forked``: that process may be forked, too. In mode "program", a forked process uses no package that is newer than
+    the process that it was forked from.
+    """
+    settings = {"PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **environment}
+    spec = {"folder": str(folder), "cases": cases, "without": without, "alone": True}
+    client = host.program(str(PROGRAM), json.dumps(spec), env=settings, forked=forked)
+    client.ended(timeout_s=10 * TIMEOUT_S)
+    answers = [json.loads(line) for line in client.lines if line.startswith('{"case"')]
+    return {answer["case"]: answer for answer in answers}
+
+
 def run_program(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> Any:
     """Run a folder's ``main.py``, or Python with ``arguments``, as a program. Returns its last line, parsed as JSON."""
     settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **extra}

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
-import json
 import sys
 import time
 from dataclasses import dataclass, field
@@ -25,12 +24,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support_host import Host, new_host
-from support_packages import PROGRAM
+from support_packages import run_alone
 
 from .package_grammar import Program, program
 
 BATCH = 100  # programs whose processes are forked from one process
-TIMEOUT_S = 3600.0
 MODES = ("program", "function")
 ROWS = ("pairs", "used again", "traced again", "used when changed", "traced when changed", "input without effect",
         "eager raises", "plain differs", "wrong")  # fmt: skip
@@ -53,16 +51,11 @@ def run(
     for item in programs:
         (folder / f"{mode}_{item.seed}.py").write_text(item.text)
     (folder / "ch").write_text(str(int(changed)))
-    environment = {"PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1"}
-    environment |= {"PRECOMPILED": "0"} if plain else {"PRECOMPILED_PACKAGES": mode}
+    environment = {"PRECOMPILED": "0"} if plain else {"PRECOMPILED_PACKAGES": mode}
     environment |= {"FUZZED_VALUE": "3.0", "FUZZED_FLAG": "3.0"} if changed else {"FUZZED_VALUE": "2.0"}
     cases = {f"{mode}_{item.seed}": item.seed for item in programs}
-    spec = {"folder": str(folder), "cases": [*cases], "without": without, "alone": True}
-    # In mode "program", a forked process uses no file that is newer than the process from which it was forked.
-    client = host.program(str(PROGRAM), json.dumps(spec), env=environment, forked=plain or mode == "function")
-    client.ended(timeout_s=TIMEOUT_S)
-    answers = [json.loads(line) for line in client.lines if line.startswith('{"case"')]
-    return {cases[answer["case"]]: answer for answer in answers}
+    answers = run_alone(host, folder, [*cases], environment, without=without, forked=plain or mode == "function")
+    return {cases[name]: answer for name, answer in answers.items()}
 
 
 def check(host: Host, programs: list[Program], mode: str, without: str = "nothing") -> dict[int, Verdict]:
