@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -86,6 +87,35 @@ def test_override_through_torch_library_impl_is_refused() -> None:
             library._destroy()
         del torch.library._keep_alive[before:]
     captured(torch.sin, X)
+
+
+@pytest.mark.reason("operator-override")
+def test_override_by_a_library_that_replaces_another_of_its_size_is_refused() -> None:
+    captured(torch.sin, X)  # torch makes Libraries of its own when it first compiles
+    harmless = torch.library.Library("precompiled_overrides", "DEF")
+    harmless.define("of_one_kernel(Tensor x) -> Tensor")
+    harmless.impl("of_one_kernel", of_mine, "AutogradCPU")
+    captured(torch.sin, X)
+    harmless._destroy()
+    del harmless
+    gc.collect()
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("silu", of_mine, "AutogradCPU")
+    try:
+        assert "aten::silu" in refusal()
+    finally:
+        library._destroy()
+
+
+@pytest.mark.reason("operator-override")
+def test_override_is_refused_after_another_library_with_the_same_override_is_destroyed(
+    aten_library: torch.library.Library,
+) -> None:
+    aten_library.impl("silu", of_mine, "AutogradCPU")
+    other = torch.library.Library("aten", "IMPL")
+    other.impl("silu", of_mine, "AutogradCPU", allow_override=True)
+    other._destroy()
+    assert "aten::silu" in refusal()
 
 
 def test_operator_with_a_new_name_is_not_an_override() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Iterator
 from functools import cache
+from operator import is_
 from typing import Any
 
 import torch.library
@@ -30,22 +31,24 @@ from precompiled.torch_internals.user_code import dispatcher_registrations
 # that uses them need not be refused.
 _ONLY_RUN = frozenset({"CPU", "CUDA", "XPU", "MPS", "HPU", "MTIA", "XLA", "PrivateUse1"})
 
-_known: tuple[list[int], dict[str, str]] | None = None
+# The Libraries in which the last look found no override, and how many names each of them had registered. Only a new
+# name can become an override. Their sets are kept alive so that no new Library's set gets the same identity.
+_harmless: tuple[list[set[str]], list[int]] = ([], [])
 
 
 def find_overrides(namespaces: Collection[str]) -> dict[str, str]:
     """Operator (aten::silu) -> the place and key of a traced kernel that the program has registered for it."""
-    global _known  # noqa: PLW0603
+    global _harmless  # noqa: PLW0603
     libraries = list(_libraries())
-    # The sizes of these sets show changes: a registration enlarges its Library's set, and when a Library is destroyed,
-    # its names leave torch's set.
-    sizes = [len(torch.library._impls), *map(len, libraries)]
-    if _known is None or _known[0] != sizes:
-        overrides: dict[str, str] = {}
-        for names in libraries:
-            overrides.update(_of(names, namespaces))
-        _known = sizes, overrides
-    return _known[1]
+    sizes = list(map(len, libraries))
+    if sizes == _harmless[1] and all(map(is_, libraries, _harmless[0])):
+        return {}
+    overrides: dict[str, str] = {}
+    for names in libraries:
+        overrides.update(_of(names, namespaces))
+    if not overrides:
+        _harmless = libraries, sizes
+    return overrides
 
 
 def _libraries() -> Iterator[set[str]]:
@@ -57,10 +60,10 @@ def _libraries() -> Iterator[set[str]]:
 
 
 def _of(names: set[str], namespaces: Collection[str]) -> dict[str, str]:
-    traced = (name.split("/") for name in names if name in torch.library._impls)
+    # A destroyed Library's names count too: torch forgets them even if another Library has registered the same ones.
     operators = (
         f"{namespace}::{operator}"
-        for namespace, operator, key in traced
+        for namespace, operator, key in (name.split("/") for name in names)
         if namespace in namespaces and key not in _ONLY_RUN
     )
     first = next(operators, None)
