@@ -15,6 +15,8 @@ from precompiled import wire
 from precompiled.client import connection
 from precompiled.graph.environment import interpreter_of_a_worker
 
+pytestmark = pytest.mark.integration
+
 MLP = {"model": "mlp", "training": True}
 
 
@@ -63,7 +65,6 @@ def test_damaged_artifact_is_quarantined_and_recompiled(
     assert shared_host.run(MLP)["reports"][0]["source"] == "hit"
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("how", [make_writable, replace_by_a_link], ids=lambda how: how.__name__)
 def test_artifact_that_others_could_have_written_is_not_loaded(
     shared_host: Host, spoiled: Callable[..., None], how: Callable[[Path], None]

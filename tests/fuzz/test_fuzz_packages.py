@@ -31,6 +31,7 @@ def test_changed_input_gives_the_result_of_eager(shared_host: Host) -> None:
     assert "eager raises" not in rows
 
 
+@pytest.mark.integration
 def test_omitted_comparison_makes_a_program_wrong(shared_host: Host) -> None:
     verdicts = check(shared_host, [_shadowed_builtin()], "function", without="globals")
     assert len(_wrong(verdicts)) == 1

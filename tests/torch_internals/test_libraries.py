@@ -18,6 +18,8 @@ from precompiled.core.errors import Bypass
 from precompiled.torch_internals.graph import call_targets
 from precompiled.torch_internals.user_code import custom_ops, dispatcher_registrations, shared_libraries
 
+pytestmark = pytest.mark.integration
+
 OPS = torch.ops.pc_library
 
 

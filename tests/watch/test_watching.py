@@ -49,6 +49,7 @@ EDITS = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     everyday_or_slow(EDITS, EDITS[2:3]),
