@@ -36,7 +36,7 @@ from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
-from precompiled.store import scratch, turns
+from precompiled.store import rank_turns, scratch
 from precompiled.store.artifacts import Store, full
 from precompiled.store.jobs import JobRecord
 from precompiled.version import VERSION
@@ -124,7 +124,7 @@ def _among_hosts(
     folder = scratch.directory(store.root) / "turns"
     record.phase("turn")
     try:
-        with turns.turn(folder, places.family(job.graph)) as turn:
+        with rank_turns.turn(folder, places.family(job.graph)) as turn:
             if turn is not None and turn.waited and is_there(store, job):
                 # Another worker compiled it, for a rank at another place in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)

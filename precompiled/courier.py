@@ -16,7 +16,7 @@ from precompiled.remote import link
 from precompiled.store.artifacts import Store
 
 KEEP_S = 30.0  # before the next offer if there is no helper, or the store cannot be read
-OF_RANKS_S = 3600.0  # the same for a compile that serves several ranks (store/turns.py)
+OF_RANKS_S = 3600.0  # the same for a compile that serves several ranks (store/rank_turns.py)
 
 
 def warm_up() -> None:

@@ -1,7 +1,7 @@
 """Tests of each reason to bypass a graph: provoked by a program, reported, counted, and with eager's result.
 
-test_targets.py, test_codec.py, test_metadata.py and test_key.py also test, in all forms, those reasons that depend only
-on the graph.
+test_call_targets.py, test_graph_codec.py, test_input_metadata.py and test_key.py test all forms of the reasons that
+depend only on the graph.
 """
 
 from __future__ import annotations

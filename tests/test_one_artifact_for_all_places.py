@@ -19,7 +19,7 @@ from torch._inductor import codecache
 
 from precompiled import compiler, wire
 from precompiled.graph import key
-from precompiled.store import turns
+from precompiled.store import rank_turns
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals import version_tuple
 
@@ -74,13 +74,13 @@ def test_artifact_is_published_for_all_places_or_only_its_own(
     parsed = [json.loads(graph) for graph in graphs]
     keys = [key.key({name: json.dumps(one[name], separators=(",", ":")) for name in key.SECTIONS}) for one in parsed]
     store = Store(tmp_path / "store")
-    end = turns.WorkerTurn.end
+    end = rank_turns.WorkerTurn.end
 
-    def look_and_end(turn: turns.WorkerTurn) -> None:
+    def look_and_end(turn: rank_turns.WorkerTurn) -> None:
         at_the_end_of_a_turn.append([number for number, name in enumerate(keys) if store.lookup(name)])
         end(turn)
 
-    monkeypatch.setattr(turns.WorkerTurn, "end", look_and_end)
+    monkeypatch.setattr(rank_turns.WorkerTurn, "end", look_and_end)
     dist.destroy_process_group()
     try:
         job = wire.Job(id=uuid.uuid4().hex, key=keys[rank], store=str(store.root), device="cpu", graph=graphs[rank],

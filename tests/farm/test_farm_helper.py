@@ -108,7 +108,7 @@ def test_what_the_setting_may_be(given: str, farm: str) -> None:
 
 
 def test_what_one_compile_makes_for_several_ranks_is_not_offered(settings: Settings) -> None:
-    """Each of them would be compiled there; here one is, and the others wait for it (store/turns.py)."""
+    """Each of them would be compiled there; here one is, and the others wait for it (store/rank_turns.py)."""
     inputs = {"args": [], "meshes": [{"shape": [2], "ranks": [0, 1], "rank": 0}]}
     program = {name: {} for name in key.SECTIONS} | {"inputs": inputs, "hints": [], "floats": []}
     graph = json.dumps(program, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Lets one of several workers compile a result that serves the keys of all of them, while the others wait.
+"""Lets one of several ranks' workers compile a result that serves the keys of all of them, while the others wait.
 
 Ranks of a job that use DTensors have a key each, but can mostly share one artifact
 (torch_internals/ranks/rank_dependence.py). The rank that compiles first publishes its artifact under all of the keys.

@@ -1,5 +1,5 @@
-"""Tests of turns: one worker compiles while others wait. They run in separate processes, because the locks belong to
-processes.
+"""Tests of the turns of ranks: one worker compiles while others wait. The workers are separate processes, because the
+locks belong to processes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from precompiled.store.turns import turn
+from precompiled.store.rank_turns import turn
 
 OTHER = """
 import sys
 from pathlib import Path
-from precompiled.store.turns import turn
+from precompiled.store.rank_turns import turn
 print("begun", flush=True)
 with turn(Path(sys.argv[1]), "graph") as found:
     print(found.waited, flush=True)
