@@ -13,7 +13,7 @@ from precompiled.service.events import Count, Instruction, Limits
 from precompiled.service.flights import Flights
 from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Flight, Job
-from precompiled.service.refusals import WITHOUT_A_RECORD
+from precompiled.service.refusals import WITHOUT_A_RECORD, advise_retry
 
 from precompiled import wire
 
@@ -80,5 +80,6 @@ class Outcomes:
         out.append(job.move("quarantine", now, why))
         out.append(Count(job.uid, "failed"))
         self.quarantined.start(job.flight, now + self._limits.quarantine_s, text)
-        refusal = wire.Rejected("key-quarantined", text, "It is tried again later", key=job.submit.key)
+        key = job.submit.key
+        refusal = wire.Rejected("key-quarantined", text, advise_retry(key), key=key)
         self._flights.end(job, out, refusal)

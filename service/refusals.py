@@ -32,5 +32,13 @@ CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer so
 GIVEN_UP = wire.Rejected("job-cancelled", "A user has cancelled its compile", "The next process asks again")
 
 
+def advise_retry(key: str) -> str:
+    """Say what a user can do about a quarantined key."""
+    return (
+        f"This process runs the graph eager until it ends. `precompiled daemon retry {key[:12]}` ends the quarantine "
+        "for later processes"
+    )
+
+
 def make_rejection(event: Submitted, code: str, message: str, action: str) -> Reply:
     return Reply(event.client, wire.Rejected(code, message, action, event.message.id, event.message.key))

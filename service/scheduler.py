@@ -56,7 +56,7 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.jobs import Flight, Job, Seat
 from precompiled.service.outcomes import Outcomes
 from precompiled.service.placement import Placement
-from precompiled.service.refusals import CANCELLED, GIVEN_UP, STOPPING, make_rejection
+from precompiled.service.refusals import CANCELLED, GIVEN_UP, STOPPING, advise_retry, make_rejection
 from precompiled.service.start_failures import StartFailures
 from precompiled.service.workers import Runner, Worker
 
@@ -156,7 +156,7 @@ class Scheduler:
             return
         seat = Seat.of(uid, message.device, message.environment)
         for found, code, action in (
-            (self._outcomes.quarantined.find(flight, now), "key-quarantined", "It is tried again later"),
+            (self._outcomes.quarantined.find(flight, now), "key-quarantined", advise_retry(message.key)),
             (self._start_failures.refusal(seat, now), "worker-cannot-start", "See `precompiled doctor`"),
         ):
             if found is not None:

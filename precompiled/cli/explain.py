@@ -1,4 +1,10 @@
-"""explain: why a graph was a cache miss (how it differs from the nearest graph in the store), or what a code means."""
+"""explain: why graphs were compiled or functions traced, or what a code means.
+
+- without an argument, ``--run``: the graphs of a run (runs.py)
+- ``KEY``, ``--last``: one graph, compared with the nearest graph in the store (nearest.py)
+- ``FUNCTION``: the traces of one function (functions.py)
+- ``CODE``: a row of core/reasons.py
+"""
 
 from __future__ import annotations
 

@@ -432,8 +432,8 @@ _TABLE = (
         _EAGER,
         "key-quarantined",
         "the graph killed two workers, or exceeded `job_timeout_s`",
-        "Read the worker's last words; raise `job_timeout_s` or `job_memory_bytes`",
-        then=", for an hour",
+        "Raise the exceeded limit, or run `daemon retry KEY`",
+        then=" in this process; the daemon refuses it for an hour",
     ),
     _daemon(
         _IN_PROCESS,

@@ -1,7 +1,7 @@
 """Computes the key of a captured graph (*program*), and its components.
 
 The key is the SHA-256 of the format versions and the program's bytes, section by section. These bytes are all that the
-worker sees, so equal keys mean equal compiles. An artifact's manifest stores the components, so that cli/explain.py can
+worker sees, so equal keys mean equal compiles. An artifact's manifest stores the components, so that cli/nearest.py can
 find the graph nearest to a miss without reading every graph.
 
 This file needs no torch, because the command line reads programs too.
