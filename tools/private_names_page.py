@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "private-torch-names.md"
 FILES = sorted(
     path
-    for room in ("precompiled/torch_internals", "precompiled/packages/dynamo")
-    for path in (ROOT / room).rglob("[!_]*.py")
+    for folder in ("precompiled/torch_internals", "precompiled/packages/dynamo")
+    for path in (ROOT / folder).rglob("[!_]*.py")
 )
 
 _PARAGRAPH = re.compile(r"(?:Private names: (.+?)|No private names)\. Checked on (\d+\.\d+\.\d+(?:, \d+\.\d+\.\d+)*)")

@@ -31,8 +31,8 @@ class ArchitectureRow:
         return f"{self.architecture} {self.task}"
 
 
-def build_parser(room: str, description: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{room}", description=description)
+def build_parser(folder: str, description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{folder}", description=description)
     add_only(parser, "these architectures")
     parser.add_argument("--task", choices=TASKS, help="this task only")
     parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout; progress goes to stderr")

@@ -12,9 +12,9 @@ from benchmarks.harness.hosts import ROOT
 from precompiled.made_up_cuda import host
 
 
-def run_on_made_up_gpu(room: str, python: str, kind: str) -> int:
+def run_on_made_up_gpu(folder: str, python: str, kind: str) -> int:
     """Run this command again in a process that has the made-up GPU before it loads torch. Returns its exit status."""
     with tempfile.TemporaryDirectory(prefix="made-up-cuda-") as state:
         environment = {**os.environ, **host.variables(python, kind, Path(state))}
-        command = [python, "-m", f"benchmarks.{room}", *sys.argv[1:]]
+        command = [python, "-m", f"benchmarks.{folder}", *sys.argv[1:]]
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

@@ -57,7 +57,7 @@ def private_names(tree: ast.AST) -> Iterator[str]:
 def test_unmarked_file_uses_no_private_torch_name(path: Path) -> None:
     relative = str(path.relative_to(ROOT))
     found = set(private_names(ast.parse(path.read_text())))
-    assert not found, f"{relative} uses {', '.join(sorted(found))}: move that to a room marked for it"
+    assert not found, f"{relative} uses {', '.join(sorted(found))}: move that to torch_internals/ or packages/dynamo/"
 
 
 @pytest.mark.parametrize("path", INTERNALS, ids=lambda path: path.name)
