@@ -131,6 +131,16 @@ def f(x):
 def build():
     return f, [(torch.randn(4, 4),)]
 """, ("if 0", "if 1"), TRACED)
+case("registered_in_an_abstract_class_of_python", """
+from collections.abc import Mapping
+class Thing: pass
+THING = Thing()
+if 0: Mapping.register(Thing)
+def f(x):
+    return torch.addmm(x, x, x, alpha=3.0 if isinstance(THING, Mapping) else 2.0)
+def build():
+    return f, [(torch.randn(4, 4),)]
+""", ("if 0", "if 1"), TRACED)
 case("object_of_a_class_whose_metaclass_decides", """
 class Meta(type):
     def __instancecheck__(cls, value):
