@@ -23,8 +23,8 @@ class _Patch:
     owner: Any  # a module or a class
     name: str
     # The value in ``vars(owner)``; _MISSING if the name is inherited, or made by the module's ``__getattr__``.
-    original: Any
-    replacement: Any
+    original: object
+    replacement: object
 
     def is_replaced(self) -> bool:
         return vars(self.owner).get(self.name) is not self.replacement

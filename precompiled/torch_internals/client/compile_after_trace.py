@@ -52,7 +52,7 @@ def apart(compile: Callable[..., _Made], device: str) -> Callable[..., _Made]:
     """
 
     @functools.wraps(compile)
-    def compiled(*args: Any, **options: Any) -> _Made:
+    def compiled(*args: object, **options: object) -> _Made:
         state, devices = random.getstate(), [] if device == "cpu" else [torch.device(device)]
         try:
             with torch.random.fork_rng(devices=devices), _disable_current_modes():
@@ -69,7 +69,7 @@ class Given:
 
     name: str
     module: torch.fx.GraphModule
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
 
     def compile(self, program: dict[str, Any]) -> Callable[..., Any] | None:
         """Compile as plain torch.compile does, with its errors. None if the result is valid for only some inputs."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +40,7 @@ _LABELS = frozenset({"device", "device_index", "device_idx"})
 _SUSPICIOUS = re.compile(r"cuda|device|stream|generator", re.IGNORECASE)
 
 
-def move(bundle: Any, codes: list[Any], index: int) -> None:
+def move(bundle: Any, codes: Sequence[object], index: int) -> None:
     """Move a ``BundledAOTAutogradResult`` and its ``CompiledFxGraph``s, in place. Raises Bypass if the text is unknown.
 
     relocate.py moves the text of the backward's graph.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any
 
 from precompiled.version import switched_off
 
@@ -40,7 +39,7 @@ def remove() -> None:
         callback_handler.remove_start_callback(_begin)
 
 
-def _begin(_frame: Any = None) -> None:
+def _begin(_frame: object = None) -> None:
     global _begun  # noqa: PLW0603
     if _begun or switched_off(os.environ):
         return

@@ -17,7 +17,6 @@ import gc
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 # For CPython's three generations. The defaults are 700, 10, 10.
 SELDOM = (100_000, 20, 100)
@@ -36,7 +35,7 @@ def install() -> None:
         callback_handler.register_end_callback(_end)
 
 
-def _begin(_frame: Any = None) -> None:
+def _begin(_frame: object = None) -> None:
     global _before  # noqa: PLW0603
     now = gc.get_threshold()
     # A threshold of 0 means that the program has switched the collector off.
@@ -45,7 +44,7 @@ def _begin(_frame: Any = None) -> None:
         gc.set_threshold(*SELDOM)
 
 
-def _end(_frame: Any = None) -> None:
+def _end(_frame: object = None) -> None:
     global _before
     before, _before = _before, None  # set the variable first, because a collection runs finalizers
     # If the thresholds differ, the program set them meanwhile. Python 3.14 reports 0 for the oldest generation.

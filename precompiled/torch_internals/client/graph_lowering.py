@@ -67,7 +67,7 @@ class Plain:
         """A stand-in that runs until the artifact is loaded. Created on demand, because a hit does not need it."""
         return stand_in.StandIn(self.as_given)
 
-    def taking_all(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def taking_all(self, function: Callable[..., object]) -> Callable[..., object]:
         """Adapt ``function``, which takes flattened inputs, to the arguments that Dynamo passes."""
         flatten, held = self.flatten, self.held
         if flatten is not None:
@@ -129,7 +129,7 @@ def _flat(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[
         if node not in copies and node.op != "placeholder":
             copies[node] = graph.node_copy(node, copies.__getitem__)
 
-    def flatten(args: tuple[Any, ...]) -> list[Any]:
+    def flatten(args: tuple[Any, ...]) -> list[object]:
         taken = [args[position] if item is None else args[position][item] for position, item in picks]
         for position in stolen:
             args[position].clear()  # otherwise the activations would live until the backward ends
@@ -144,7 +144,7 @@ def _traced(flat: torch.fx.GraphModule) -> torch.fx.GraphModule:
     values = [node.meta.get("example_value") for node in inputs]
     mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), contextlib.nullcontext())
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: object) -> Any:
         outputs = torch.fx.Interpreter(flat).run(*arguments)
         # Grad mode may be on at this point, if the backward of a custom Function broke the graph.
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):

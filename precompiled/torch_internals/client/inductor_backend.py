@@ -7,8 +7,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -16,14 +15,14 @@ from precompiled.torch_internals.client import garbage_collection
 from precompiled.torch_internals.inductor import direct_inductor_calls
 
 
-def options_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def options_of(mode: str | None, options: Mapping[str, object] | None) -> dict[str, object]:
     """Inductor's settings for mode= and options=. Raises what torch.compile raises for unknown ones."""
     return dict(torch._TorchCompileInductorWrapper(mode, options, None).config)
 
 
 def compile_in_process(
-    module: torch.fx.GraphModule, inputs: list[Any], options: Mapping[str, Any]
-) -> Callable[..., Any]:
+    module: torch.fx.GraphModule, inputs: Sequence[object], options: Mapping[str, object]
+) -> Callable[..., object]:
     """Compile exactly as plain torch.compile does."""
     from torch._inductor.compile_fx import compile_fx
 

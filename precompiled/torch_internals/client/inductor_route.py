@@ -54,7 +54,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        def made(self: object, *args: object, **kwargs: object) -> None:
             original(self, *args, **kwargs)
             # torch.compile imports Dynamo after it makes the wrapper, so this also covers the first graph's trace.
             try:
@@ -76,9 +76,9 @@ def install_refusal(refuse: Callable[[Any], None]) -> None:
     if _patches or wrapper is None:
         return
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
-        def refused(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
+        def refused(self: object, model_: object, inputs_: object, **kwargs: object) -> object:
             if type(self) is wrapper and isinstance(model_, torch.fx.GraphModule):
                 refuse(model_)
             return original(self, model_, inputs_, **kwargs)
@@ -97,14 +97,14 @@ def remove() -> None:
             first_trace.remove()
 
 
-def _routed(wrapper: Any, serve: Serve, original: Callable[..., Any]) -> Callable[..., Any]:
+def _routed(wrapper: object, serve: Serve, original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def routed(self: Any, model_: Any, inputs_: Any, **kwargs: Any) -> Any:
-        def in_process() -> Any:
+    def routed(self: Any, model_: object, inputs_: object, **kwargs: Any) -> object:
+        def in_process() -> object:
             with garbage_collection.as_usual():
                 return original(self, model_, inputs_, **kwargs)
 
-        def reported() -> Any:
+        def reported() -> object:
             with direct_inductor_calls.ours():
                 return in_process()
 

@@ -34,7 +34,7 @@ from precompiled.torch_internals.user_code import program_classes
 def load_bundle(
     pickled: bytes,
     native: Mapping[str, tuple[Path, str]],
-    program_modes: Mapping[str, Any],
+    program_modes: Mapping[str, object],
     *,
     cudagraphs: bool,
     name: str,
@@ -42,7 +42,7 @@ def load_bundle(
     frozen: Sequence[torch.Tensor] = (),
     device: str = "cpu",
     groups: Sequence[str] = (),
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Load a bundle. Returns the compiled callable, which takes the graph's inputs and returns its outputs as a tuple.
 
     - ``pickled``: the bundle. Unpickling it runs code, so the caller has checked its origin (store/trust.py).
@@ -93,7 +93,7 @@ def load_bundle(
             },
         )
 
-    def forward(*args: Any) -> Any:
+    def forward(*args: object) -> object:
         return boxed(taken(args))
 
     return torch._dynamo.disable(forward, reason="a compiled graph")

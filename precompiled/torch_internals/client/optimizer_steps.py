@@ -10,7 +10,6 @@ No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -19,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 def count(on_step: Callable[[], None]) -> None:
     """Call ``on_step`` after each eager optimizer step of this process."""
 
-    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+    def after(optimizer: object, args: object, kwargs: object) -> None:
         if torch.compiler.is_compiling():
             return
         on_step()

@@ -17,7 +17,7 @@ from torch.autograd import profiler
 Compiled = Callable[..., Any]
 
 
-def load(name: str) -> AbstractContextManager[Any]:
+def load(name: str) -> AbstractContextManager[object]:
     """A range around the load of an artifact."""
     return _range(f"precompiled: load {name}")
 
@@ -30,7 +30,7 @@ def wrap_swapped(function: Compiled, name: str, settle: Callable[[Compiled], Non
     if not profiler._is_profiler_enabled:
         return function
 
-    def first(*args: Any) -> Any:
+    def first(*args: object) -> object:
         with _range(f"precompiled: swap {name}"):
             result = function(*args)
         settle(function)
@@ -39,5 +39,5 @@ def wrap_swapped(function: Compiled, name: str, settle: Callable[[Compiled], Non
     return first
 
 
-def _range(name: str) -> AbstractContextManager[Any]:
+def _range(name: str) -> AbstractContextManager[object]:
     return torch.profiler.record_function(name) if profiler._is_profiler_enabled else nullcontext()

@@ -19,7 +19,6 @@ import logging
 import weakref
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
 
 import torch._dynamo.config
 import torch._dynamo.eval_frame
@@ -46,7 +45,7 @@ class TracedFrame:
 
     # A weak reference: a code object keeps Dynamo's entries alive, and an entry keeps the graph's callable alive.
     code: weakref.ref[CodeType]
-    compile_id: Any
+    compile_id: object
     limit: int
 
     @staticmethod

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import sympy
@@ -71,7 +72,7 @@ def _restored(
     graph.output(graph.graph_copy(module.graph, {}))
     if lost:
         _add(graph, lost)
-    root: dict[str, Any] = {
+    root: dict[str, object] = {
         node.target: made.get(node.target, getattr(module, node.target))
         for node in module.graph.nodes
         if node.op == "get_attr"
@@ -110,7 +111,7 @@ def _sizes(node: torch.fx.Node) -> list[tuple[torch.SymInt, int | None]]:
     return [(size, dimension) for dimension, size in enumerate(value.shape) if isinstance(size, torch.SymInt)]
 
 
-def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol]) -> list[Any]:
+def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.Symbol]) -> list[object]:
     """The assertions on the inputs' symbols, and on values of this graph that another expression has replaced."""
     replaced = inputs | {
         symbol
@@ -129,7 +130,7 @@ def _lost(module: torch.fx.GraphModule, env: ShapeEnv, inputs: frozenset[sympy.S
 def _add(graph: torch.fx.Graph, expressions: list[Any]) -> None:
     """Insert each expression's assertion as soon as the graph has all values that the expression uses."""
     tracer = GraphAppendingTracer(graph)
-    values: dict[sympy.Symbol, Any] = {}
+    values: dict[sympy.Symbol, object] = {}
     left = list(dict.fromkeys(expressions))
     needed = {symbol for expression in left for symbol in expression.free_symbols}
     nodes = list(graph.nodes)
@@ -161,7 +162,7 @@ def _add(graph: torch.fx.Graph, expressions: list[Any]) -> None:
         raise Bypass(f"it asserts {left[0]}, of what is none of its values", code="runtime-assertion")
 
 
-def _assert(graph: torch.fx.Graph, expression: Any, values: dict[sympy.Symbol, Any]) -> None:
+def _assert(graph: torch.fx.Graph, expression: object, values: Mapping[sympy.Symbol, object]) -> None:
     try:
         condition = sympy_interp(PythonReferenceAnalysis, values, expression)
     except Exception as error:
@@ -171,13 +172,13 @@ def _assert(graph: torch.fx.Graph, expression: Any, values: dict[sympy.Symbol, A
         graph.call_function(torch.ops.aten._assert_scalar.default, (condition.node, message))
 
 
-def _named(expression: Any, values: dict[sympy.Symbol, Any]) -> str:
+def _named(expression: Any, values: Mapping[sympy.Symbol, object]) -> str:
     """The expression with names that are equal in all processes. A symbol's own number differs between processes."""
     names = {symbol: sympy.Symbol(f"v{position}") for position, symbol in enumerate(values)}
     return str(expression.xreplace(names))
 
 
-def _at(graph: torch.fx.Graph, node: torch.fx.Node, path: tuple[Any, ...]) -> torch.fx.Node:
+def _at(graph: torch.fx.Graph, node: torch.fx.Node, path: tuple[object, ...]) -> torch.fx.Node:
     """The part of a node's value at this path, in the notation of torch.fx.experimental.symbolic_shapes."""
     if not path:
         return node

@@ -11,7 +11,6 @@ Checked on 2.13.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch.fx
 
@@ -32,7 +31,7 @@ def check_output(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return module
 
 
-def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.GraphModule:
+def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[object]) -> torch.fx.GraphModule:
     """A copy of the graph for these inputs (fake tensors and numbers), which replace those of Dynamo's trace."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -47,7 +46,7 @@ def of_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.G
     return copy
 
 
-def artifact(kept: SavedCallable) -> Any:
+def artifact(kept: SavedCallable) -> object:
     """The object that standalone_compile returns for a result that can be saved."""
     from torch._inductor.standalone_compile import AOTCompiledArtifact
 
@@ -59,7 +58,7 @@ class SavedCallable:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         bundle: bytes,
         classes: Mapping[str, type],
         device: str,
@@ -69,10 +68,10 @@ class SavedCallable:
         self._function, self._bundle, self._classes = function, bundle, dict(classes)
         self._device, self._groups = device, groups
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> object:
         return self._function(*args)
 
-    def serialize(self) -> Any:
+    def serialize(self) -> object:
         bundle = program_classes.loads(self._bundle, self._classes)
         relocate.move(bundle, self._device, self._groups)
         return bundle

@@ -41,23 +41,23 @@ def graph(way: str, report: Mapping[str, Any]) -> None:
         _artifact(f"precompiled_{way}", document, _compiles.get(report["id"]))
 
 
-def belong(graphs: list[str], result: Any) -> None:
+def belong(graphs: list[str], result: object) -> None:
     """Record that a package serves these graphs (ids) for a frame. ``result`` is Dynamo's result for the frame."""
     if is_on():
         _compiles.update(dict.fromkeys(graphs, _compile_of(result)))
 
 
-def frame(report: Mapping[str, Any], result: Any) -> None:
+def frame(report: Mapping[str, object], result: object) -> None:
     """Add a frame's report."""
     if is_on():
         _artifact("precompiled_frame", dict(report), _compile_of(result))
 
 
-def _compile_of(result: Any) -> Any:
+def _compile_of(result: object) -> object:
     return getattr(getattr(result, "guarded_code", None), "compile_id", None)
 
 
-def _artifact(name: str, document: dict[str, Any], compile_id: Any) -> None:
+def _artifact(name: str, document: Mapping[str, object], compile_id: object) -> None:
     try:
         # Write the report into the compile that it belongs to, even if that compile has ended or was skipped.
         with nullcontext() if compile_id is None else compile_context(CompileContext(compile_id)):

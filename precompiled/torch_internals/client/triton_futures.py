@@ -31,7 +31,7 @@ class _Table(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         return super().__getitem__(key) if (own := _own()) is None else own[key]
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         if (own := _own()) is None:
             super().__setitem__(key, value)
         else:
@@ -46,7 +46,7 @@ class _Table(dict[str, Any]):
     def __contains__(self, key: object) -> bool:
         return super().__contains__(key) if (own := _own()) is None else key in own
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         return super().get(key, default) if (own := _own()) is None else own.get(key, default)
 
     def clear(self) -> None:
@@ -56,7 +56,7 @@ class _Table(dict[str, Any]):
             own.clear()
 
 
-def _own() -> dict[str, Any] | None:
+def _own() -> dict[str, object] | None:
     return getattr(_current, "table", None)
 
 

@@ -31,7 +31,7 @@ Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,7 +58,7 @@ class _Inputs(torch.autograd.Function):
 
     @staticmethod
     @_not_dynamos
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: object, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
             # With create_graph, AOTAutograd returns gradients that require a gradient, and raises if they are
             # differentiated. torch's once_differentiable would return gradients that are constants instead.
@@ -70,7 +70,9 @@ class _Inputs(torch.autograd.Function):
 class _Once(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
-    def forward(ctx: Any, connected: torch.Tensor, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def forward(
+        ctx: object, connected: torch.Tensor, *gradients: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         detached = list(gradients)
         for at, gradient in enumerate(gradients):  # a comprehension would be a separate frame, which Dynamo would trace
             detached[at] = None if gradient is None else gradient.detach()
@@ -78,7 +80,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     @_not_dynamos
-    def backward(ctx: Any, *_: Any) -> Any:
+    def backward(ctx: object, *_: object) -> object:
         # This is the text of AOTAutograd's error, so that a web search for it finds this case.
         raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
 
@@ -138,18 +140,18 @@ def records() -> bool:
     )
 
 
-def differentiable(args: Sequence[Any]) -> list[int]:
+def differentiable(args: Sequence[object]) -> list[int]:
     """The positions of the inputs that require a gradient."""
     return [at for at, value in enumerate(args) if isinstance(value, torch.Tensor) and value.requires_grad]
 
 
-def share_memory(args: Sequence[Any], positions: list[int]) -> bool:
+def share_memory(args: Sequence[object], positions: list[int]) -> bool:
     """Whether one of these inputs shares memory with another input of the graph."""
     counted = Counter(storage(value) for value in args if isinstance(value, torch.Tensor))
     return any(counted[storage(args[at])] > 1 for at in positions)
 
 
-def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: list[int]) -> frozenset[int]:
+def without_gradient(run: Callable[..., object], args: Sequence[Any], positions: list[int]) -> frozenset[int]:
     """The positions of inputs that never get a gradient, whichever outputs do. Determined on fake tensors.
 
     As in AOTAutograd, only inputs with a history count (``_compute_indices_of_inps_to_detach`` in
@@ -188,8 +190,8 @@ def without_gradient(run: Callable[..., Any], args: Sequence[Any], positions: li
 
 
 def run_between(
-    run: Callable[..., Any], args: Sequence[Any], positions: list[int], last: frozenset[int], apart: frozenset[int]
-) -> Any:
+    run: Callable[..., object], args: Sequence[Any], positions: list[int], last: frozenset[int], apart: frozenset[int]
+) -> object:
     """Run ``run(*args)`` between the two autograd nodes.
 
     ``positions`` are those of ``differentiable``, ``apart`` those of ``without_gradient``. ``last`` are the outputs
@@ -205,7 +207,7 @@ def run_between(
     return type(outputs)(_Outputs(args, inner, histories).finished(outputs, last))
 
 
-def _inside(args: Sequence[Any], positions: list[int]) -> tuple[list[Any], dict[int, Any]]:
+def _inside(args: Sequence[object], positions: list[int]) -> tuple[list[Any], dict[int, Any]]:
     """The arguments as the operators get them, and the history of each tensor among them."""
     inner = list(args)
     for at, tensor in zip(positions, _Inputs.apply(*(args[at] for at in positions)), strict=True):
@@ -216,7 +218,7 @@ def _inside(args: Sequence[Any], positions: list[int]) -> tuple[list[Any], dict[
 class _Outputs:
     """Builds the outputs of one run in the form that autograd must see."""
 
-    def __init__(self, args: Sequence[Any], inner: list[Any], histories: dict[int, Any]) -> None:
+    def __init__(self, args: Sequence[object], inner: list[Any], histories: Mapping[int, object]) -> None:
         self._args = args
         self._inner = inner
         self._at = {id(value): at for at, value in enumerate(inner) if isinstance(value, torch.Tensor)}
@@ -225,7 +227,7 @@ class _Outputs:
         self._through: list[torch.Tensor] = []  # the tensors that pass through the node
         self._numbers: dict[int, int] = {}  # id of such a tensor -> its position among them
 
-    def finished(self, outputs: Sequence[Any], last: frozenset[int]) -> list[Any]:
+    def finished(self, outputs: Sequence[object], last: frozenset[int]) -> list[object]:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
         in_storage = Counter(storage(tensor) for tensor in tensors)
         # Torch refuses in-place changes of views that one operator created together (``chunk``), so this count excludes
@@ -256,7 +258,7 @@ class _Outputs:
             self._through.append(tensor)
         return number
 
-    def _place(self, output: Any, may_change: Counter[Any]) -> Callable[[Sequence[torch.Tensor]], Any]:
+    def _place(self, output: object, may_change: Counter[Any]) -> Callable[[Sequence[torch.Tensor]], object]:
         """A function that gives an output of the graph, once the node's outputs exist."""
         at = self._at.get(id(output))
         if at is not None:
@@ -279,7 +281,7 @@ class _Outputs:
         return lambda made: made[number]
 
 
-def run_alone(run: Callable[..., Any], args: Sequence[Any]) -> Any:
+def run_alone(run: Callable[..., object], args: Sequence[object]) -> object:
     """The result of ``run(*args)`` if no input requires a gradient."""
     outputs = run(*args)
     if not isinstance(outputs, (tuple, list)):
@@ -290,7 +292,7 @@ def run_alone(run: Callable[..., Any], args: Sequence[Any]) -> Any:
     return type(outputs)(_alone(output, storages) for output in outputs)
 
 
-def _alone(output: Any, storages: set[Any]) -> Any:
+def _alone(output: object, storages: set[object]) -> object:
     """A view of an intermediate as a separate tensor over the same memory.
 
     Compiled code returns such an output as a separate tensor. Then a custom Function that passes it on (a reentrant
@@ -341,7 +343,7 @@ def _is_one_of_many(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None and tensor.grad_fn.name().startswith(_SEVERAL_VIEWS)
 
 
-def storage(tensor: torch.Tensor) -> Any:
+def storage(tensor: torch.Tensor) -> object:
     """An identifier that is equal for tensors over the same memory."""
     try:
         return tensor.untyped_storage()._cdata

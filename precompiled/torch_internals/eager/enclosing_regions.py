@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -57,7 +57,7 @@ def checkpoint_around() -> tuple[object | None, bool]:
     return (reference.cell_contents() if reference is not None else None), True
 
 
-def saved_in_a_checkpoint() -> tuple[Any, int] | None:
+def saved_in_a_checkpoint() -> tuple[object, int] | None:
     """Where a checkpoint's first run records saved tensors, and how many it has recorded; None outside a first run."""
     frame: Any
     frame, again = checkpoint_around()
@@ -114,13 +114,13 @@ class _SeesRandom(TorchDispatchMode):
         super().__init__()
         self.found = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()) and not _without_dropout(func, args, kwargs):
             self.found = True
         return func(*args, **(kwargs or {}))
 
 
-def _without_dropout(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
+def _without_dropout(func: Any, args: Sequence[object], kwargs: Mapping[str, object] | None) -> bool:
     """Whether an operator is an attention without dropout, which draws no random numbers."""
     for at, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
@@ -129,7 +129,7 @@ def _without_dropout(func: Any, args: Sequence[Any], kwargs: dict[str, Any] | No
     return False
 
 
-def draws(run: Callable[..., Any], args: Sequence[Any]) -> bool:
+def draws(run: Callable[..., object], args: Sequence[object]) -> bool:
     """Whether ``run(*args)`` draws random numbers. Determined on fake tensors. True if this cannot be determined."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 

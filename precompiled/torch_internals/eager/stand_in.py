@@ -57,7 +57,7 @@ class StandIn:
         # Compile the module's code now. Otherwise Dynamo's modules do so at the first call, through Module.__call__,
         # which prints errors that the program may catch and slows down each call (torch/fx/_lazy_graph_module.py).
         getattr(run, "real_recompile", lambda: None)()
-        self._run: Callable[..., Any] = run.forward
+        self._run: Callable[..., object] = run.forward
         self._sets_modes = any(operation_effects.name(node) in operation_effects.SET_MODES for node in _calls(module))
         self._plain = not _changes_an_input(module)
         self._writes = any(operation_effects.writes(node) for node in _calls(module))
@@ -69,7 +69,7 @@ class StandIn:
         # Positions of the inputs that require a gradient -> the positions among them that never get one.
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any) -> object:
         """Run the graph and return its outputs."""
         # Compiled code casts a weight at each call. Autocast's cache would outlive the call and miss in-place changes.
         caches = torch.is_autocast_cache_enabled()
@@ -87,7 +87,7 @@ class StandIn:
             _mark(outputs[at], dimensions)
         return outputs
 
-    def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
+    def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
         """Call this before a run. The result undoes the run after an exception.
 
         The returned function takes the exception. It returns False if the run cannot be undone, or if compiled code
@@ -111,11 +111,11 @@ class StandIn:
         return undone
 
     @staticmethod
-    def looks_for_nan(args: Sequence[Any]) -> bool:
+    def looks_for_nan(args: Sequence[object]) -> bool:
         """Whether autograd will check the gradients of each operator for NaN. Compiled code counts as one operator."""
         return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn._is_recorded(args)
 
-    def _called(self, args: Sequence[Any]) -> Any:
+    def _called(self, args: Sequence[object]) -> Any:
         positions = self._differentiable(args)
         if not positions:
             return autograd_edges.run_alone(self._run, args)
@@ -130,7 +130,7 @@ class StandIn:
             self._apart[asked] = autograd_edges.without_gradient(self._run, args, positions)
         return self._apart[asked]
 
-    def _differentiable(self, args: Sequence[Any]) -> list[int]:
+    def _differentiable(self, args: Sequence[object]) -> list[int]:
         if not self._plain or not autograd_edges.records():
             return []
         positions = autograd_edges.differentiable(args)
@@ -138,17 +138,17 @@ class StandIn:
             return []  # an in-place change of one input must also change the history of the other
         return positions
 
-    def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
+    def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
         """The checkpoint that treats this run and another one as the same (or None), and whether this is the second
         run.
         """
         return enclosing_regions.checkpoint_around() if self._is_recorded(args) else (None, False)
 
     @staticmethod
-    def _is_recorded(args: Sequence[Any]) -> bool:
+    def _is_recorded(args: Sequence[object]) -> bool:
         return torch.is_grad_enabled() and bool(autograd_edges.differentiable(args))
 
-    def must_not_mix(self, args: Sequence[Any]) -> bool:
+    def must_not_mix(self, args: Sequence[object]) -> bool:
         """Whether this is one of two runs that must draw the same random numbers, which eager and compiled code cannot.
 
         Such pairs are: a run in the forward of a custom autograd Function and one in a backward (a reentrant
@@ -230,7 +230,7 @@ def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     copied = _inputs_to_copy(module.graph)
     if not replaced and not copied and all(made[name] is inner[name] for name in inner):
         return module
-    root: dict[str, Any] = {
+    root: dict[str, object] = {
         node.target: made.get(node.target, getattr(module, node.target))
         for node in module.graph.nodes
         if node.op == "get_attr"
@@ -269,7 +269,7 @@ def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx
     return found
 
 
-def _copy(value: Any, *owners: Any) -> Any:
+def _copy(value: object, *owners: object) -> object:
     """A copy if the value shares memory with an owner: ``to`` and ``contiguous`` may return their argument itself."""
     if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
         return value
@@ -278,7 +278,7 @@ def _copy(value: Any, *owners: Any) -> Any:
     return value.clone() if is_the_callers else value
 
 
-def _runner(target: Any) -> Callable[..., Any] | None:
+def _runner(target: object) -> Callable[..., object] | None:
     operators = torch.ops.higher_order
     if target is operators.invoke_subgraph:
         return _call
@@ -291,12 +291,12 @@ def _runner(target: Any) -> Callable[..., Any] | None:
     return operation_effects.with_unversioned_statistics(target)
 
 
-def _call(graph: torch.fx.GraphModule, identifier: str, *arguments: Any) -> Any:
+def _call(graph: torch.fx.GraphModule, identifier: str, *arguments: object) -> object:
     del identifier
     return graph(*arguments)
 
 
-def _checkpoint(graph: torch.fx.GraphModule, *arguments: Any, **options: Any) -> Any:
+def _checkpoint(graph: torch.fx.GraphModule, *arguments: object, **options: object) -> object:
     context = graph.meta.get(CONTEXT)
     if context is not None:
         options["context_fn"] = context

@@ -59,7 +59,7 @@ class Effects:
                     self.lasting.add(node.name)
         self.inputs = list(inputs)
 
-    def before(self, args: Sequence[Any], records: Callable[[], bool]) -> Before:
+    def before(self, args: Sequence[object], records: Callable[[], bool]) -> Before:
         """The state before a run on ``args``. ``records``: whether autograd would record writes to the inputs."""
         if not self.writers:
             return Before(self, (), {}, self.lasting, _random_state(args) if self.draws else [])
@@ -155,7 +155,7 @@ def _copied(args: Sequence[Any], inputs: Sequence[int], records: Callable[[], bo
         return None
 
 
-def _random_state(args: Sequence[Any]) -> list[tuple[torch.device, torch.Tensor]]:
+def _random_state(args: Sequence[object]) -> list[tuple[torch.device, torch.Tensor]]:
     found = [(torch.device("cpu"), torch.get_rng_state())]
     if torch.cuda.is_initialized():
         devices = {value.device for value in args if isinstance(value, torch.Tensor) and value.is_cuda}
@@ -184,7 +184,7 @@ def _written(module: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx
     return [one for one in node.all_input_nodes if one.op != "get_attr"]
 
 
-def _is_opaque(target: Any) -> bool:
+def _is_opaque(target: object) -> bool:
     """Whether compiled code calls an operator as it is, and the operator is not torch's own."""
     if isinstance(target, OpOverloadPacket):
         return any(_is_opaque(getattr(target, overload)) for overload in target.overloads())

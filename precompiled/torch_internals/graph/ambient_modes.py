@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from precompiled.core.errors import Bypass, CompileFailed
 
 
-def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, Any]:
+def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, object]:
     """The current modes as plain data.
 
     ``uses_cpu``: include the number of threads, which Inductor compiles into CPU kernels only. ``on_gpu``: include the
@@ -135,7 +135,7 @@ def _legacy_matmul_precision() -> str | None:
         return None
 
 
-def _opt_einsum() -> list[Any]:
+def _opt_einsum() -> list[object]:
     """Whether torch.einsum uses opt_einsum when it is traced, and its strategy (torch/functional.py)."""
     einsum = torch.backends.opt_einsum
     return [True, einsum.strategy] if einsum.is_available() and einsum.enabled else [False, None]
@@ -166,7 +166,7 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def process_wide(modes: Mapping[str, Any]) -> Iterator[None]:
+def process_wide(modes: Mapping[str, object]) -> Iterator[None]:
     """Set all other modes as ``modes`` says, in this process. For workers, which compile one graph at a time."""
     before = read(uses_cpu=True)
     try:

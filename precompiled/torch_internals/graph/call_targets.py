@@ -104,7 +104,7 @@ def _resolve(module: str, qualname: str) -> Any:
 
 
 @cache
-def _namespace(name: str) -> Any:
+def _namespace(name: str) -> object:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -128,10 +128,10 @@ def _searched() -> dict[int, tuple[str, str]]:
     return table
 
 
-_NAMES: dict[int, tuple[Any, list[str]]] = {}
+_NAMES: dict[int, tuple[object, list[str]]] = {}
 
 
-def encode(target: Any) -> list[str]:
+def encode(target: object) -> list[str]:
     """The name of a ``call_function`` target: ``[kind, ...]``. Raises Bypass for code that is not torch's own."""
     known = _NAMES.get(id(target))
     if known is not None and known[0] is target:
@@ -144,7 +144,7 @@ def encode(target: Any) -> list[str]:
     return name
 
 
-def _encode(target: Any) -> list[str]:
+def _encode(target: object) -> list[str]:
     if isinstance(target, torch._ops.OpOverload):
         namespace, name = _op_name(target._schema.name)
         if namespace not in BUILTIN_OP_NAMESPACES | COLLECTIVE_OP_NAMESPACES:
@@ -215,14 +215,14 @@ def is_torchs_code(target: Any) -> bool:
     return isinstance(target, (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, type))
 
 
-def _leads_to(module: str, qualname: str, target: Any) -> bool:
+def _leads_to(module: str, qualname: str, target: object) -> bool:
     try:
         return _resolve(module, qualname) is target
     except (ImportError, AttributeError):
         return False
 
 
-def _is_local(module: str, qualname: str, target: Any) -> bool:
+def _is_local(module: str, qualname: str, target: object) -> bool:
     """Whether the target is a function that a function of torch defines, without closure or defaults.
 
     Dynamo puts such a function into a graph for ``parameter.data = value``.
@@ -249,7 +249,7 @@ def _local(module: str, qualname: str) -> FunctionType:
 
 
 @cache
-def _decode(name: tuple[str, ...]) -> Any:
+def _decode(name: tuple[str, ...]) -> object:
     kind, *rest = name
     if kind == "op":
         found = getattr(getattr(torch.ops, rest[0]), rest[1])

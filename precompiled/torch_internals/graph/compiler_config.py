@@ -82,7 +82,7 @@ _OFF = (None, False, "none")
 _OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
 
 
-def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
+def refuse_ranks(settings: Mapping[str, Mapping[str, object]]) -> None:
     """Refuse settings (of ``snapshot``) under which a graph with collectives has no artifact for all ranks.
 
     Raises Bypass if Inductor would compile the graph together with other ranks, or would write group names into machine
@@ -96,12 +96,12 @@ def refuse_ranks(settings: Mapping[str, Mapping[str, Any]]) -> None:
                 raise Bypass(f"{_MODULES[module]}.{name} is on, which asks for the rank", code="rank-dependent")
 
 
-def ask_for_ranks(settings: Mapping[str, Mapping[str, Any]]) -> bool:
+def ask_for_ranks(settings: Mapping[str, Mapping[str, object]]) -> bool:
     """Whether the compile of a graph with collectives depends on this rank's position in its groups."""
     return any(settings["inductor"].get(name) not in _OFF for name in _OF_RANKS_IN_GROUPS)
 
 
-def refuse_device(settings: Mapping[str, Mapping[str, Any]], device: str) -> None:
+def refuse_device(settings: Mapping[str, Mapping[str, object]], device: str) -> None:
     """Raises Bypass if these settings give code for this device ("cpu" or "cuda:0") that an artifact cannot contain."""
     if settings["inductor"].get("cpp_wrapper") and device != "cpu":
         # The code refers to kernel files in Triton's cache.
@@ -110,7 +110,7 @@ def refuse_device(settings: Mapping[str, Mapping[str, Any]], device: str) -> Non
         raise Bypass(f"freezing on {device}", code="freezing")
 
 
-def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, Any]], annotation: Any) -> None:
+def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, object]], annotation: Any) -> None:
     """Raises Bypass if ``torch._dynamo.override_cudagraphs`` contradicts the settings, for a graph on a GPU.
 
     ``annotation`` is the module's ``meta["cudagraph_annotation"]``, or None. The rule is that of
@@ -123,7 +123,7 @@ def refuse_other_cudagraphs(settings: Mapping[str, Mapping[str, Any]], annotatio
         raise Bypass(f"override_cudagraphs asks for {annotation}, and the settings do not", code="marked-node")
 
 
-def freezes(settings: Mapping[str, Mapping[str, Any]]) -> bool:
+def freezes(settings: Mapping[str, Mapping[str, object]]) -> bool:
     """Whether a compile now would turn the weights of the graph's module into constants (frozen_weights.py).
 
     Raises Bypass for freezing_discard_parameters.
@@ -135,7 +135,7 @@ def freezes(settings: Mapping[str, Mapping[str, Any]]) -> bool:
     return True
 
 
-def snapshot(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def snapshot(options: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """The configuration of the next compile: the current one, overridden by torch.compile's ``mode=`` and ``options=``.
 
     Raises Bypass if a setting is code that cannot be sent, or disables something that an artifact needs.
@@ -177,7 +177,7 @@ _OF_A_CONTEXT = frozenset(
 )
 
 
-def context(options: Mapping[str, Any]) -> contextvars.Context:
+def context(options: Mapping[str, object]) -> contextvars.Context:
     """A new context with this thread's current settings, overridden by ``mode=`` and ``options=`` of torch.compile.
 
     The context contains nothing else of this thread's context. Torch also reads settings when it loads a compiled graph
@@ -202,7 +202,7 @@ def changed_settings() -> list[str]:
     ]
 
 
-def _set(module: Any) -> dict[str, Any]:
+def _set(module: Any) -> dict[str, object]:
     """Settings that were changed, and that torch omits when it saves its configuration because their values may be
     code.
     """
@@ -210,11 +210,11 @@ def _set(module: Any) -> dict[str, Any]:
     return _other_than_torchs(module, values)
 
 
-def _other_than_torchs(module: Any, values: dict[str, Any]) -> dict[str, Any]:
+def _other_than_torchs(module: Any, values: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value != module._config[name].default}
 
 
-def _plain(module: str, values: dict[str, Any]) -> dict[str, Any]:
+def _plain(module: str, values: Mapping[str, object]) -> dict[str, object]:
     return {
         name: _plain_value(f"{module}.{name}", value)
         for name, value in sorted(values.items())
@@ -222,7 +222,7 @@ def _plain(module: str, values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain_value(name: str, value: Any) -> Any:
+def _plain_value(name: str, value: object) -> object:
     """JSON for a setting. Tuples and sets are tagged, so that they keep their type."""
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -242,7 +242,7 @@ def _plain_value(name: str, value: Any) -> Any:
     raise Bypass(f"{name} is a {type(value).__name__}, which cannot be sent", code="unpicklable-option")
 
 
-def _value(plain: Any) -> Any:
+def _value(plain: object) -> object:
     if isinstance(plain, list):
         return [_value(item) for item in plain]
     if isinstance(plain, dict):
@@ -257,12 +257,12 @@ def _value(plain: Any) -> Any:
     return plain
 
 
-def modules(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def modules(settings: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """The user's modules that a worker must import for these settings, with the digests of their sources."""
     return dict(code_settings.modules([value for values in settings.values() for value in values.values()]))
 
 
-def _setting(name: str, encoded: Any) -> Any:
+def _setting(name: str, encoded: object) -> object:
     try:
         return code_settings.with_uuid(name, _value(encoded), encoded)
     except Exception as error:  # importing the module of a pass can raise anything

@@ -64,7 +64,7 @@ def _ignores(user: torch.fx.Node, read: torch.fx.Node) -> bool:
     if operation_effects.written_arguments(user):
         return False
 
-    def value_of(node: torch.fx.Node) -> Any:
+    def value_of(node: torch.fx.Node) -> object:
         return _Unreadable() if node is read else node.meta["example_value"]
 
     made = user.meta.get("example_value")

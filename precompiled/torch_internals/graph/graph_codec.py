@@ -101,7 +101,7 @@ def is_plain(graph: torch.fx.Graph) -> bool:
     return type(graph._codegen) is torch.fx.graph.CodeGen
 
 
-def encode(module: torch.fx.GraphModule, groups: Mapping[str, str] = MappingProxyType({})) -> list[list[list[Any]]]:
+def encode(module: torch.fx.GraphModule, groups: Mapping[str, str] = MappingProxyType({})) -> list[list[list[object]]]:
     """The canonical form of a graph and of the graphs that its higher-order operators take, in order of first use.
 
     ``groups`` maps its process groups to their names in the key. Raises Bypass for anything that cannot be rebuilt with
@@ -114,11 +114,11 @@ def encode(module: torch.fx.GraphModule, groups: Mapping[str, str] = MappingProx
 
 class _Encoder:
     def __init__(self, groups: Mapping[str, str]) -> None:
-        self.graphs: list[list[list[Any]]] = []
+        self.graphs: list[list[list[object]]] = []
         self._groups = groups
         self._known: dict[int, int] = {}
         # Encoded targets. They are cached because a name may need a digest of sources.
-        self._targets: dict[Any, list[str]] = {}
+        self._targets: dict[object, list[str]] = {}
         self._replaced = replaced_functions.replaced_functions()
 
     def graph(self, module: torch.fx.GraphModule) -> int:
@@ -129,7 +129,7 @@ class _Encoder:
         if not is_plain(module.graph):
             raise Bypass("the graph is an exported one", code="exported-graph")
         number = self._known[id(module)] = len(self.graphs)
-        encoded: list[list[Any]] = []
+        encoded: list[list[object]] = []
         self.graphs.append(encoded)
         index: dict[torch.fx.Node, int] = {}
         for position, node in enumerate(module.graph.nodes):
@@ -137,7 +137,7 @@ class _Encoder:
             encoded.append(self._node(node, index, module))
         return number
 
-    def _node(self, node: torch.fx.Node, index: dict[torch.fx.Node, int], module: torch.fx.GraphModule) -> list[Any]:
+    def _node(self, node: torch.fx.Node, index: dict[torch.fx.Node, int], module: torch.fx.GraphModule) -> list[object]:
         if node.op == "placeholder":
             return ["p"]
         for name in _MEANINGFUL_META:
@@ -177,16 +177,16 @@ class _Encoder:
         return [code, target, args, kwargs, encode_constant(marks)]
 
 
-def encode_constant(value: Any) -> Any:
+def encode_constant(value: object) -> object:
     """Encode a value that contains no nodes, in the form of an argument. Raises Bypass if the value has no form."""
     return _encode_argument(value, {})
 
 
-def decode_constant(encoded: Any) -> Any:
+def decode_constant(encoded: object) -> object:
     return _decode_argument(encoded, [])
 
 
-def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> Any:
+def _encode_argument(argument: Any, index: dict[torch.fx.Node, int]) -> object:
     kind = type(argument)
     if kind in _ATOMS:
         return argument
@@ -277,7 +277,7 @@ def _decode_graph(
     return torch.fx.GraphModule(root, graph)
 
 
-def _decode_argument(argument: Any, nodes: list[torch.fx.Node]) -> Any:
+def _decode_argument(argument: Any, nodes: list[torch.fx.Node]) -> object:
     if type(argument) in _ATOMS:
         return argument
     if type(argument) is list:

@@ -47,10 +47,10 @@ class Inputs:
     floats: list[float]
     modules: dict[str, str]  # modules that define tensor subclasses and opaque objects: name -> digest of the sources
     described: program_classes.Described  # tensor subclasses that the program itself defines
-    unbacked: list[list[Any]]  # symbolic_sizes.Symbols.unbacked
+    unbacked: list[list[object]]  # symbolic_sizes.Symbols.unbacked
     meshes: device_meshes.Meshes
 
-    def to_plain(self, groups: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    def to_plain(self, groups: Mapping[str, str] = MappingProxyType({})) -> dict[str, object]:
         """The ``inputs`` section of a program. ``groups``: the names of the meshes' process groups in the key."""
         classes = {"classes": self.described.units} if self.described.units else {}
         unbacked = {"unbacked": self.unbacked} if self.unbacked else {}
@@ -145,17 +145,17 @@ def _float_of(value: FakeTensor, position: int) -> float:
 
 def _describe_subclass(
     value: torch.Tensor,
-    flags: dict[str, Any],
+    flags: Mapping[str, object],
     position: int,
     symbols: Symbols,
     modules: dict[str, str],
     classes: program_classes.Described,
     found_meshes: device_meshes.Meshes,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Describe a wrapper of other tensors (torch.utils._python_dispatch): its inner tensors and its own context."""
     attributes, context = value.__tensor_flatten__()
     kind = type(value)
-    inner: list[list[Any]] = []
+    inner: list[list[object]] = []
     for name in attributes:
         held = getattr(value, name)
         if device_meshes.is_mesh(held):
@@ -184,7 +184,7 @@ def _describe_subclass(
     }
 
 
-def _describe(value: FakeTensor, flags: dict[str, Any], position: int, symbols: Symbols) -> dict[str, Any]:
+def _describe(value: FakeTensor, flags: Mapping[str, object], position: int, symbols: Symbols) -> dict[str, object]:
     if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg() or value.is_nested:
         raise Bypass(
             f"input {position} is sparse, quantized, nested, or a lazy conjugate or negative", code="unsupported-input"
@@ -204,7 +204,7 @@ def _describe(value: FakeTensor, flags: dict[str, Any], position: int, symbols: 
     }
 
 
-def _flags(found: dict[str, Any]) -> dict[str, Any]:
+def _flags(found: Mapping[str, object]) -> dict[str, object]:
     return {name: found[name] for name in _TENSOR_FLAGS if found.get(name) is not None}
 
 
@@ -230,8 +230,8 @@ def make_inputs(
     sizes: SizeMaker,
     mode: FakeTensorMode,
     classes: program_classes.Classes = program_classes.NONE,
-    found_meshes: Sequence[Any] = (),
-) -> list[Any]:
+    found_meshes: Sequence[object] = (),
+) -> list[object]:
     """Create fake tensors, sizes and opaque objects in ``mode`` with the described metadata.
 
     ``classes`` are the classes of ``Inputs.described``. ``found_meshes`` are the meshes of ``Inputs.meshes``, or their
@@ -247,8 +247,8 @@ def _make_input(
     mode: FakeTensorMode,
     shared: dict[int, torch.UntypedStorage],
     classes: program_classes.Classes,
-    found_meshes: Sequence[Any],
-) -> Any:
+    found_meshes: Sequence[object],
+) -> object:
     if "size" in item:
         return sizes.size_input(item["size"])
     if "mesh" in item:
@@ -266,7 +266,7 @@ def _make_input(
 
 
 def _make_subclass(
-    kind: Any, item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, found_meshes: Sequence[Any]
+    kind: Any, item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, found_meshes: Sequence[object]
 ) -> torch.Tensor:
     shape, stride = (tuple(sizes.size(size) for size in item[name]) for name in ("shape", "stride"))
     inner = {
@@ -314,7 +314,7 @@ def _make(
     return _with_history(made, item)
 
 
-def _with_history(made: torch.Tensor, item: dict[str, Any]) -> torch.Tensor:
+def _with_history(made: torch.Tensor, item: Mapping[str, object]) -> torch.Tensor:
     if item["requires_grad"] and not item["leaf"]:
         with torch.enable_grad():
             made = torch._C._functions.DelayedError("backward through an example input", 1)(made)

@@ -21,7 +21,7 @@ KIND = "np"
 _NAMESPACES = ("torch._numpy", "torch._numpy.linalg", "torch._numpy.fft", "torch._numpy.random")
 
 
-def encode(target: Any) -> list[str] | None:
+def encode(target: object) -> list[str] | None:
     """The name of a wrapper. None if ``target`` is not one, or wraps a function that torch lacks under that name."""
     if isinstance(target, utils.numpy_method_wrapper):
         name = target.method

@@ -23,7 +23,7 @@ from precompiled.torch_internals.user_code import user_modules
 from precompiled.torch_internals.user_code.user_modules import Name
 
 
-def is_opaque(value: Any) -> bool:
+def is_opaque(value: object) -> bool:
     return isinstance(value, fake_class_registry.FakeScriptObject)
 
 
@@ -45,7 +45,7 @@ def encode(value: Any, position: int, modules: dict[str, str]) -> Name:
     return user_modules.name_with_module(kind, modules, code="unsupported-input")
 
 
-def make(name: Name, mode: FakeTensorMode) -> Any:
+def make(name: Name, mode: FakeTensorMode) -> object:
     """An object of this class for a compile. It has no value and equals only itself."""
     kind = user_modules.find(name)
     ours = {"__eq__": object.__eq__, "__ne__": object.__ne__, "__hash__": object.__hash__}

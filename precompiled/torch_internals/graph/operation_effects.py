@@ -282,7 +282,7 @@ def _schemas_of(called: str) -> list[Any]:
     return _schemas(getattr(torch.ops.aten, called, None))
 
 
-def _arguments(target: Any, called: str) -> list[str]:
+def _arguments(target: object, called: str) -> list[str]:
     """The names of the arguments, in order. Empty if they are unknown, or if the operation is not a normalization."""
     if "_norm" not in called:
         return []
@@ -309,7 +309,7 @@ def _changes(schema: Any) -> bool:
     return any(_is_written(item) for item in schema.arguments)
 
 
-def _schemas(target: Any) -> list[Any]:
+def _schemas(target: object) -> list[Any]:
     """The schemas of the overloads that the target may call."""
     if isinstance(target, OpOverload):
         return [target._schema]
@@ -335,7 +335,7 @@ def _place_of_inplace(target: Any) -> int | None:
     return names.index("inplace") if "inplace" in names else None
 
 
-def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
+def with_unversioned_statistics(target: Any) -> Callable[..., object] | None:
     """Torch's batch norm with a backward that accepts later changes of the running statistics; None for other targets.
 
     In training a batch norm saves the running statistics for its backward, which does not read their values.
@@ -355,7 +355,7 @@ def with_unversioned_statistics(target: Any) -> Callable[..., Any] | None:
         return None
     trains = "with_update" in getattr(target, "__name__", "")  # this operator has no argument "training"
 
-    def normalized(*args: Any, **options: Any) -> Any:
+    def normalized(*args: object, **options: object) -> object:
         given = {**dict(zip(names, args, strict=False)), **options}
         if not given.get("training", trains):
             return target(*args, **options)

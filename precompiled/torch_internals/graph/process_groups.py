@@ -63,7 +63,7 @@ def _collect(module: torch.fx.GraphModule, found: dict[str, int], seen: set[int]
                     found[name] = size(name)
 
 
-def with_names(node: torch.fx.Node, names: Mapping[str, str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def with_names(node: torch.fx.Node, names: Mapping[str, str]) -> tuple[tuple[object, ...], dict[str, object]]:
     """The arguments of a call, with its groups renamed by ``names``. Other groups keep their name."""
     args, kwargs = list(node.args), dict(node.kwargs)
     for position, name in _places(node.target):
@@ -149,7 +149,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
                 return 0 if caller.startswith("torch._dynamo.repro.") else refuse()
             return self.place
 
-    def get_rank(group: Any = None) -> int:
+    def get_rank(group: object = None) -> int:
         return group.rank() if isinstance(group, PlaceholderGroup) else refuse()
 
     # Torch's type stub for this constructor requires a store, but the constructor takes none.

@@ -62,7 +62,7 @@ _OTHERS = {
 }
 
 
-def replaced_functions() -> dict[str, Any]:
+def replaced_functions() -> dict[str, object]:
     """Dotted name in torch -> the program's function, for each function of torch that the program has replaced.
 
     Compares about 2,500 names, which takes a fraction of a millisecond.
@@ -75,7 +75,7 @@ def replaced_functions() -> dict[str, Any]:
     }
 
 
-def refuse_target(target: Any, replaced: dict[str, Any]) -> None:
+def refuse_target(target: Any, replaced: Mapping[str, object]) -> None:
     """Raise Bypass if a ``call_function`` target leads to one of these functions that the program has replaced."""
     if not replaced:
         return
@@ -86,7 +86,7 @@ def refuse_target(target: Any, replaced: dict[str, Any]) -> None:
         _refuse_reached(target, replaced, target.__qualname__)
 
 
-def refuse_method(name: str, replaced: dict[str, Any]) -> None:
+def refuse_method(name: str, replaced: Mapping[str, object]) -> None:
     """Raise Bypass if a ``call_method`` target leads to one of these functions that the program has replaced."""
     if f"{_TENSOR}.{name}" in replaced:
         raise Bypass(f"the program has replaced {_TENSOR}.{name}, and the graph uses it", code="user-function")
@@ -103,11 +103,11 @@ class _Space:
     """A namespace of torch, with the results of earlier checks."""
 
     place: str
-    names: Mapping[str, Any]
-    own: dict[str, Any] = field(default_factory=dict)  # torch's functions
+    names: Mapping[str, object]
+    own: dict[str, object] = field(default_factory=dict)  # torch's functions
     others: set[str] = field(default_factory=set)  # names in the namespace that are not public functions of torch
 
-    def is_replaced(self, name: str, value: Any) -> bool:
+    def is_replaced(self, name: str, value: object) -> bool:
         if not _is_public_function(self.place, name):
             self.others.add(name)
             return False
@@ -160,7 +160,7 @@ def _is_called(name: str, itself: str) -> bool:
 # ---------------------------------------------------------------------- functions that a graph reaches
 
 
-def _refuse_reached(function: types.FunctionType, replaced: dict[str, Any], shown: str) -> None:
+def _refuse_reached(function: types.FunctionType, replaced: Mapping[str, object], shown: str) -> None:
     names = _names_within(function)
     for place in sorted(replaced):
         if place.rpartition(".")[2] in names:

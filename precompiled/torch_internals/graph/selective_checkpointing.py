@@ -31,7 +31,7 @@ CONTEXT = "_checkpoint_context_fn"
 _MUTATION = "allow_cache_entry_mutation"
 
 
-def encode(context: Callable[..., Any]) -> list[Any]:
+def encode(context: Callable[..., object]) -> list[object]:
     """Plain data for a context function. Raises Bypass if it has none of the known forms."""
     if not isinstance(context, functools.partial):
         return ["function", user_modules.name_of(context, code="checkpoint-context"), False]

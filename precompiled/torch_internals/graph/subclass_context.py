@@ -20,7 +20,7 @@ from precompiled.torch_internals.graph import graph_codec
 from precompiled.torch_internals.user_code import user_modules
 
 
-def encode(value: Any, modules: dict[str, str]) -> Any:
+def encode(value: Any, modules: dict[str, str]) -> object:
     """Plain data for ``value``. Adds the modules that a worker must import, and digests, to ``modules``.
 
     Raises Bypass if a part of the context has none of these forms.
@@ -68,5 +68,5 @@ def _class(kind: type, modules: dict[str, str]) -> user_modules.Name:
     return user_modules.name_with_module(kind, modules, code="unsupported-input")
 
 
-def _refuse(value: Any) -> None:
+def _refuse(value: object) -> None:
     raise Bypass(f"a tensor subclass is described by a {type(value).__name__}", code="unsupported-input")

@@ -24,7 +24,7 @@ torch.SymInt.node.{expr, _expr, shape_env}. Checked on 2.11.0, 2.13.0, 2.15.0.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -55,9 +55,9 @@ class Symbols:
         self._unbacked: dict[sympy.Symbol, int] = {}
         self.ranges: list[list[int | None]] = []
         self.hints: list[int] = []
-        self.unbacked: list[list[Any]] = []  # per symbol: [is it a size, the program's hint or None]
+        self.unbacked: list[list[object]] = []  # per symbol: [is it a size, the program's hint or None]
 
-    def size(self, value: Any) -> Any:
+    def size(self, value: object) -> Any:
         """Encode a size as plain data: an int, or an expression over symbols.
 
         Raises Bypass if the size is neither an int nor an expression of known operators.
@@ -68,7 +68,7 @@ class Symbols:
             raise Bypass(f"a size is a {type(value).__name__}", code="unsupported-size")
         return self._expression(without_assertions(value), value.node.shape_env)
 
-    def _expression(self, expression: Any, env: ShapeEnv) -> Any:
+    def _expression(self, expression: Any, env: ShapeEnv) -> object:
         if expression.is_Integer:
             return int(expression)
         if expression.is_Symbol:
@@ -124,7 +124,7 @@ def is_backed(encoded: Any) -> bool:
     return name == "s" if name in ("s", "u") else all(map(is_backed, content))
 
 
-def is_size_input(item: dict[str, Any]) -> bool:
+def is_size_input(item: Mapping[str, object]) -> bool:
     """Whether a described input is a size input, which guards may name."""
     return "size" in item and is_backed(item["size"])
 
@@ -189,14 +189,14 @@ class SizeMaker:
             self._float_symbols & guard.expr.free_symbols for guard in env.guards
         )
 
-    def size(self, encoded: Any) -> Any:
+    def size(self, encoded: object) -> Any:
         """Decode a size to an int or to a SymInt of the environment."""
         if type(encoded) is int:
             return encoded
         hint = evaluate(encoded, self._hints) if is_backed(encoded) else None
         return self._env.create_symintnode(self._expression(encoded), hint=hint)
 
-    def size_input(self, encoded: Any) -> torch.SymInt:
+    def size_input(self, encoded: object) -> torch.SymInt:
         """A size input of the graph as a SymInt, also if Dynamo has specialized it to one value.
 
         AOTAutograd would treat a plain integer as a size that may change, and would guard on it by a name that does not
@@ -215,7 +215,7 @@ class SizeMaker:
             self._fixed[encoded] = fixed
         return self._fixed[encoded]
 
-    def _expression(self, encoded: Any) -> Any:
+    def _expression(self, encoded: Any) -> object:
         if type(encoded) is int:
             return sympy.Integer(encoded)
         ((name, content),) = encoded.items()

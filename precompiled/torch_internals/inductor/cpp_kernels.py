@@ -52,10 +52,10 @@ _VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
 
 # Per thread. ``handler`` gets the kernels; if it is None, torch builds them. ``alone``: torch may start no processes.
 _current = threading.local()
-_original: Callable[..., Any] = AsyncCompile.cpp_pybinding
+_original: Callable[..., object] = AsyncCompile.cpp_pybinding
 _original_wait: Callable[..., None] = AsyncCompile.wait
 _original_use_process_pool: Callable[[], bool] = AsyncCompile.use_process_pool
-_original_wrapper: Callable[..., Any] = CppWrapperCodeCache.load_pybinding
+_original_wrapper: Callable[..., object] = CppWrapperCodeCache.load_pybinding
 _original_has_triton: Callable[..., bool] = autotune_cache.has_triton
 _install_lock = threading.Lock()
 _patches = Patches()
@@ -79,7 +79,7 @@ def kernel_name(argtypes: list[str], source: str) -> str:
     return hashlib.sha256(json.dumps([list(argtypes), source]).encode()).hexdigest()
 
 
-def wrapper_name(options: Mapping[str, Any]) -> str:
+def wrapper_name(options: Mapping[str, object]) -> str:
     """The name of a C++ wrapper: the SHA-256 of all that affects its build."""
     return hashlib.sha256(json.dumps(["wrapper", options], sort_keys=True).encode()).hexdigest()
 
@@ -91,20 +91,20 @@ def module_name(kernel: str) -> str:
     return f"kernel_{kernel[:32]}"
 
 
-def _cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) -> Any:
+def _cpp_pybinding(self: AsyncCompile, argtypes: list[str], source_code: str) -> object:
     handler: KernelHandler | None = getattr(_current, "handler", None)
     if handler is None:
         return _original(self, argtypes, source_code)
     return handler.kernel(argtypes, source_code)
 
 
-def _load_wrapper(*args: Any, **options: Any) -> Any:
+def _load_wrapper(*args: object, **options: object) -> object:
     handler: KernelHandler | None = getattr(_current, "handler", None)
     # Inductor's code passes all arguments by name. A call with positional arguments comes from elsewhere.
     return _original_wrapper(*args, **options) if handler is None or args else handler.wrapper(options)
 
 
-def _wait(self: AsyncCompile, scope: dict[str, Any]) -> None:
+def _wait(self: AsyncCompile, scope: Mapping[str, object]) -> None:
     handler: KernelHandler | None = getattr(_current, "handler", None)
     if handler is not None:
         handler.all_named(self)
@@ -115,7 +115,7 @@ def _use_process_pool() -> bool:
     return False if getattr(_current, "alone", False) else _original_use_process_pool()
 
 
-def _has_triton(**options: Any) -> bool:
+def _has_triton(**options: object) -> bool:
     if getattr(_current, "alone", False) and not torch._inductor.config.bundled_autotune_remote_cache:
         return False
     return _original_has_triton(**options)
@@ -146,13 +146,13 @@ def handled(handler: KernelHandler, *, alone: bool = False) -> Iterator[None]:
 class _Mapped:
     files: Mapping[str, tuple[Path, str]]
 
-    def kernel(self, argtypes: list[str], source: str) -> Any:
+    def kernel(self, argtypes: list[str], source: str) -> object:
         return self._load(kernel_name(argtypes, source))
 
-    def wrapper(self, options: dict[str, Any]) -> Any:
+    def wrapper(self, options: Mapping[str, object]) -> object:
         return self._load(wrapper_name(options))
 
-    def _load(self, name: str) -> Any:
+    def _load(self, name: str) -> object:
         file = self.files.get(name)
         if file is None:
             # Building the kernel would start a compiler in a client, and hide that the artifact is incomplete.
@@ -173,7 +173,7 @@ def mapped(files: Mapping[str, tuple[Path, str]]) -> AbstractContextManager[None
 
 
 # Keyed by the kernel's name and the SHA-256 of the .so: compiler flags can give one source several .so.
-_loaded: dict[tuple[str, str], Any] = {}
+_loaded: dict[tuple[str, str], object] = {}
 
 
 def load_kernel(name: str, path: Path, digest: str) -> Any:

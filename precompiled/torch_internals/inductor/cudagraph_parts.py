@@ -66,7 +66,7 @@ def _tell_at_the_call(graph: Any, forward_device: Any) -> None:
     if index is None:  # the forward does not use CUDA graphs either
         return
 
-    def backward(inputs: Any) -> Any:
+    def backward(inputs: object) -> object:
         from torch._inductor.cudagraph_trees import get_manager
 
         manager = get_manager(index, create_if_none_exists=False)

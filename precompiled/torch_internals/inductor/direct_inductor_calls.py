@@ -82,14 +82,14 @@ def result_is_kept() -> bool:
 
 
 def _replace() -> None:
-    module: Any = sys.modules[_MODULE]
+    module: object = sys.modules[_MODULE]
     if not _patches and hasattr(module, "compile_fx"):
         _patches.replace(module, "compile_fx", _counted)
 
 
-def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _counted(original: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def counted(model_: Any, *args: Any, **kwargs: Any) -> Any:
+    def counted(model_: object, *args: object, **kwargs: object) -> Any:
         if _inside.compiling or _count is None or switched_off(os.environ):
             return original(model_, *args, **kwargs)
         done = None
@@ -111,7 +111,7 @@ def _counted(original: Callable[..., Any]) -> Callable[..., Any]:
 class _Finder:
     """Waits for the module's import, which may never come. Finds no module itself, like bootstrap.py for torch."""
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
         if name != _MODULE:
             return None
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
@@ -124,13 +124,13 @@ class _Finder:
         return None
 
 
-def _then(loader: Any, action: Callable[[], None]) -> None:
+def _then(loader: object, action: Callable[[], None]) -> None:
     """Call ``action`` after ``loader`` has executed its module, and restore the loader."""
     attributes, real = getattr(loader, "__dict__", None), getattr(loader, "exec_module", None)
     if real is None or not isinstance(attributes, dict):
         return  # compiles of this process are not counted
 
-    def exec_module(module: Any) -> None:
+    def exec_module(module: object) -> None:
         attributes.pop("exec_module", None)
         real(module)
         action()

@@ -118,7 +118,7 @@ class Frozen(OutputCode):
         self.graph = copy.copy(self.graph)
         self.graph.prepare_for_serialization()
 
-    def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
+    def post_compile(self, example_inputs: Sequence[Any], constants: object, graph_kwargs: object) -> None:
         loadable = BundledCompiledForward(self.graph)
         loadable.load(example_inputs)
         self.graph = loadable.post_compile(self.graph, graph_kwargs)
@@ -153,7 +153,7 @@ class _Freezing:
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self._weights = list(weights)
         # id of a tensor in oneDNN's format -> the tensor (kept alive, so that the id stays unique), and its call.
-        self._packed: dict[int, tuple[torch.Tensor, Any, tuple[Any, ...], dict[str, Any]]] = {}
+        self._packed: dict[int, tuple[torch.Tensor, object, tuple[object, ...], dict[str, object]]] = {}
 
     def noted(self, folder: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:
         """Record a tensor that replaces a node's value."""
@@ -195,21 +195,21 @@ def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
     of_graph: list[tuple[torch.fx.GraphModule, list[int]]] = []
 
     def noting(add: Callable[..., None]) -> Callable[..., None]:
-        def noted(self: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:
+        def noted(self: object, node: torch.fx.Node, tensor: torch.Tensor) -> None:
             found.noted(self, node, tensor)
             add(self, node, tensor)
 
         return noted
 
-    def freezing(*args: Any, **options: Any) -> tuple[torch.fx.GraphModule, list[int]]:
+    def freezing(*args: object, **options: object) -> tuple[torch.fx.GraphModule, list[int]]:
         of_graph.append(freeze(*args, **options))
         return of_graph[-1]
 
-    def compiled(*args: Any, inner_compile: Any, **options: Any) -> Frozen:
+    def compiled(*args: object, inner_compile: Any, **options: object) -> Frozen:
         flat = [found.place(tensor) for tensor in TracingContext.get().params_flat or []]
         graphs = []
 
-        def inner(*given: Any, **named: Any) -> Any:
+        def inner(*given: object, **named: object) -> object:
             graphs.append(inner_compile(*given, **named))
             return graphs[-1]
 

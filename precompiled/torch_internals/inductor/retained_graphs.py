@@ -20,10 +20,10 @@ from torch._guards import TracingContext
 from torch._inductor.compile_fx import compile_fx_inner
 
 
-def on_copies(call: Callable[..., Any], overwritten: Sequence[int]) -> Callable[..., Any]:
+def on_copies(call: Callable[..., object], overwritten: Sequence[int]) -> Callable[..., object]:
     """Wrap ``call``, a backward that overwrites these arguments: if the graph is retained, it gets copies of them."""
 
-    def backward(args: list[Any]) -> Any:
+    def backward(args: list[Any]) -> object:
         if torch._C._autograd._get_current_graph_task_keep_graph():
             for at in overwritten:
                 given = args[at]
@@ -37,7 +37,7 @@ def on_copies(call: Callable[..., Any], overwritten: Sequence[int]) -> Callable[
     return backward
 
 
-def inner_compile(*args: Any, **kwargs: Any) -> Any:
+def inner_compile(*args: object, **kwargs: object) -> Any:
     """Call ``compile_fx_inner`` for backwards whose graph may be retained. AOTAutograd's cache must be off, because it
     would not call this function.
     """

@@ -43,7 +43,7 @@ _ASKED = ("_dim_group_names", "_rank", "_thread_id", "_get_root_mesh", "_coordin
 _numbers = itertools.count(1)
 
 
-def is_mesh(value: Any) -> bool:
+def is_mesh(value: object) -> bool:
     """Whether an input is a mesh, or a fake object for one."""
     if isinstance(value, fake_class_registry.FakeScriptObject):
         value = value.real_obj
@@ -72,7 +72,7 @@ class Meshes:
         for mesh in self.found:
             yield from mesh._dim_group_names
 
-    def to_plain(self, groups: Mapping[str, str]) -> list[dict[str, Any]]:
+    def to_plain(self, groups: Mapping[str, str]) -> list[dict[str, object]]:
         """The meshes as plain data. ``groups`` maps each group to its name in the key."""
         labels: dict[int, int] = {}
         plain = []
@@ -109,7 +109,7 @@ def _refuse(mesh: Any) -> None:
         raise Bypass(f"a mesh of the graph's {why}", code="mesh")
 
 
-def create_meshes(inputs: Mapping[str, Any], asked: rank_dependence.RankReads) -> list[Any]:
+def create_meshes(inputs: Mapping[str, Any], asked: rank_dependence.RankReads) -> list[object]:
     """In a worker, create meshes with exactly this description, over the stand-ins of their groups.
 
     ``asked`` records reads of this rank's place in the meshes.
@@ -135,12 +135,12 @@ def create_meshes(inputs: Mapping[str, Any], asked: rank_dependence.RankReads) -
     return meshes
 
 
-def as_input(mesh: Any, mode: FakeTensorMode) -> Any:
+def as_input(mesh: object, mode: FakeTensorMode) -> object:
     """A mesh in the form that Dynamo passes to a backend."""
     return fake_class_registry.maybe_to_fake_obj(mode, mesh)
 
 
-def refuse_ranks(meshes: Sequence[Any], code: str) -> None:
+def refuse_ranks(meshes: Sequence[object], code: str) -> None:
     """Raises CompileFailed if compiled code of a graph with meshes names ranks, which are only labels in a worker."""
     for name in _TAKE_RANKS if meshes else ():
         if f"_c10d_functional.{name}" in code:

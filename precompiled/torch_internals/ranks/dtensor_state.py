@@ -28,10 +28,10 @@ from precompiled.core.files import is_really_torchs
 _ONE_RANK = "compile_on_one_rank"
 _FLAGS = ("_FORCE_MIN_COST_REDISTRIBUTION_PLAN", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION")
 
-_known_rules: list[Any] = []  # the rules of the last check, which are torch's own
+_known_rules: list[object] = []  # the rules of the last check, which are torch's own
 
 
-def read() -> dict[str, Any]:
+def read() -> dict[str, object]:
     """The state as plain data, for a graph with DTensors. Raises Bypass if a worker cannot have it."""
     from torch.compiler import config
     from torch.distributed.tensor import DTensor, _redistribute
@@ -72,7 +72,7 @@ def _refuse_rules(propagator: Any) -> None:
     _known_rules[:] = rules
 
 
-def _is_torchs(function: Any) -> bool:
+def _is_torchs(function: object) -> bool:
     return isinstance(function, FunctionType) and _is_torchs_file(function.__code__.co_filename)
 
 

@@ -11,6 +11,7 @@ torch.distributed.tensor.placement_types._StridedShard. Checked on 2.13.0, 2.15.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,12 +21,12 @@ from precompiled.core.errors import Bypass
 _PLACEMENTS = "torch.distributed.tensor.placement_types"
 
 
-def is_dtensor(value: Any) -> bool:
+def is_dtensor(value: object) -> bool:
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and type(value) is loaded.DTensor
 
 
-def is_placement(value: Any) -> bool:
+def is_placement(value: object) -> bool:
     loaded = sys.modules.get(_PLACEMENTS)
     return loaded is not None and isinstance(value, loaded.Placement)
 
@@ -51,7 +52,7 @@ def encode_placement(value: Any) -> list[Any]:
     return encoded
 
 
-def decode_placement(encoded: list[Any]) -> Any:
+def decode_placement(encoded: Sequence[object]) -> object:
     from torch.distributed.tensor import placement_types
 
     name, *arguments = encoded
@@ -62,11 +63,11 @@ def decode_placement(encoded: list[Any]) -> Any:
     return getattr(placement_types, name)(*arguments)
 
 
-def _unknown(value: Any) -> Bypass:
+def _unknown(value: object) -> Bypass:
     return Bypass(f"the graph has the placement {value}", code="unsupported-argument")
 
 
-def encode_context(value: Any, position: int) -> dict[str, Any]:
+def encode_context(value: Any, position: int) -> dict[str, object]:
     """The context of a DTensor, without its sizes, which the tensor has. Raises Bypass for an unknown form."""
     attributes, context = value.__tensor_flatten__()
     if attributes != ["_local_tensor", "device_mesh"] or len(context) != 4:
@@ -83,7 +84,7 @@ def encode_context(value: Any, position: int) -> dict[str, Any]:
     }
 
 
-def decode_context(encoded: dict[str, Any], shape: torch.Size, stride: tuple[Any, ...]) -> tuple[Any, ...]:
+def decode_context(encoded: dict[str, Any], shape: torch.Size, stride: tuple[object, ...]) -> tuple[object, ...]:
     from torch.distributed.tensor._dtensor_spec import ShardOrderEntry, TensorMeta
 
     order = tuple(ShardOrderEntry(dim, tuple(mesh_dims)) for dim, mesh_dims in encoded["order"] or ())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
 
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals import code_edits
@@ -42,12 +41,12 @@ def moved_text(text: str, names: Sequence[str]) -> str:
         raise _unknown(error.node) from None
 
 
-def for_a_client(plain: Any, names: Sequence[str]) -> Any:
+def for_a_client(plain: object, names: Sequence[str]) -> object:
     """Plain data of a program, rewritten for groups with these names."""
     return _renamed(plain, {numbered_name(number): name for number, name in enumerate(names)}) if names else plain
 
 
-def _renamed(plain: Any, moved: dict[str, str]) -> Any:
+def _renamed(plain: object, moved: dict[str, str]) -> object:
     if isinstance(plain, str):
         return moved.get(plain, plain)
     if isinstance(plain, list):

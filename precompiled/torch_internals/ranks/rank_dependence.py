@@ -73,7 +73,7 @@ class MeshPlace:
 class _Offsets:
     """The start of a rank's shard. It differs between places, so a read of it counts as a read of the place."""
 
-    def __init__(self, offsets: Sequence[Any], asked: RankReads) -> None:
+    def __init__(self, offsets: Sequence[object], asked: RankReads) -> None:
         self._offsets, self._asked = offsets, asked
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class _Offsets:
         self._asked.note()
         return self._offsets[dim]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         self._asked.note()
         return iter(self._offsets)
 
@@ -107,7 +107,9 @@ def answering(asked: RankReads) -> Iterator[None]:
         place: int = mesh._coordinate_on_dim[dim]
         return place
 
-    def shape_and_offset(shape: Any, mesh_shape: Any, place: Any, placements: Any, skip_offset: bool = False) -> Any:
+    def shape_and_offset(
+        shape: Any, mesh_shape: Any, place: object, placements: object, skip_offset: bool = False
+    ) -> object:
         mesh = getattr(place, "__self__", None)  # ``place`` is a method of the mesh
         if not isinstance(mesh, DeviceMesh) or any(type(size) is not int for size in shape):
             return torchs_shape(shape, mesh_shape, place, placements, skip_offset)

@@ -17,7 +17,7 @@ Private names: torch._inductor.custom_graph_pass.{CustomPassBase (2.13, 2.15), C
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -49,7 +49,7 @@ _KINDS = ("function", "partial", "object", "module")
 _CODE = "custom-pass"
 
 
-def encode(value: Any, plain: Callable[[Any], Any]) -> dict[str, Any] | None:
+def encode(value: object, plain: Callable[[Any], Any]) -> dict[str, object] | None:
     """JSON for a function, module or callable object; None for other values.
 
     ``plain`` encodes the values that the object contains. Raises Bypass if the code cannot be sent.
@@ -84,7 +84,7 @@ def _find(name: list[Any]) -> Any:
     return user_modules.find(name) if module else program_units.run(unit, short)[short]
 
 
-def is_encoded(plain: dict[str, Any]) -> bool:
+def is_encoded(plain: Mapping[str, object]) -> bool:
     return next(iter(plain)) in _KINDS
 
 
@@ -108,7 +108,7 @@ def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
     return made
 
 
-def with_uuid(name: str, value: Any, encoded: Any) -> Any:
+def with_uuid(name: str, value: object, encoded: object) -> object:
     """A setting of Inductor in the form that its caches accept. ``encoded`` is the setting's JSON."""
     if isinstance(value, (list, tuple)):
         return type(value)(with_uuid(name, item, encoded) for item in value)
@@ -119,7 +119,7 @@ def with_uuid(name: str, value: Any, encoded: Any) -> Any:
     return type("Named", (base,), methods)()
 
 
-def modules(encoded: Any) -> Iterator[tuple[str, str]]:
+def modules(encoded: object) -> Iterator[tuple[str, str]]:
     """The user's modules that a worker imports for an encoded setting, with the digests of their sources."""
     if isinstance(encoded, list):
         for item in encoded:

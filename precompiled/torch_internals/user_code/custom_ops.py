@@ -174,7 +174,7 @@ def digests(units: str) -> dict[str, str]:
     return {unit["op"]: source_units.digest(unit) for unit in json.loads(units)}
 
 
-def _kind(unit: dict[str, Any]) -> Any:
+def _kind(unit: Mapping[str, object]) -> Any:
     return schema_ops if schema_ops.is_unit(unit) else program_ops
 
 
@@ -215,7 +215,7 @@ def _definition(op: torch._ops.OpOverload) -> custom_ops.CustomOpDef | None:
     return custom_ops.OPDEFS.get(name) or custom_ops.OPDEFS.get(f"{name}.{op._overloadname}")
 
 
-def _functions(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
+def _functions(op: torch._ops.OpOverload) -> Iterator[Callable[..., object]]:
     """The Python functions that are registered for an operator, as far as they can be found."""
     definition = _definition(op)
     if definition is not None:
@@ -237,7 +237,7 @@ def _functions(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
             yield rule
 
 
-def _with_what_it_wraps(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+def _with_what_it_wraps(function: Callable[..., object]) -> Iterator[Callable[..., object]]:
     """Yield the function, and the functions in its closure if the function is torch's own.
 
     The fake kernel that a program passes to torch.library.register_fake is in the closure of a function of torch

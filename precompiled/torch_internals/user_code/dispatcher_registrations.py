@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
 
 import torch
 from torch._library import autograd
@@ -49,7 +48,7 @@ def of(operator: str) -> list[DispatcherEntry]:
     return found
 
 
-def backwards(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
+def backwards(op: torch._ops.OpOverload) -> Iterator[Callable[..., object]]:
     """All functions passed to ``torch.library.register_autograd`` for an operator, including replaced ones."""
     name = f"GeneratedBackwardFor_{op._namespace}_{op._opname}_{op._overloadname}"
     for made in torch.autograd.Function.__subclasses__():
@@ -59,7 +58,7 @@ def backwards(op: torch._ops.OpOverload) -> Iterator[Callable[..., Any]]:
                     yield from (f for f in (held._backward_fn, held._setup_context_fn) if f is not None)
 
 
-def _held(function: Any, depth: int = 0) -> Iterator[autograd.Info]:
+def _held(function: object, depth: int = 0) -> Iterator[autograd.Info]:
     """The Infos in a function's closure, and in the closures of functions that this function wraps (for lists of
     tensors).
     """

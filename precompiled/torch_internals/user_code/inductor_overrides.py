@@ -76,7 +76,7 @@ def _of(name: str, table: _Table, namespaces: Collection[str]) -> dict[str, str]
     return look.overrides
 
 
-def _changes(name: str, table: _Table, first: dict[Any, bool]) -> Iterator[tuple[Any, str]]:
+def _changes(name: str, table: _Table, first: dict[Any, bool]) -> Iterator[tuple[object, str]]:
     known: dict[int, bool] = {}
     for op, rule in list(table.items()):
         if name.endswith("user_lowerings") or not _is_torchs(rule, known):
@@ -87,7 +87,7 @@ def _changes(name: str, table: _Table, first: dict[Any, bool]) -> Iterator[tuple
         yield op, "torch's own was taken out of"
 
 
-def _torchs(op: Any, namespaces: Collection[str]) -> str | None:
+def _torchs(op: object, namespaces: Collection[str]) -> str | None:
     """The name of an operator of torch or of Python (operator.add); None for other operators."""
     if isinstance(op, torch._ops.OpOverload):
         name = op._schema.name
@@ -101,11 +101,11 @@ def _torchs(op: Any, namespaces: Collection[str]) -> str | None:
     return name if name.partition("::")[0] in namespaces else None
 
 
-def _is_fallback(rule: Any) -> bool:
+def _is_fallback(rule: object) -> bool:
     return getattr(rule, "_is_fallback_handler", False) is True
 
 
-def _is_torchs(rule: Any, known: dict[int, bool]) -> bool:
+def _is_torchs(rule: object, known: dict[int, bool]) -> bool:
     """Whether a rule, and all functions that it wraps or holds, are torch's own. ``known``: earlier answers, by id."""
     found = known.get(id(rule))
     if found is None:
@@ -114,7 +114,7 @@ def _is_torchs(rule: Any, known: dict[int, bool]) -> bool:
     return found
 
 
-def _is_torchs_own(rule: Any, known: dict[int, bool]) -> bool:
+def _is_torchs_own(rule: object, known: dict[int, bool]) -> bool:
     if isinstance(rule, FunctionType):
         return is_really_torchs(rule.__code__.co_filename) and all(_is_torchs(held, known) for held in _held(rule))
     if isinstance(rule, MethodType):
@@ -124,7 +124,7 @@ def _is_torchs_own(rule: Any, known: dict[int, bool]) -> bool:
     return not _is_of_a_program(rule)
 
 
-def _held(function: FunctionType) -> Iterator[Any]:
+def _held(function: FunctionType) -> Iterator[object]:
     if "__wrapped__" in vars(function):
         yield vars(function)["__wrapped__"]
     for cell in function.__closure__ or ():
@@ -136,7 +136,7 @@ def _held(function: FunctionType) -> Iterator[Any]:
             yield content
 
 
-def _is_of_a_program(rule: Any) -> bool:
+def _is_of_a_program(rule: object) -> bool:
     """Whether a callable object has a class that comes neither from torch nor from Python."""
     kind = rule if isinstance(rule, type) else type(rule)
     module = kind.__module__

@@ -68,7 +68,7 @@ def find(modules: Mapping[str, str]) -> dict[str, type]:
     return {digest: _found(name, digest) for name, digest in wanted.items()}
 
 
-def dumps(value: Any, classes: Classes) -> bytes:
+def dumps(value: object, classes: Classes) -> bytes:
     """Pickle a value. The pickle refers to these classes by their digests."""
     buffer = io.BytesIO()
     _Pickler(buffer, classes).dump(value)
@@ -88,7 +88,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(buffer)
         self._digests = {id(kind): digest for digest, kind in classes.items()}
 
-    def persistent_id(self, value: Any) -> str | None:
+    def persistent_id(self, value: object) -> str | None:
         return self._digests.get(id(value))
 
 

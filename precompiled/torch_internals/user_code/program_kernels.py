@@ -70,7 +70,7 @@ def modules_of(unit_text: str) -> dict[str, str]:
     return {**program_units.worker_needs(unit), f"{PREFIX}{unit['kernel']}": _digest(unit_text)}
 
 
-def innermost(kernel: Any) -> Any:
+def innermost(kernel: object) -> Any:
     """The kernel itself, inside the wrappers of Triton's decorators."""
     while hasattr(kernel, "fn") and not isinstance(kernel.fn, FunctionType):
         kernel = kernel.fn
@@ -91,7 +91,7 @@ def compare(name: str, digest: str) -> None:
 class _Source(Source):
     """The source text of kernels and of everything that they read."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: object) -> None:
         super().__init__(_subject(kernel), CODE, kernel.__module__)
         self.given: dict[str, str] = {}  # imported kernels: name in this module -> Triton's cache key
         self._kernels: set[str] = set()
@@ -164,7 +164,7 @@ class _Source(Source):
         shown = ", ".join(f"{option}={self._option(name, value)}" for option, value in options if value)
         return f"@{OURS}triton.jit({shown})\n{kernel.src}"
 
-    def _option(self, name: str, value: Any) -> str:
+    def _option(self, name: str, value: object) -> str:
         text = program_source.as_source(tuple(value) if isinstance(value, list) else value)
         if text is None:
             self._refuse(f"{name} has options of type {type(value).__qualname__}")
@@ -182,7 +182,7 @@ class _Source(Source):
             self._refuse(f"{function.__qualname__} has other defaults than are written")
 
     def _read_of_module(self, module: ModuleType, attributes: Sequence[str]) -> None:
-        found: Any = module
+        found: object = module
         if not _is_tritons(module.__name__):
             return super()._read_of_module(module, attributes)
         for attribute in attributes:

@@ -53,7 +53,7 @@ def describe(definition: custom_ops.CustomOpDef) -> tuple[str, list[str]]:
 
     Raises Bypass if a worker could not rebuild the same operators.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     modules: set[str] = set()
     waiting = [definition]
     while waiting:
@@ -87,7 +87,7 @@ def compare(name: str, digest: str) -> None:
         raise ValueError(f"the custom op {name} differs from that of the process that captured the graph")
 
 
-def _described(own: custom_ops.CustomOpDef) -> dict[str, Any]:
+def _described(own: custom_ops.CustomOpDef) -> dict[str, object]:
     try:
         return _unit(own)[0]
     except Bypass as refused:
@@ -116,11 +116,11 @@ def _define(unit: dict[str, Any]) -> None:
         op.register_vmap(functions["vmap"])
 
 
-def no_kernel(*arguments: Any, **named: Any) -> NoReturn:
+def no_kernel(*arguments: object, **named: object) -> NoReturn:
     raise RuntimeError("a custom op of a program has no kernel in a worker")
 
 
-def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, Any], Source]:
+def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, object], Source]:
     name, overload = _name(definition), definition._opoverload
     try:
         registered = _registrations(name)

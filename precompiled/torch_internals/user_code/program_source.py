@@ -172,7 +172,7 @@ class Source:
         self._texts: dict[str, str] = {}
         self._classes: dict[str, type] = {}
         self._names: dict[int, str] = {}
-        self._values: dict[str, Any] = {}  # by name: a global and a closure variable of one name may differ
+        self._values: dict[str, object] = {}  # by name: a global and a closure variable of one name may differ
         self._globals = vars(sys.modules[PROGRAMS[0] if not module or module in PROGRAMS else module])
 
     def text(self) -> str:
@@ -180,7 +180,7 @@ class Source:
         order = sorted(self._texts, key=lambda name: (len(getattr(self._classes.get(name), "__mro__", ())), name))
         return "\n".join(self._texts[name] for name in order)
 
-    def refer(self, name: str, value: Any, read: Sequence[str] = ()) -> None:
+    def refer(self, name: str, value: object, read: Sequence[str] = ()) -> None:
         """Make ``name`` stand for this value in the text. ``read``: the chain of attributes read from the value."""
         if self._values.setdefault(name, value) is not value:
             self._refuse(f"{name} is one thing in a closure and another one elsewhere")
@@ -336,7 +336,7 @@ class Source:
             self._refuse(f"{function.__qualname__} reads {name}")
 
     def _read_of_module(self, module: ModuleType, attributes: Sequence[str]) -> None:
-        found: Any = module
+        found: object = module
         for attribute in attributes:
             if not isinstance(found, ModuleType) or found is torch.ops:
                 break
@@ -365,7 +365,7 @@ class Source:
             self._refuse(f"calls {definition._opoverload._schema.name}, a custom op of another module")
         self.operators.append(definition)
 
-    def _imported(self, name: str, value: Any) -> str:
+    def _imported(self, name: str, value: object) -> str:
         """The import statement for a function or class."""
         module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         short = getattr(value, "__name__", None)
@@ -390,7 +390,7 @@ class Source:
         else:
             self.modules.add(name)
 
-    def _default(self, value: Any, function: FunctionType) -> ast.expr:
+    def _default(self, value: object, function: FunctionType) -> ast.expr:
         text = as_source(value)
         if text is None:
             self._refuse(f"{function.__qualname__} has a default of type {type(value).__qualname__}")
@@ -406,7 +406,7 @@ def _is_standard(name: str) -> bool:
     return name in _STANDARD and (file is None or os.path.realpath(file).startswith(_STANDARD_FOLDER))
 
 
-def _is_own(value: Any) -> bool:
+def _is_own(value: object) -> bool:
     """Whether a callable's code belongs to torch, the standard library or C. False for functions that patch these."""
     if isinstance(value, FunctionType):
         file = os.path.realpath(value.__code__.co_filename)
@@ -418,7 +418,7 @@ def _is_own(value: Any) -> bool:
     )
 
 
-def as_source(value: Any) -> str | None:
+def as_source(value: object) -> str | None:
     """An expression for an immutable value; None for other values."""
     if isinstance(value, torch.dtype):
         return f"{OURS}{value!r}"
@@ -434,13 +434,13 @@ def as_source(value: Any) -> str | None:
     return text if repr(again) == text else None
 
 
-def _is_a_slot(kind: type, name: str, value: Any) -> bool:
+def _is_a_slot(kind: type, name: str, value: object) -> bool:
     """Whether an attribute is a descriptor that ``__slots__`` created."""
     slots = vars(kind).get("__slots__", ())
     return isinstance(value, types.MemberDescriptorType) and name in slots and value.__objclass__ is kind
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return type(value) in _PLAIN or (type(value) is tuple and all(_is_plain(item) for item in value))
 
 

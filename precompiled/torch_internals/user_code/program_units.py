@@ -51,7 +51,7 @@ def worker_needs(unit: Unit) -> dict[str, str]:
     return found
 
 
-def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
+def run(unit: Unit, name: str, file: str = "", **more: object) -> dict[str, Any]:
     """Run a unit's source in a new namespace, and return the namespace.
 
     ``more``: further values for the namespace besides torch, under names with the prefix OURS. Raises ValueError if a
@@ -64,6 +64,6 @@ def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
     return source_units.run(unit, name, file, **more)
 
 
-def _operators(unit: Unit) -> list[dict[str, Any]]:
+def _operators(unit: Unit) -> list[dict[str, object]]:
     """The units of the program's operators that this unit calls."""
     return [operator for encoded in unit["ops"] for operator in json.loads(encoded)]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -70,7 +71,7 @@ def describe(op: torch._ops.OpOverload) -> str | None:
     return json.dumps([unit], sort_keys=True)
 
 
-def is_unit(unit: dict[str, Any]) -> bool:
+def is_unit(unit: Mapping[str, object]) -> bool:
     return "aliases" in unit
 
 

@@ -26,7 +26,7 @@ def digest(unit: Unit) -> str:
     return hashlib.sha256(text(unit).encode()).hexdigest()
 
 
-def run(unit: Unit, name: str, file: str = "", **more: Any) -> dict[str, Any]:
+def run(unit: Unit, name: str, file: str = "", **more: object) -> dict[str, Any]:
     """Run a unit's ``source`` in a new namespace and return it. ``more``: values beside torch, prefixed OURS."""
     for module in unit["imports"]:
         importlib.import_module(module)

@@ -44,12 +44,12 @@ _TUNED_BY = ("keys", "restore_value", "reset_to_zero")
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 
 
-def is_launch(target: Any) -> bool:
+def is_launch(target: object) -> bool:
     """Whether a node's target launches a user's Triton kernel."""
     return isinstance(target, torch._ops.HigherOrderOperator) and target._name in _OPERATORS
 
 
-def encode(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any]]:
+def encode(node: torch.fx.Node) -> tuple[list[object], dict[str, object]]:
     """The canonical target of a launch, and its other keyword arguments. Raises Bypass if the kernel cannot be sent."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
@@ -102,12 +102,12 @@ def modules_of(name: list[Any]) -> dict[str, str]:
     return {module: digest} if module else program_kernels.modules_of(digest)
 
 
-def _function(kernel: Any) -> Any:
+def _function(kernel: object) -> Any:
     """The JITFunction inside an autotuner, or the kernel itself. Dynamo allows one autotuner and no other wrapper."""
     return getattr(kernel, "fn", kernel) if hasattr(kernel, "configs") else kernel
 
 
-def _name(kernel: Any) -> user_modules.Name:
+def _name(kernel: object) -> user_modules.Name:
     function = _function(kernel)
     # An autotuner and Dynamo's object for heuristics have no names, and no module contains Dynamo's object.
     return user_modules.name_of(kernel, function.__module__, function.__name__, code="user-kernel")
@@ -121,7 +121,7 @@ def _name_of_function(function: Any) -> user_modules.Name | None:
     return [module, name, user_modules.modules_digest([module], code="user-kernel")]
 
 
-def _tuning(tuner: Any) -> dict[str, Any]:
+def _tuning(tuner: Any) -> dict[str, object]:
     found: dict[str, Any] = {"configs": [_encode_config(config) for config in tuner.configs]}
     for name in _TUNED_BY:
         found[name] = list(getattr(tuner, name, None) or ())
@@ -141,7 +141,7 @@ def _tuned(function: Any, tuning: dict[str, Any]) -> Any:
     return triton.autotune(configs=configs, key=tuning[_TUNED_BY[0]], **lists)(function)
 
 
-def _encode_config(config: Any) -> dict[str, Any]:
+def _encode_config(config: Any) -> dict[str, object]:
     if getattr(config, "pre_hook", None) is not None:
         raise Bypass("a Triton kernel has a configuration with a hook", code="user-kernel")
     options = {name: value for name in _OPTIONS if (value := getattr(config, name, None)) is not None}
@@ -159,7 +159,7 @@ def _fingerprint(kernel: Any) -> str:
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-def _encode_constant(value: Any) -> Any:
+def _encode_constant(value: Any) -> object:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value).__module__.startswith("triton.language") and type(value).__name__ == "dtype":
@@ -167,7 +167,7 @@ def _encode_constant(value: Any) -> Any:
     raise Bypass(f"a Triton kernel is called with a constant of type {type(value).__qualname__}", code="user-kernel")
 
 
-def _decode_constant(value: Any) -> Any:
+def _decode_constant(value: object) -> object:
     if not isinstance(value, dict):
         return value
     from triton.language.core import dtype

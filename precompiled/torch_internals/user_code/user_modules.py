@@ -67,7 +67,7 @@ def _is_in_the_key(module: str) -> bool:
     return module.partition(".")[0] in _IN_THE_KEY
 
 
-def name_with_module(thing: Any, modules: dict[str, str], *, code: str) -> Name:
+def name_with_module(thing: object, modules: dict[str, str], *, code: str) -> Name:
     """``name_of``, which also adds the module and its digest to ``modules``, which a worker imports."""
     name = name_of(thing, code=code)
     module, _, digest = name

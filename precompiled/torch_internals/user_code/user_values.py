@@ -81,7 +81,7 @@ class _Look:
         self._module = module
         self._left = MAX_LOOKED_AT
 
-    def shown(self, value: Any, depth: int) -> Any:
+    def shown(self, value: object, depth: int) -> object:
         try:
             return self._shown(value, depth)
         except Exception:  # noqa: BLE001 - the user's code may raise anything; such a value is left out
@@ -136,10 +136,10 @@ class _Look:
         pairs = [(name, self.shown(found[key], depth + 1)) for name, key in named if not name.startswith("__")]
         return [pair for pair in pairs if pair[1] is not _LEFT_OUT]
 
-    def _some(self, found: Iterable[Any], depth: int) -> list[Any]:
+    def _some(self, found: Iterable[Any], depth: int) -> list[object]:
         return [item for item in (self.shown(value, depth + 1) for value in found) if item is not _LEFT_OUT]
 
-    def registered(self, name: str, definition: Any) -> Any:
+    def registered(self, name: str, definition: Any) -> object:
         """The functions behind a custom operator, which a program may choose at its start."""
         single = ("_init_fn", "_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")
         functions = [getattr(definition, attribute, None) for attribute in single]
@@ -177,11 +177,11 @@ class _Look:
         where = [function.__module__, function.__qualname__, code.co_firstlineno]
         return [*where, defaults, held, self.items(vars(function), depth)]
 
-    def _given(self, values: tuple[Any, ...] | None, named: dict[str, Any] | None, depth: int) -> list[Any]:
+    def _given(self, values: tuple[object, ...] | None, named: Mapping[str, object] | None, depth: int) -> list[object]:
         return self.items({**dict(enumerate(values or ())), **(named or {})}, depth)
 
 
-def _operators(module: str) -> Iterator[tuple[str, Any]]:
+def _operators(module: str) -> Iterator[tuple[str, object]]:
     for name, definition in sorted(custom_ops.OPDEFS.items()):
         if getattr(definition._init_fn, "__module__", None) == module:
             yield name, definition

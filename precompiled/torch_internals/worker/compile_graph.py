@@ -78,7 +78,7 @@ class CompileResult:
 class _ExampleValues(torch.fx.Interpreter):
     """Sets each node's ``example_value`` as Dynamo does, because Inductor's pre-grad passes read it."""
 
-    def run_node(self, node: torch.fx.Node) -> Any:
+    def run_node(self, node: torch.fx.Node) -> object:
         result = super().run_node(node)
         node.meta["example_value"] = result
         return result
@@ -153,7 +153,7 @@ def _refuse_input_guards(context: TracingContext) -> None:
 
 
 def compile_here(
-    program: dict[str, Any], classes: program_classes.Classes, found_meshes: Sequence[Any]
+    program: dict[str, Any], classes: program_classes.Classes, found_meshes: Sequence[object]
 ) -> tuple[Callable[..., Any], str]:
     """Compile a captured graph in a client that gets no artifact, for this process alone.
 
@@ -193,9 +193,9 @@ def _compile(
     floats: list[float],
     context: TracingContext,
     classes: program_classes.Classes,
-    found_meshes: Sequence[Any],
+    found_meshes: Sequence[object],
     weights: Sequence[torch.Tensor] = (),
-    inner_compile: Callable[..., Any] = compile_fx_inner,
+    inner_compile: Callable[..., object] = compile_fx_inner,
 ) -> tuple[Any, list[torch.SymInt]]:
     """The result of compile_fx, and the symbolic sizes among its inputs."""
     mode = context.fake_mode
@@ -236,7 +236,7 @@ def _compile(
     return compiled, [value for value, item in zip(made, inputs["args"], strict=False) if is_size_input(item)]
 
 
-def _version(value: Any) -> int:
+def _version(value: object) -> int:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 

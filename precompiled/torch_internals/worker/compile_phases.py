@@ -16,7 +16,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch._dynamo.utils
 import torch._inductor.async_compile
@@ -61,7 +61,7 @@ def _counting(on_progress: Callable[[int, int], None]) -> type:
     class Counting:
         """The part of tqdm's interface that torch uses."""
 
-        def __init__(self, *, total: int, **_options: Any) -> None:
+        def __init__(self, *, total: int, **_options: object) -> None:
             self._built, self._total = 0, total
             self.update(0)
 
@@ -89,7 +89,7 @@ def noted(progress: ProgressReceiver) -> Iterator[None]:
 
 
 def _phase_noted(progress: ProgressReceiver, start: Callable[..., None]) -> Callable[..., None]:
-    def log_event_start(self: Any, event_name: str, *rest: Any, **more: Any) -> None:
+    def log_event_start(self: object, event_name: str, *rest: object, **more: object) -> None:
         start(self, event_name, *rest, **more)
         if (phase := _PHASES.get(event_name)) is not None:
             progress.phase(phase)
@@ -99,7 +99,7 @@ def _phase_noted(progress: ProgressReceiver, start: Callable[..., None]) -> Call
 
 def _span_noted(progress: ProgressReceiver, end: Callable[..., None]) -> Callable[..., None]:
     def log_event_end(
-        self: Any, event_name: str, time_ns: int, metadata: Any, start_time_ns: int, *rest: Any, **more: Any
+        self: object, event_name: str, time_ns: int, metadata: object, start_time_ns: int, *rest: object, **more: object
     ) -> None:
         end(self, event_name, time_ns, metadata, start_time_ns, *rest, **more)
         progress.spans.append(

@@ -138,7 +138,7 @@ def _torchs(compiled: str) -> Path:
     return _TORCHS_HEADERS / Path(compiled).name
 
 
-def _header(header: str, command_line: str = "", *arguments: Any, **options: Any) -> str:
+def _header(header: str, command_line: str = "", *arguments: object, **options: Any) -> str:
     """Return the precompiled header, and build it if it is missing. Torch looks for it once per process, but a worker
     may outlive the files in scratch.
 

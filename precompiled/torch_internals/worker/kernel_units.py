@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ class _Text(CppPythonBindingsCodeCache):
     """Builds nothing. Its "kernel" is the text that torch would compile, including the Python binding."""
 
     @classmethod
-    def load_async(cls, main_code: str, *_: Any, **_options: Any) -> Callable[[], ModuleType]:
+    def load_async(cls, main_code: str, *_: object, **_options: object) -> Callable[[], ModuleType]:
         module = ModuleType("text")
         setattr(module, cls.entry_function, main_code)
         return lambda: module
@@ -68,20 +68,22 @@ class _Text(CppPythonBindingsCodeCache):
 class _Build(CppPythonBindingsCodeCache):
     """Builds as torch does, with torch's flags, precompiled header and file cache. Loads nothing."""
 
-    cache: ClassVar[dict[str, Any]] = {}  # separate from that of CppPythonBindingsCodeCache, whose entries are modules
+    cache: ClassVar[
+        dict[str, object]
+    ] = {}  # separate from that of CppPythonBindingsCodeCache, whose entries are modules
 
     @classmethod
-    def _load_library_inner(cls, path: str, key: str) -> Any:
+    def _load_library_inner(cls, path: str, key: str) -> object:
         return SimpleNamespace(path=path)
 
 
 class _WrapperBuild(CppWrapperCodeCache):
     """Builds a C++ wrapper as torch does, and returns the path instead of its entry. Loads nothing."""
 
-    cache: ClassVar[dict[str, Any]] = {}
+    cache: ClassVar[dict[str, object]] = {}
 
     @classmethod
-    def _load_library_inner(cls, path: str, key: str) -> Any:
+    def _load_library_inner(cls, path: str, key: str) -> object:
         module = ModuleType("built")
         setattr(module, cls.entry_function, path)
         return module
@@ -97,7 +99,7 @@ class _Native:
         self._collector = collector
         self.name = name
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> object:
         return self._collector.loaded(self.name)(*args)
 
 
@@ -162,7 +164,7 @@ class _Unit:
 class _WrapperUnit:
     """A C++ wrapper that is built by itself, in another thread like the units of kernels."""
 
-    def __init__(self, wrapper: _Native, options: dict[str, Any]) -> None:
+    def __init__(self, wrapper: _Native, options: Mapping[str, object]) -> None:
         self.kernels = [wrapper]
         threads = torch._inductor.config.compile_threads or 1
         init = f"PyInit_{_WrapperBuild.entry_function}"
@@ -200,7 +202,7 @@ class KernelCollector:
             self._waiting.append(kernel)
         return self._kernels[kernel.name]
 
-    def wrapper(self, options: dict[str, Any]) -> _Native:
+    def wrapper(self, options: Mapping[str, object]) -> _Native:
         wrapper = _Native(self, wrapper_name(options))
         if wrapper.name not in self._kernels:
             self._kernels[wrapper.name] = wrapper
@@ -214,11 +216,11 @@ class KernelCollector:
         self._units += [_Unit(part) for part in divide_kernels(joining, torch._inductor.config.compile_threads or 1)]
         self._waiting = []
 
-    def loaded(self, name: str) -> Callable[..., Any]:
+    def loaded(self, name: str) -> Callable[..., object]:
         """The kernel as a callable. Waits until it is built."""
         self._build()
         path, digest = self._files[name]
-        kernel: Callable[..., Any] = load_kernel(name, path, digest)
+        kernel: Callable[..., object] = load_kernel(name, path, digest)
         return kernel
 
     def native(self) -> Native:
@@ -255,7 +257,7 @@ class KernelCollector:
             self._on_progress(len(self._files), len(self._kernels))
 
 
-def divide_kernels(kernels: Sequence[Any], threads: int) -> Iterator[Sequence[Any]]:
+def divide_kernels(kernels: Sequence[object], threads: int) -> Iterator[Sequence[Any]]:
     """Divide kernels into units: one unit per thread, unless a unit would get fewer than MIN_KERNELS or more than
     MAX_KERNELS.
     """

@@ -71,7 +71,7 @@ def choices() -> Iterator[UndecidedChoices]:
     backends = (inductor.max_autotune_gemm_backends, inductor.max_autotune_conv_backends)
     chooses = {"ATEN"} != set(backends)
     # A refusal in a subprocess would count as an infinite time.
-    settled: dict[str, Any] = {"autotune_in_subproc": False, "pipeline_max_autotune_gemm": False}
+    settled: dict[str, object] = {"autotune_in_subproc": False, "pipeline_max_autotune_gemm": False}
     if not inductor.deterministic:  # in deterministic mode, torch decides without a time
         settled.update(max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN")
     with Patches() as patches:
@@ -100,17 +100,17 @@ def choices() -> Iterator[UndecidedChoices]:
                 raise _not_here(what)
 
 
-def _not_kept(*args: Any, **options: Any) -> None:
+def _not_kept(*args: object, **options: object) -> None:
     """Drop measurements, so that no other compile uses them."""
 
 
-def _is_measured(*args: Any, **options: Any) -> str:
+def _is_measured(*args: object, **options: object) -> str:
     raise _Measured
 
 
 def _not_padded(found: UndecidedChoices, original: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(original)
-    def should_pad(*args: Any, **options: Any) -> bool:
+    def should_pad(*args: object, **options: object) -> bool:
         try:
             return original(*args, **options)
         except _Measured:
@@ -120,9 +120,9 @@ def _not_padded(found: UndecidedChoices, original: Callable[..., bool]) -> Calla
     return should_pad
 
 
-def _the_only_one(found: UndecidedChoices, chooses: bool, original: Callable[..., Any]) -> Callable[..., Any]:
+def _the_only_one(found: UndecidedChoices, chooses: bool, original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def select(cache: Any, name: str, choices: list[Any], *args: Any, **options: Any) -> Any:
+    def select(cache: object, name: str, choices: list[Any], *args: object, **options: object) -> object:
         found.undecided += bool(chooses and (inductor.max_autotune or inductor.max_autotune_gemm))
         # The library may have two kernels. Torch 2.11 has a further addmm with bias, which it uses only if it is
         # faster.
@@ -133,7 +133,7 @@ def _the_only_one(found: UndecidedChoices, chooses: bool, original: Callable[...
 
 
 def _the_first(found: UndecidedChoices) -> Callable[..., int]:
-    def autotune_single_field(fn: Any, init_val: int, *args: Any, **options: Any) -> int:
+    def autotune_single_field(fn: object, init_val: int, *args: object, **options: object) -> int:
         found.undecided += 1
         return init_val
 

@@ -61,7 +61,7 @@ def kept() -> Iterator[None]:
 
 
 def _cut(original: Callable[..., str]) -> Callable[..., str]:
-    def get_fused_kernel_name(*args: Any, **options: Any) -> str:
+    def get_fused_kernel_name(*args: object, **options: object) -> str:
         return original(*args, **options)[:LONGEST_NAME].rstrip("_")
 
     return get_fused_kernel_name
@@ -76,7 +76,7 @@ class _Launchers:
     def put(self, original: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
         from torch._inductor.triton_bundler import TritonBundler
 
-        def put_static_autotuner(key: str, kernel: Any) -> None:
+        def put_static_autotuner(key: str, kernel: object) -> None:
             original(key, kernel)
             if TritonBundler._static_autotuners:
                 self._of[id(kernel)] = kernel, TritonBundler._static_autotuners[-1].kernel

@@ -42,7 +42,7 @@ def _is_kept(name: str) -> bool:
     return os.path.splitext(name)[1] in _KEPT
 
 
-def _listed(file: Any) -> Any:
+def _listed(file: Any) -> object:
     """Return a ``TritonKernelArtifact``. If it is a group, remove the dropped files from its list."""
     if not file.filename.startswith("__grp__"):
         return file

@@ -29,7 +29,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from precompiled.torch_internals.patches import Patches
 from precompiled.torch_internals.worker import cpp_builds
 
-_original: Callable[[], list[Any]] = cpu_vec_isa.valid_vec_isa_list
+_original: Callable[[], list[object]] = cpu_vec_isa.valid_vec_isa_list
 _original_check: Callable[[Any, str], bool] = cpu_vec_isa.VecISA.check_build
 _found: Future[list[Any]] | None = None
 _check, _detection = Patches(), Patches()
@@ -38,7 +38,7 @@ _check, _detection = Patches(), Patches()
 def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
     """From now on, raise a test program's error if ``of_the_host(error)`` is true, and test again later."""
 
-    def check(self: Any, code: str) -> bool:
+    def check(self: object, code: str) -> bool:
         cpp_builds.last_error()
         scratch = cache_dir()
         found = _original_check(self, code)
@@ -75,14 +75,14 @@ def beside(needed: bool = True) -> Iterator[None]:
             wait([_found])
 
 
-def _best_first() -> list[Any]:
+def _best_first() -> list[object]:
     has = cpu_vec_isa.x86_isa_checker()
     units = [unit for unit in cpu_vec_isa.supported_vec_isa_list if all(flag in has for flag in str(unit).split())]
     # bool(unit) builds its test program, and loads the program in a subprocess.
     return next((units[position:] for position, unit in enumerate(units) if unit), [])
 
 
-def _valid() -> list[Any]:
+def _valid() -> list[object]:
     global _found  # noqa: PLW0603
     config = torch._inductor.config.cpp
     asks = config.simdlen is not None or config.vec_isa_ok is not None or "ATEN_CPU_CAPABILITY" in os.environ
