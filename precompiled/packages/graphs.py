@@ -36,7 +36,7 @@ def load(
     artifacts: list[Artifact],
     context: contextvars.Context,
     safe_point: SafePoint,
-) -> tuple[Callable[..., Any], GraphCalls]:
+) -> tuple[Callable[..., object], GraphCalls]:
     """Load the callable of a graph from its artifacts.
 
     ``context`` has the settings of torch that a load reads. ``safe_point`` is the safe point of the graph's function.
@@ -68,7 +68,7 @@ def load(
 
 def _loaded(
     session: sessions.Session, graph: Graph, artifact: Artifact, classes: dict[str, type], context: contextvars.Context
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     try:
         return loading.load(
             session.store,
@@ -92,7 +92,7 @@ def _dispatched(
     classes: dict[str, type],
     context: contextvars.Context,
     safe_point: SafePoint,
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Serve a graph whose artifacts are valid for only some sizes.
 
     Other sizes run eager and submit a variant, as after a swap. The stand-in is built now: once Dynamo has the graph,

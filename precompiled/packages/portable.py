@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import types
 from pathlib import Path
-from typing import Any
 
 from precompiled.client import session as sessions
 from precompiled.client.process import PROCESS
@@ -38,7 +37,7 @@ _NAMED = {
 }
 
 
-def save(compiled: Any, path: str | Path) -> None:
+def save(compiled: object, path: str | Path) -> None:
     """Implement ``precompiled.save_package``."""
     owner, target = _target(compiled)
     here = PROCESS.packages
@@ -111,7 +110,7 @@ def save(compiled: Any, path: str | Path) -> None:
     portable_format.write(Path(path), index, members)
 
 
-def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
+def load(compiled: object, path: str | Path, *, check_source: bool = True) -> int:
     """Implement ``precompiled.load_package``."""
     _owner, target = _target(compiled)
     index, members = portable_format.read(Path(path))
@@ -149,7 +148,7 @@ def load(compiled: Any, path: str | Path, *, check_source: bool = True) -> int:
 _OF_A_CALL = ("device", "module hooks", "forward-mode level")
 
 
-def _target(compiled: Any) -> tuple[Any, types.FunctionType]:
+def _target(compiled: object) -> tuple[object, types.FunctionType]:
     try:
         return dynamo_frames.unwrap_compiled(compiled)
     except NotPortable as reason:

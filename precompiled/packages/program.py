@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any
 
 from precompiled.packages import executed
 from precompiled.packages.executed import Place
@@ -24,7 +23,7 @@ class Program:
         self,
         sources: str,
         texts: Sequence[tuple[str, Text]] = (),
-        others: Any = None,
+        others: object = None,
         unrun: Callable[[], dict[str, dict[Place, CodeType]]] = dict,
     ) -> None:
         self.sources = sources
@@ -76,5 +75,5 @@ ANY = Program("")
 UNKNOWN = Program("unknown")
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()

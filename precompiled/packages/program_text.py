@@ -19,7 +19,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Set
 from types import CodeType
-from typing import Any
 
 from precompiled.core.definitions import codes_within
 from precompiled.packages.describe.codes import code_digest
@@ -165,7 +164,7 @@ def _without(code: CodeType, unrun: Set[Place]) -> str:
     """
     if not unrun or not any(isinstance(const, CodeType) for const in code.co_consts):
         return code_digest(code)
-    consts: list[Any] = []
+    consts: list[object] = []
     for const in code.co_consts:
         if not isinstance(const, CodeType):
             consts.append(const)

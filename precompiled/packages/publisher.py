@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from precompiled.core.errors import StoreError
 
@@ -18,11 +17,11 @@ class Publisher:
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
-        self._waiting: list[tuple[Callable[[], Any], Callable[[BaseException], None]]] = []
+        self._waiting: list[tuple[Callable[[], object], Callable[[BaseException], None]]] = []
         self._thread: threading.Thread | None = None
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def publish(self, write: Callable[[], Any], failed: Callable[[BaseException], None]) -> None:
+    def publish(self, write: Callable[[], object], failed: Callable[[BaseException], None]) -> None:
         """Call ``write`` soon, in the thread. ``failed`` gets its exception. Raises StoreError if no thread starts."""
         with self._lock:
             self._waiting.append((write, failed))
@@ -58,7 +57,7 @@ class Publisher:
         self._waiting, self._thread = [], None  # the parent process writes what it has queued
 
 
-def _write(write: Callable[[], Any], failed: Callable[[BaseException], None]) -> None:
+def _write(write: Callable[[], object], failed: Callable[[BaseException], None]) -> None:
     try:
         write()
     except BaseException as error:  # noqa: BLE001 - a full disk, or an object that cannot be pickled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import types
-from typing import Any
+from collections.abc import Mapping
 
 from precompiled.graph import environment
 from precompiled.packages.describe import difference
@@ -15,7 +15,7 @@ from precompiled.packages.dynamo import dynamo_state
 from precompiled.torch_internals.graph import compiler_config, operator_overrides, replaced_functions
 
 
-def requirements(options: dict[str, Any]) -> dict[str, str]:
+def requirements(options: Mapping[str, object]) -> dict[str, str]:
     """The requirements of this process: name -> value. Values over 80 characters are digests.
 
     ``options`` are those of torch.compile. Raises Bypass if no worker could compile graphs of this process because of
@@ -56,16 +56,16 @@ def _replaced() -> str:
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"
 
 
-def _code_of(value: Any) -> str:
+def _code_of(value: object) -> str:
     if type(value) is types.FunctionType:
         return code_digest(value.__code__)
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return text if len(text) <= 80 else hashlib.sha256(text.encode()).hexdigest()
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()

@@ -27,7 +27,6 @@ import tempfile
 import time
 from collections.abc import Iterable
 from types import CodeType, ModuleType
-from typing import Any
 
 from precompiled.core import files
 from precompiled.core.looks import is_a, module_named, namespace_of
@@ -72,7 +71,7 @@ class SourceFiles:
         self._own: dict[str, tuple[os.stat_result, Text]] = {}  # file -> its status when read, its content
         self._files: dict[str, str] = {}  # module of the user's own -> file
         self._generated: dict[str, str] = {}  # module that this process has generated -> digest of its content
-        self._installed: dict[str, tuple[Any, ...]] = {}  # installed module -> file, size, time
+        self._installed: dict[str, tuple[object, ...]] = {}  # installed module -> file, size, time
         self._aside: set[str] = set()  # installed modules that a trace or a load has imported, which do not count
         self._seen: dict[str, int] = {}  # module -> id of its object, at the last check
         self._problem: NotPortable | None = None  # the error of the last check
@@ -211,7 +210,7 @@ def _held(module: ModuleType) -> str:
     return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])
 
 
-def _shown(value: Any, module: ModuleType) -> Any:
+def _shown(value: object, module: ModuleType) -> object:
     if type(value) in _PLAIN:
         return repr(value)
     if is_a(value, type) and namespace_of(value).get("__module__") != module_named(module):

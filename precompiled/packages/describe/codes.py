@@ -8,7 +8,7 @@ import hashlib
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from precompiled.packages.describe.errors import NotPortable
 
@@ -71,7 +71,7 @@ def code_digest(code: types.CodeType) -> str:
     return state.hexdigest()
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> object:
     if isinstance(value, types.CodeType):
         return ["code", code_digest(value)]
     if isinstance(value, tuple):
@@ -106,20 +106,20 @@ def globals_read(code: types.CodeType) -> frozenset[str]:
     return read_by(code)[0]
 
 
-def _has_an_order_of_its_own(value: Any) -> bool:
+def _has_an_order_of_its_own(value: object) -> bool:
     if not isinstance(value, frozenset) or len(value) < 2:
         return False
     return not all(map(is_hashed_alike, value))
 
 
-def is_hashed_alike(value: Any) -> bool:
+def is_hashed_alike(value: object) -> bool:
     """Whether a set's item has the same hash in all processes. False for texts, and objects hashed by address."""
     if type(value) is tuple:
         return all(map(is_hashed_alike, value))
     return type(value) in (bool, int, float, complex)
 
 
-def module_of_globals(value: Any) -> str | None:
+def module_of_globals(value: object) -> str | None:
     """The name of the module whose globals this dictionary is, or None.
 
     If bytecode from Dynamo creates a function of the program, the function's globals are a constant of that bytecode.
@@ -128,6 +128,6 @@ def module_of_globals(value: Any) -> str | None:
     return name if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is value else None
 
 
-def namedtuple_scope(name: str) -> dict[str, Any]:
+def namedtuple_scope(name: str) -> dict[str, object]:
     """The globals of a namedtuple's ``__new__``, which belong to no module (Lib/collections/__init__.py)."""
     return {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": name}

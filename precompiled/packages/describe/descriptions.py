@@ -82,12 +82,12 @@ _OF_OPERATOR = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 _OF_A_MEMBER = frozenset({"_value_", "_name_", "_sort_order_", "__objclass__", "name", "value"})
 
 
-def _nothing(_value: Any) -> Any:
+def _nothing(_value: object) -> object:
     return None
 
 
 # Describes how torch's registries treat a class. Set by value_facts.py, because this package imports no torch.
-registered: Callable[[type], Any] = _nothing
+registered: Callable[[type], object] = _nothing
 # Describes process groups, meshes and placements as plain data, and returns None for other values. Set by
 # packages/dynamo/ranks.py.
 describe_distributed: Callable[[Any], Any] = _nothing
@@ -102,9 +102,9 @@ class Descriptions:
         It has the functions that have not run since the entry was recorded, with their digests at that time.
         """
         self._before = before or {}
-        self._classes: dict[type, list[Any]] = {}
-        self._functions: dict[tuple[int, type | None], list[Any]] = {}
-        self._objects: dict[int, list[Any]] = {}
+        self._classes: dict[type, list[object]] = {}
+        self._functions: dict[tuple[int, type | None], list[object]] = {}
+        self._objects: dict[int, list[object]] = {}
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []  # keeps described objects alive, so that no id is reused
         # Digests of all code that is part of a description.
@@ -119,7 +119,7 @@ class Descriptions:
         self._objects.clear()
         self._classes.clear()
 
-    def number(self, value: Any) -> int | None:
+    def number(self, value: object) -> int | None:
         """Return a number for an object, counted in the order of calls. Two values get one number only if they are one
         object.
 
@@ -166,7 +166,7 @@ class Descriptions:
             return [kind.__name__, repr(value)]
         return self.thing(value, depth)
 
-    def thing(self, value: Any, depth: int = 0) -> Any:
+    def thing(self, value: Any, depth: int = 0) -> object:
         """Describe an object on whose identity Dynamo guards."""
         kind = type(value)
         if kind in ATOMS:
@@ -243,7 +243,7 @@ class Descriptions:
             self._objects[id(value)] = known
         return known
 
-    def _named(self, value: Any) -> list[Any] | None:
+    def _named(self, value: object) -> list[object] | None:
         """Describe an object of C or torch that an import leads to (a builtin, operator, dtype); None for others."""
         kind = type(value)
         if kind.__module__.split(".")[0] == "torch":
@@ -280,7 +280,7 @@ class Descriptions:
 
     # ------------------------------------------------------------------ code
 
-    def code_of(self, function: types.FunctionType) -> list[Any]:
+    def code_of(self, function: types.FunctionType) -> list[object]:
         """Describe a function's place, code and defaults, but not its closure, which has guards of its own.
 
         Literal defaults have no guards if torch._dynamo.config.skip_guards_on_constant_func_defaults is set, as in
@@ -302,7 +302,7 @@ class Descriptions:
         if known is not None:
             return known
         self._kept.append(function)
-        shown: list[Any] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
+        shown: list[object] = ["function", function.__module__, function.__qualname__, self._code(function.__code__)]
         self._functions[key] = list(shown)  # values in its closure may lead back to the function
         try:
             if not is_torchs(function.__code__.co_filename):
@@ -323,17 +323,17 @@ class Descriptions:
 
     def _held(
         self, function: types.FunctionType, depth: int, owner: type | None, describe: Callable[[Any, int], Any]
-    ) -> list[Any]:
+    ) -> list[object]:
         """The defaults and the closure of a function. ``owner``: as for ``function``."""
         code = function.__code__
         names = code.co_varnames[: code.co_argcount]
-        defaults: dict[str, Any] = dict(zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False))
+        defaults: dict[str, object] = dict(zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False))
         defaults |= function.__kwdefaults__ or {}
-        shown: list[Any] = [
+        shown: list[object] = [
             [name, self._describe(describe, value, depth, f"the default argument {name} of {function.__qualname__}")]
             for name, value in defaults.items()
         ]
-        cells: list[Any] = []
+        cells: list[object] = []
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
                 held = cell.cell_contents
@@ -347,15 +347,15 @@ class Descriptions:
         return [shown, cells]
 
     @staticmethod
-    def _describe(describe: Callable[[Any, int], Any], value: Any, depth: int, what: str) -> Any:
+    def _describe(describe: Callable[[Any, int], Any], value: object, depth: int, what: str) -> object:
         try:
             return describe(value, depth + 1)
         except NotPortable as reason:
             raise NotPortable(f"{what}: {reason}", code=reason.code) from reason
 
-    def classes_in(self, function: types.FunctionType) -> list[Any]:
+    def classes_in(self, function: types.FunctionType) -> list[object]:
         """Describe the classes in a closure, also inside containers and objects: they have no guards."""
-        found: list[Any] = []
+        found: list[object] = []
         seen: set[int] = set()
 
         def look(value: Any, depth: int) -> None:
@@ -384,7 +384,7 @@ class Descriptions:
             self.covered.add(code_digest(inner))
         return self._before.get(id(code)) or code_digest(code)
 
-    def a_class(self, kind: type) -> list[Any]:
+    def a_class(self, kind: type) -> list[object]:
         """Describe a class by its place and by everything that it and its bases define.
 
         That is code with defaults and closures, and values. Everything counts, because an object that the frame creates
@@ -393,7 +393,7 @@ class Descriptions:
         known = self._classes.get(kind)
         if known is not None:
             return known
-        shown: list[Any] = ["class", kind.__module__, kind.__qualname__]
+        shown: list[object] = ["class", kind.__module__, kind.__qualname__]
         self._classes[kind] = shown
         try:
             shown.append(self._class_digest(kind))
@@ -429,7 +429,7 @@ class Descriptions:
 
         return _LONG_NUMBER.sub(replaced, text)
 
-    def _metaclass(self, kind: type) -> Any:
+    def _metaclass(self, kind: type) -> object:
         if is_installed(kind):
             return f"{kind.__module__}.{kind.__qualname__}"
         return self.a_class(kind)
@@ -459,7 +459,7 @@ class Descriptions:
             return f"{type(value).__name__} {self._member(wrapped, plain, owner)}"
         return str(self.attribute(value)) if plain else type(value).__qualname__
 
-    def attribute(self, value: Any, depth: int = 0) -> Any:
+    def attribute(self, value: Any, depth: int = 0) -> object:
         """Describe a value in a class or a closure, although it may contain objects without a description.
 
         Such an object (a lock, a logger) counts by its type alone; the rest of its container is compared. A trace that
@@ -487,7 +487,7 @@ class Descriptions:
             return ["parts of", *place, held]
         return ["opaque", kind.__module__, kind.__qualname__]
 
-    def _given(self, cell: types.CellType, depth: int) -> Any:
+    def _given(self, cell: types.CellType, depth: int) -> object:
         """Describe the content of a closure's cell if it is a function, container or constant. None for others."""
         try:
             held = cell.cell_contents
@@ -498,7 +498,7 @@ class Descriptions:
         given = (*ATOMS, *CONTAINERS, functools.partial, types.FunctionType)
         return self.attribute(held, depth) if is_a(held, given) else None
 
-    def module(self, module: types.ModuleType) -> list[Any]:
+    def module(self, module: types.ModuleType) -> list[object]:
         """Describe a module by its name.
 
         Objects in the module that a trace used have guards and descriptions of their own. The module's file is one of

@@ -126,7 +126,7 @@ def state(here: str, before: str, when: str) -> str:
     return f"global state: {', '.join(said)}"
 
 
-def of_sizes(here: Any, before: Any) -> Difference:
+def of_sizes(here: object, before: object) -> Difference:
     """The difference between two tensors' sizes. None means any size, or any number of dimensions."""
     return Difference("sizes", _sizes(here), _sizes(before))
 
@@ -169,7 +169,7 @@ def _of(here: Any, before: Any) -> Difference:
     return _both("", here if len(here) <= 3 else left, before if len(before) <= 3 else right)
 
 
-def _alike(here: Any, before: Any) -> bool:
+def _alike(here: object, before: object) -> bool:
     return isinstance(here, list) and isinstance(before, list) and len(here) == len(before) > 0
 
 
@@ -179,7 +179,7 @@ def _first(here: list[Any], before: list[Any]) -> int | None:
     return next((index for index, (a, b) in enumerate(zip(here, before, strict=True)) if a != b), None)
 
 
-def _both(what: str, here: Any, before: Any) -> Difference:
+def _both(what: str, here: object, before: object) -> Difference:
     return Difference(what, _shown(here), _shown(before))
 
 

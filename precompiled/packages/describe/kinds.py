@@ -11,7 +11,6 @@ import struct
 import sys
 import types
 from _abc import _get_dump  # type: ignore[import-not-found]  # of CPython's abc
-from typing import Any
 
 from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
@@ -40,7 +39,7 @@ IMPURE = frozenset({"open", "input", "globals", "locals", "eval", "exec", "id", 
 _OF_SETS = frozenset({"__contains__", "isdisjoint", "issubset", "issuperset"})
 
 
-def state_of(value: Any) -> dict[str, Any] | None:
+def state_of(value: object) -> dict[str, object] | None:
     """The attributes and slots of an instance of a Python class. None if the instance may hold other state."""
     state = dict(namespace_of(value))
     if type(value) is contextlib._GeneratorContextManager and _is_unused(state.get("gen")):
@@ -57,11 +56,11 @@ def state_of(value: Any) -> dict[str, Any] | None:
     return None if "_parameters" in state else state  # an nn.Module: its tensors are not constants
 
 
-def _is_unused(generator: Any) -> bool:
+def _is_unused(generator: object) -> bool:
     return type(generator) is types.GeneratorType and inspect.getgeneratorstate(generator) == inspect.GEN_CREATED
 
 
-def says_all(value: Any, method: str) -> bool:
+def says_all(value: object, method: str) -> bool:
     """Whether the value and the method's name describe a bound method completely.
 
     True for ``keyword.iskeyword``, for example, which is a method of a frozenset. False for methods that give a set's
@@ -72,7 +71,7 @@ def says_all(value: Any, method: str) -> bool:
     return type(value) in (str, bytes, int, float, complex, bool)
 
 
-def global_unseen(function: Any) -> str | None:
+def global_unseen(function: object) -> str | None:
     """Name a global, or a builtin in IMPURE, that a function reads although Dynamo has not traced it; None if there is
     none.
     """

@@ -54,7 +54,7 @@ def codes_at(place: list[Any]) -> set[str]:
 def found_at(place: list[Any]) -> list[types.CodeType]:
     """The code objects at a place, in the order in which they are found."""
     module, attributes = place
-    found: Any = sys.modules.get(module)
+    found: object = sys.modules.get(module)
     if found is None:
         try:
             found = importlib.import_module(module)  # the trace may have run an import statement inside a function
@@ -68,7 +68,7 @@ def found_at(place: list[Any]) -> list[types.CodeType]:
     return list(codes_of(found))
 
 
-def codes_of(value: Any) -> Iterator[types.CodeType]:
+def codes_of(value: object) -> Iterator[types.CodeType]:
     """The code of a function or class, of functions that it wraps, and of functions inside them."""
     return _codes_of(value, set(), 0)
 

@@ -50,11 +50,11 @@ _calls = _Calls()
 
 
 def contain_errors(
-    original: Callable[..., Any], wrap: Callable[..., Callable[..., Any]], now: Callable[[], TraceLog | None]
-) -> Callable[..., Any]:
+    original: Callable[..., object], wrap: Callable[..., Callable[..., object]], now: Callable[[], TraceLog | None]
+) -> Callable[..., object]:
     """``wrap(original, now)``, with errors of the wrapper contained. ``original`` runs once per call."""
 
-    def observed(*args: Any, **kwargs: Any) -> Any:
+    def observed(*args: object, **kwargs: object) -> object:
         call = _calls.open[-1]
         call.called = True
         try:
@@ -66,7 +66,7 @@ def contain_errors(
 
     noting = wrap(functools.wraps(original)(observed), now)
 
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def replacement(*args: object, **kwargs: object) -> object:
         log = now()
         if log is None:
             return original(*args, **kwargs)

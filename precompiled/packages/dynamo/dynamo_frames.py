@@ -92,12 +92,18 @@ def remove() -> None:
     _patches.undo()
 
 
-def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _routed(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def convert(
-        self: Any, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        def trace() -> Any:
+        self: object,
+        frame: object,
+        cache_entry: object,
+        hooks: object,
+        frame_state: object,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        def trace() -> object:
             return original(self, frame, cache_entry, hooks, frame_state, *args, **kwargs)
 
         if _packages is None or trace_recording.is_tracing():
@@ -123,7 +129,9 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
     return convert
 
 
-def _looked(converter: Any, frame: Any, hooks: Any, state: Any) -> tuple[Frame, NotPortable | None, bool] | None:
+def _looked(
+    converter: object, frame: object, hooks: object, state: object
+) -> tuple[Frame, NotPortable | None, bool] | None:
     """The frame, why its trace cannot be kept, and whether Dynamo has work in it. None: packages do not apply."""
     known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
     if known is None:
@@ -146,7 +154,7 @@ def _tell(frame: Frame, traced: Traced, result: ConvertFrameReturn) -> None:
         _packages.traced(frame, traced)
 
 
-def _contained(step: Callable[..., Any], *arguments: Any) -> Any:
+def _contained(step: Callable[..., object], *arguments: object) -> Any:
     """Run a step of packages. Returns None if it fails, because a bug in packages must not end a call that torch can
     serve.
     """
@@ -166,7 +174,7 @@ def _note_failure(error: BaseException) -> None:
             _packages.failed(error)
 
 
-def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
+def _frame(converter: Any, frame: Any, hooks: Any, state: object) -> Frame | None:
     """The frame, or None if packages do not apply: another backend, an export, or filtered guards."""
     inner = getattr(converter, "_inner_convert", converter)
     if getattr(inner, "_export", True) or getattr(inner, "_package", None) is not None:
@@ -191,7 +199,7 @@ def _frame(converter: Any, frame: Any, hooks: Any, state: Any) -> Frame | None:
     )
 
 
-def _innermost(converter: Any) -> Any:
+def _innermost(converter: object) -> object:
     """The backend object that torch.compile() created, below Dynamo's wrappers."""
     backend = converter
     cuts = sys.modules.get("torch._dynamo.backends.distributed")  # cuts the graphs of DistributedDataParallel
@@ -204,7 +212,7 @@ def _innermost(converter: Any) -> Any:
             return backend
 
 
-def _options(backend: Any) -> dict[str, Any] | None:
+def _options(backend: Any) -> dict[str, object] | None:
     if type(backend) is torch._TorchCompileInductorWrapper:
         return dict(backend.config)
     if type(backend) is torch._TorchCompileWrapper and backend.compiler_name == "precompiled":
@@ -212,7 +220,7 @@ def _options(backend: Any) -> dict[str, Any] | None:
     return None
 
 
-def entries_of(owner: Any) -> list[tuple[str, str]]:
+def entries_of(owner: object) -> list[tuple[str, str]]:
     """(function, name) of the entries that one torch.compile() recorded or used."""
     if not hasattr(owner, _ENTRIES):
         setattr(owner, _ENTRIES, [])
@@ -220,7 +228,7 @@ def entries_of(owner: Any) -> list[tuple[str, str]]:
     return found
 
 
-def unwrap_compiled(function: Any) -> tuple[Any, types.FunctionType]:
+def unwrap_compiled(function: object) -> tuple[object, types.FunctionType]:
     """The owner and the function of a result of torch.compile(). Raises NotPortable for anything else."""
     context = vars(function).get("dynamo_ctx") if isinstance(function, torch.nn.Module) else None
     if isinstance(function, torch.nn.Module):

@@ -162,7 +162,7 @@ def trace_configuration() -> str:
     return hashlib.sha256(repr((shown, breaks, str(stance))).encode()).hexdigest()
 
 
-def modes_of_a_compile(uses_cpu: bool, on_gpu: bool) -> dict[str, Any]:
+def modes_of_a_compile(uses_cpu: bool, on_gpu: bool) -> dict[str, object]:
     """The modes in which a trace would call the backend. Dynamo turns inference mode into no_grad for the call."""
     with maybe_disable_inference_mode():
         return ambient_modes.read(uses_cpu, on_gpu)

@@ -39,7 +39,7 @@ _CONTAINERS = (tuple, list, dict, set, frozenset)
 _TORCH_VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 
 
-def encode(value: Any, names: Mapping[str, str]) -> bytes:
+def encode(value: object, names: Mapping[str, str]) -> bytes:
     """Encode a value. ``names``: name of this process -> placeholder. Raises NotPortable for the user's objects."""
     buffer = io.BytesIO()
     try:
@@ -65,7 +65,7 @@ class _Pickler(pickle.Pickler):
         whole = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
         self._occurs = re.compile(rf"(?<![A-Za-z0-9_])(?:{whole})(?![A-Za-z0-9_])") if names else None
 
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: object) -> object:
         if type(value) is str and self._occurs is not None and len(value) > 4 and self._occurs.search(value):
             pieces: list[tuple[bool, str]] = []
             at = 0
@@ -109,7 +109,7 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     name: Callable[[str], str]
 
-    def persistent_load(self, pieces: Any) -> Any:
+    def persistent_load(self, pieces: Any) -> object:
         if isinstance(pieces, str):
             if pieces not in sys.modules:  # do not import it: the program imports it before it calls the function
                 raise Mismatch(f"the module {pieces} is not imported here")

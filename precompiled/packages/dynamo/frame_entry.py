@@ -45,7 +45,7 @@ class Graph:
 
     key: str
     name: str
-    modes: dict[str, Any]
+    modes: dict[str, object]
     cudagraphs: bool
     size_inputs: list[int]
     modules: dict[str, str]
@@ -59,16 +59,16 @@ class Frame:
     """A frame for which Dynamo has no code."""
 
     code: types.CodeType
-    local: dict[str, Any]
+    local: dict[str, object]
     scope: dict[str, Any]
     one_graph: bool
-    options: dict[str, Any]  # the options of torch.compile, for Inductor
-    owner: Any  # the backend object that torch.compile() made
+    options: dict[str, object]  # the options of torch.compile, for Inductor
+    owner: object  # the backend object that torch.compile() made
     hooks: Any  # Dynamo's hooks of this call
     state: Any  # Dynamo's state of this code object
     first: bool  # whether Dynamo has no compiled code for this frame's function yet
 
-    def scope_with(self, imports: dict[str, str], builtins_names: Iterable[str]) -> dict[str, Any]:
+    def scope_with(self, imports: dict[str, str], builtins_names: Iterable[str]) -> dict[str, object]:
         """The frame's globals, with the names that Dynamo adds for its sources: aliases of modules, and builtins."""
         made = {alias: importlib.import_module(module) for alias, module in imports.items()}
         return {**self.scope, **made, **dict.fromkeys(builtins_names, vars(builtins))}

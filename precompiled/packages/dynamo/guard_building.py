@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -104,7 +104,7 @@ class Rebuilder:
                 torch._dynamo.mark_static_address(value, guard=False)
 
 
-def _why(manager: Any, local: dict[str, Any]) -> str:
+def _why(manager: Any, local: Mapping[str, object]) -> str:
     try:
         return "; ".join(manager.check_verbose(local).verbose_code_parts[:1])
     except Exception as error:  # noqa: BLE001 - this is only part of a message

@@ -24,7 +24,7 @@ import inspect
 import operator
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,16 +97,16 @@ class Guards:
     guards: list[GuardFact]
     key_order: list[tuple[Any, Any]]  # source of a container that the trace iterated over, its keys in order
     sizes: dict[Any, dict[str, Any]]
-    aotautograd: list[Any]
+    aotautograd: list[object]
     shapes: Any  # ShapeCodeParts
     global_state: str
     builtins_name: str | None
-    extra: dict[str, Any]  # fields that only some versions have
+    extra: dict[str, object]  # fields that only some versions have
     codes: str  # digest of the guards' own expressions
-    static: list[Any]  # sources of the tensors that a trace marks as static (parameters)
+    static: list[object]  # sources of the tensors that a trace marks as static (parameters)
 
 
-def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, described: Descriptions) -> Guards:
+def describe(builder: Any, guards: list[Guard], output: Any, shapes: object, described: Descriptions) -> Guards:
     """Describe Dynamo's guards, with the values at their sources now. No side effects. Raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise dynamo_state.in_a_mode()
@@ -136,7 +136,7 @@ def describe(builder: Any, guards: list[Guard], output: Any, shapes: Any, descri
     )
 
 
-def facts(guards: Iterable[Guard], reader: Any, described: Descriptions) -> list[GuardFact]:
+def facts(guards: Iterable[Guard], reader: object, described: Descriptions) -> list[GuardFact]:
     """Describe the values at the guards' sources. ``reader`` is a GuardBuilder or a Reader. Raises NotPortable."""
     kept: list[GuardFact] = []
     for guard in guards:
@@ -171,7 +171,7 @@ def compare(kept: list[GuardFact], reader: SourceReader, described: Descriptions
             raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
-def _check_mark(source: Any, kind: str, value: Any) -> None:
+def _check_mark(source: Any, kind: str, value: object) -> None:
     """Raise Mismatch if a tensor's static mark differs from the one in the trace.
 
     A tensor that a compiled optimizer has marked is an attribute of the graph; any other tensor is an input. An entry
@@ -195,7 +195,9 @@ def compare_values(kept: list[GuardFact], reader: SourceReader) -> None:
                     raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
-def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]], seen: list[list[Any]]) -> About:
+def about(
+    guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]], seen: Sequence[Sequence[object]]
+) -> About:
     """Describe the guards for reports such as ``precompiled explain``, without names of this process."""
     return About(
         guards=[
@@ -209,13 +211,13 @@ def about(guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]
     )
 
 
-def _parameters_text(source: Any, parameters: dict[str, Any]) -> str:
+def _parameters_text(source: Any, parameters: Mapping[str, object]) -> str:
     if source.name.endswith(NO_KEYS):
         return ""
     return ", ".join(f"{name}={_name(value)}" for name, value in sorted(parameters.items()))
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     return _NUMBERS.sub("#", _MADE_UP.sub("@", str(getattr(value, "name", value))))
 
 
@@ -227,7 +229,7 @@ def _place(guard: Guard) -> str:
     return f"{frame.filename}:{frame.lineno}, in {frame.name}"
 
 
-def quick_fingerprint(value: Any) -> str:
+def quick_fingerprint(value: object) -> str:
     """A cheap fingerprint of a local, which is enough to skip most entries for other calls."""
     if isinstance(value, torch.Tensor):
         return f"{value_facts.kind_of(value).__qualname__} {value.dtype} {value.dim()}"
@@ -261,21 +263,21 @@ def sizes_differ(kept: Guards, local: dict[str, Any]) -> str | None:
     return None
 
 
-def without_code(fact: Any) -> Any:
+def without_code(fact: object) -> object:
     """A description without the digests of code in it."""
     if isinstance(fact, list):
         return [without_code(item) for item in fact]
     return "code" if isinstance(fact, str) and _DIGEST.fullmatch(fact) else fact
 
 
-def _concrete(value: Any) -> Any:
+def _concrete(value: object) -> object:
     return pytree.tree_map(dynamo_guards.convert_int_to_concrete_values, value)
 
 
-def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
+def _how(guard: Guard) -> tuple[str, dict[str, object]]:
     """A guard's kind (the GuardBuilder method that makes it), and its parameters."""
     make = guard.create_fn
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, object] = {}
     if isinstance(make, functools.partial):
         if make.args:
             raise NotPortable(f"the guard {guard.name} has arguments", code="package-guard")
@@ -292,7 +294,7 @@ def _how(guard: Guard) -> tuple[str, dict[str, Any]]:
     return kind, parameters
 
 
-def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> Any:
+def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> object:
     if kind in NO_FACT:
         return None
     if kind == "HASATTR" and "attr" not in parameters:  # in 2.11, the attribute is the last part of the source
@@ -350,7 +352,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     raise NotPortable(f"no check stands for the guard {kind} on {guard.name}", code="package-guard")
 
 
-def order_of(value: Any, source: Any, described: Descriptions) -> Any:
+def order_of(value: object, source: Any, described: Descriptions) -> object:
     """Describe the order of a container that a trace iterated over, on which Dynamo may have no guard."""
     if isinstance(value, (set, frozenset)):
         # ordered.py refuses traces that iterate over any other set.
@@ -361,12 +363,12 @@ def order_of(value: Any, source: Any, described: Descriptions) -> Any:
     return keys_of(value, described)
 
 
-def keys_of(value: Iterable[Any], described: Descriptions) -> list[Any]:
+def keys_of(value: Iterable[Any], described: Descriptions) -> list[object]:
     """The keys of a dictionary, in order. A tensor or a module counts by its identity."""
     return [_key(key, described) for key in value]
 
 
-def _key(key: Any, described: Descriptions) -> Any:
+def _key(key: object, described: Descriptions) -> object:
     kind = type(key)
     if issubclass(kind, torch.Tensor):
         return described.number(key)
@@ -391,12 +393,12 @@ def codes_digest(guards: list[Guard]) -> str:
 class SourceReader:
     """Reads values at sources, as GuardBuilder.get does."""
 
-    def __init__(self, local: dict[str, Any], scope: dict[str, Any]) -> None:
+    def __init__(self, local: Mapping[str, object], scope: Mapping[str, object]) -> None:
         import builtins
 
         self._scope = {"L": local, "G": scope, "__builtins__": dict(vars(builtins))}
         self._closure = dynamo_guards._get_closure_vars()
-        self._cache: dict[Any, Any] = {}
+        self._cache: dict[object, object] = {}
 
     def get(self, guard: Guard) -> Any:
         return guard.originating_source.get_value(self._scope, self._closure, self._cache)
@@ -412,7 +414,9 @@ def value_at(source: Any, reader: Any) -> Any:
         ) from error
 
 
-def functions_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reader: Any) -> list[tuple[Any, str]]:
+def functions_with_globals(
+    scope: Mapping[str, object], guards: Iterable[Guard], reader: object
+) -> list[tuple[object, str]]:
     """Find the functions whose ``__globals__`` is ``scope``.
 
     Returns (source, "") if the source's value is the function, else (source of an object, name under which the object
@@ -420,7 +424,7 @@ def functions_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reade
     that belong to no module. All its functions are returned, because in another process each may have globals of its
     own.
     """
-    found: list[tuple[Any, str]] = []
+    found: list[tuple[object, str]] = []
     for source in sorted({guard.originating_source for guard in guards}, key=lambda source: source.name):
         with contextlib.suppress(NotPortable):
             value = value_at(source, reader)
@@ -429,7 +433,7 @@ def functions_with_globals(scope: dict[str, Any], guards: Iterable[Guard], reade
     return found
 
 
-def globals_of(value: Any, name: str) -> dict[str, Any] | None:
+def globals_of(value: object, name: str) -> dict[str, object] | None:
     """The globals of a Python function, or of the function that an object or its class has as ``name``; else None."""
     held = {**vars(type(value)), **getattr(value, "__dict__", {}), "": value}.get(name)
     return held.__globals__ if isinstance(held, types.FunctionType) else None

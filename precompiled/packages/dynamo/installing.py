@@ -20,7 +20,7 @@ import importlib
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -165,7 +165,7 @@ def rebuilt(
             alias = name(placeholder)
             if kind in ("graph", "graphs in turn"):
                 graph = holding[what] if kind == "graph" else split_graphs.called_in_turn(what, holding)
-                value: Any = torch._dynamo.disable(graph, reason="do not trace Dynamo-compiled graph")
+                value: object = torch._dynamo.disable(graph, reason="do not trace Dynamo-compiled graph")
                 cleanups.append(CleanupHook.create(frame.scope, alias, value))
             elif kind == "graph of nothing":
                 cleanups.append(CleanupHook.create(frame.scope, alias, split_graphs.of_nothing()))
@@ -198,7 +198,7 @@ def _moved(code: types.CodeType, before: types.CodeType, now: types.CodeType) ->
     return code.replace(co_filename=now.co_filename, co_firstlineno=line, co_consts=tuple(consts))
 
 
-def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[..., Any]:
+def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[..., object]:
     """A resume function, as OutputGraph.install_resume_function_global makes it."""
     if not code.co_freevars:
         return types.FunctionType(code, scope, name)
@@ -211,7 +211,7 @@ def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[
 def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[list[str]]:
     """Put modules and builtins into the globals under the names that sources use. An error removes them again."""
     scope = frame.scope
-    wanted: dict[str, Any] = {}
+    wanted: dict[str, object] = {}
     for alias, module in body.imports.items():
         wanted[alias] = importlib.import_module(module)
     for placeholder, kind, what in body.installed:
@@ -243,14 +243,14 @@ def _aliases(body: Body, frame: Frame, name: Callable[[str], str]) -> Iterator[l
             scope.pop(alias, None)
 
 
-def _scope(kind: str, what: Any, frame: Frame, scope: dict[str, Any]) -> dict[str, Any]:
+def _scope(kind: str, what: Any, frame: Frame, scope: Mapping[str, object]) -> dict[str, object]:
     """The live globals for functions whose globals belong to no module. ``scope`` is the frame's. Raises Mismatch."""
     if kind == "scope":
         return frame.scope
     if kind == "namedtuple":
         return namedtuple_scope(what)
     reader = guard_facts.SourceReader(frame.local, scope)
-    found: dict[str, Any] | None = None
+    found: dict[str, object] | None = None
     for source, function in what:
         here = guard_facts.globals_of(guard_facts.value_at(source, reader), function)
         if here is None:

@@ -37,9 +37,9 @@ def install(switch_on: Callable[[], None]) -> None:
                 _patches.replace(getattr(torch, name), "__init__", functools.partial(_first, switch_on))
 
 
-def _first(switch_on: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+def _first(switch_on: Callable[[], None], original: Callable[..., Any]) -> Callable[..., object]:
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         if _patches:
             _patches.undo()

@@ -31,7 +31,7 @@ import logging
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +92,7 @@ class NativeCall:
 
     code: types.CodeType
     scope: dict[str, Any]
-    arguments: tuple[Any, ...]
+    arguments: tuple[object, ...]
 
 
 @dataclass
@@ -137,7 +137,7 @@ def paused() -> Iterator[None]:
         _watch.pauses -= 1
 
 
-def meets(value: Any) -> None:
+def meets(value: object) -> None:
     """Note a value that a trace has met. Watch the trace if Dynamo may call functions of the value's class."""
     noticed = _watch.noticed
     if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
@@ -176,7 +176,7 @@ def _functions_of(kind: type) -> Iterator[str]:
                     yield name
 
 
-def _is_dynamos(module: Any) -> bool:
+def _is_dynamos(module: object) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _DYNAMOS
 
 
@@ -236,7 +236,7 @@ def _is_a_look(frame: types.FrameType) -> bool:
 _files: dict[str, bool] = {}
 
 
-def _is_ours(file: str, scope: dict[str, Any]) -> bool:
+def _is_ours(file: str, scope: Mapping[str, object]) -> bool:
     """Whether code belongs to torch, Python, precompiled, or a library that Dynamo itself uses."""
     known = _files.get(file)
     if known is None:
@@ -265,7 +265,7 @@ def _installed_name(file: str) -> str:
 # ---------------------------------------------------------------------- how Python reports calls
 
 
-def _profile(frame: types.FrameType, event: str, _argument: Any) -> None:
+def _profile(frame: types.FrameType, event: str, _argument: object) -> None:
     if event == "call":
         _note(frame)
 
@@ -335,7 +335,7 @@ if sys.version_info >= (3, 12):
                 return tool
         return None
 
-    def _started(code: types.CodeType, _offset: int) -> Any:
+    def _started(code: types.CodeType, _offset: int) -> object:
         """Called for calls of any thread. A thread without a trace ignores them."""
         if not code.co_filename.startswith("<") and _is_ours(code.co_filename, {}):
             return sys.monitoring.DISABLE

@@ -71,7 +71,7 @@ def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
     """Describe the globals that noticed calls read. ``described`` has all other facts. Raises NotPortable."""
     if noticed.problem is not None:
         raise noticed.problem
-    found: dict[tuple[str, str], Any] = {}
+    found: dict[tuple[str, str], object] = {}
     calls = {(id(call.code), id(call.scope)): call for call in noticed.calls}.values()
     within = _Within()
     for call in noticed.calls:
@@ -102,7 +102,7 @@ def instances(log: TraceLog, described: Descriptions) -> list[Any]:
 
     An object without a source was created by the trace, or is part of something that is described.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for call in log.native.calls:
         for value in _objects(call.arguments):
             met = log.met.get(id(value))
@@ -121,7 +121,7 @@ def instances(log: TraceLog, described: Descriptions) -> list[Any]:
     return [found[name] for name in sorted(found)]
 
 
-def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, Any]]:
+def _globals_of(call: NativeCall) -> Iterator[tuple[str, str, object]]:
     names = {name for code in codes_within(call.code) for name in globals_read(code)}
     module = call.scope.get("__name__")
     for name in sorted(_imported(call.code) | ((names & IMPURE) - call.scope.keys())):
@@ -147,7 +147,7 @@ class _Within(Descriptions):
 
     elsewhere: str | None = None  # the first such function, for the error message
 
-    def check(self, call: NativeCall, *values: Any) -> None:
+    def check(self, call: NativeCall, *values: object) -> None:
         """Raise NotPortable if a value that the call got or reads contains such a function."""
         for value in values:
             if not isinstance(value, torch.Tensor):
@@ -156,16 +156,16 @@ class _Within(Descriptions):
         if self.elsewhere is not None:
             raise _refused(call, f"may read {self.elsewhere}")
 
-    def thing(self, value: Any, depth: int = 0) -> Any:
+    def thing(self, value: object, depth: int = 0) -> object:
         self._look(value)
         return super().thing(value, depth)
 
-    def _member(self, value: Any, plain: bool, owner: type) -> str:
+    def _member(self, value: object, plain: bool, owner: type) -> str:
         if not is_installed(owner):
             self._look(value)
         return super()._member(value, plain, owner)
 
-    def _look(self, value: Any) -> None:
+    def _look(self, value: object) -> None:
         if self.elsewhere is None and is_a(value, (_MEMO, *_FUNCTIONS)):
             self.elsewhere = _leads_elsewhere(value)
 
@@ -195,7 +195,7 @@ def _leads_elsewhere(value: Any) -> str | None:
     return f"{module}.{named.__qualname__}"
 
 
-def _objects(values: Any, depth: int = 0) -> Iterator[Any]:
+def _objects(values: Any, depth: int = 0) -> Iterator[object]:
     """The values whose state is not part of the description of a class."""
     for value in values:
         kind = type(value)

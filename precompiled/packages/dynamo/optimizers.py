@@ -45,15 +45,15 @@ _FOR_A_CALL = hasattr(OptimizerVariable, "_safe_to_set_capturable")
 Prepared = tuple[Any, tuple[Call, ...]]
 
 
-def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
     """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches)."""
     yield OptimizerVariable, "get_python_args", _initialised
 
 
-def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note the arguments, which Dynamo computes just before it calls ``_init_group``."""
 
-    def get_python_args(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_python_args(self: Any, *args: object, **kwargs: object) -> object:
         values, named = original(self, *args, **kwargs)  # raises if Dynamo will trace the call
         noted = now()
         if noted is not None:
@@ -69,13 +69,13 @@ def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None
     return get_python_args
 
 
-def _argument(value: Any, groups: list[int]) -> tuple[str, Any]:
+def _argument(value: object, groups: list[int]) -> tuple[str, object]:
     if id(value) in groups:
         return "group", groups.index(id(value))
     return ("list", None) if value == [] else ("value", value)
 
 
-def _not_torchs(optimizer: Any) -> str | None:
+def _not_torchs(optimizer: object) -> str | None:
     """Why an entry must not call ``_init_group``: the method is not torch's own, so it may read anything. Else None."""
     owner = next((kind for kind in type(optimizer).__mro__ if "_init_group" in vars(kind)), None)
     function = inspect.unwrap(vars(owner)["_init_group"]) if owner is not None else None
@@ -101,9 +101,9 @@ def prepared_optimizers(guards: Iterable[Any], noted: TraceLog) -> tuple[Prepare
     return tuple((found[name], tuple(noted.initialised.get(name, ()))) for name in sorted(found))
 
 
-def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: Any) -> tuple[Any, ...]:
+def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: Any) -> tuple[object, ...]:
     """The sources of the tensors that a graph holds. Raises NotPortable if one has no guard on its identity."""
-    known: dict[int, Any] = {}
+    known: dict[int, object] = {}
     for guard in guards:
         if guard.create_fn_name() == "ID_MATCH":
             known.setdefault(id(reader.get(guard)), guard.originating_source)
@@ -165,7 +165,7 @@ def prepare(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo
                 _mark(tensor, undo)
 
 
-def _value(groups: list[Any], argument: tuple[str, Any]) -> Any:
+def _value(groups: list[Any], argument: tuple[str, Any]) -> object:
     kind, value = argument
     if kind == "group":
         if value >= len(groups):
@@ -181,7 +181,7 @@ def _mark(tensor: torch.Tensor, undo: contextlib.ExitStack) -> None:
         torch._dynamo.mark_static_address(tensor, guard=True)
 
 
-def _unmark(tensor: torch.Tensor, before: Any) -> None:
+def _unmark(tensor: torch.Tensor, before: object) -> None:
     if before is _ABSENT:
         delattr(tensor, STATIC)
     else:
@@ -198,7 +198,10 @@ def _restore(state: Any, before: dict[Any, dict[Any, Any]]) -> None:
 
 
 def holding(
-    function: Callable[..., Any], sources: Iterable[Any], optimizers: Iterable[Prepared], value_of: Callable[[Any], Any]
+    function: Callable[..., object],
+    sources: Iterable[object],
+    optimizers: Iterable[Prepared],
+    value_of: Callable[[Any], Any],
 ) -> Callable[..., Any]:
     """Wrap a graph's callable: each call appends the tensors that Dynamo's module holds to the arguments.
 

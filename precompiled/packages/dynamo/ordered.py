@@ -63,7 +63,7 @@ _SORTS = ("call_sorted", "call_min", "call_max")
 _MAKES_A_SET = ("call_set", "call_frozenset")
 
 
-def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
     """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches)."""
     for kind in kinds(VariableTracker):
         if issubclass(kind, (*_SETS, ConstDictVariable)) or any(issubclass(one, kind) for one in _SETS):
@@ -94,7 +94,7 @@ def kinds(kind: type) -> Iterator[type]:
         yield from kinds(inner)
 
 
-def _is_set(variable: Any) -> bool:
+def _is_set(variable: object) -> bool:
     return isinstance(variable, _SETS) and variable.python_type() in (set, frozenset)
 
 
@@ -118,11 +118,11 @@ def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> No
     )
 
 
-def _before(note: Callable[..., None]) -> Callable[..., Any]:
+def _before(note: Callable[..., None]) -> Callable[..., object]:
     """Make wrappers that call ``note`` with the log and the arguments, and then the wrapped function."""
 
-    def wrapper(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
             noted = now()
             if noted is not None:
                 note(noted, *args, **kwargs)
@@ -133,17 +133,17 @@ def _before(note: Callable[..., None]) -> Callable[..., Any]:
     return wrapper
 
 
-def _gone_through(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) -> None:
+def _gone_through(noted: TraceLog, variable: object, tx: object = None, *_: object, **__: object) -> None:
     if not set_order.is_torchs(tx):
         _all_of(noted, variable, item_by_item=True)
 
 
-def _read(noted: TraceLog, variable: Any, tx: Any = None, *_: Any, **__: Any) -> None:
+def _read(noted: TraceLog, variable: object, tx: object = None, *_: object, **__: object) -> None:
     if not set_order.is_torchs(tx):
         _all_of(noted, variable)
 
 
-def _as_a_constant(noted: TraceLog, variable: Any, *_: Any, **__: Any) -> None:
+def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) -> None:
     """Note a function that Dynamo calls with the set itself, to make a text or a list, for example."""
     callers = (frame.f_code for frame in dynamos_frames() if frame.f_code.co_name != _PASSES_ON)
     code = next(callers)
@@ -153,7 +153,7 @@ def _as_a_constant(noted: TraceLog, variable: Any, *_: Any, **__: Any) -> None:
         _all_of(noted, variable)
 
 
-def _asked(noted: TraceLog, variable: Any, tx: Any, name: str, args: Any, *_: Any, **__: Any) -> None:
+def _asked(noted: TraceLog, variable: object, tx: object, name: str, args: object, *_: object, **__: object) -> None:
     if name == "__iter__":
         _gone_through(noted, variable, tx)
     elif name in _IN_ORDER and not (name == "pop" and args):  # 2.11 implements discard() as the pop() of a key
@@ -162,11 +162,11 @@ def _asked(noted: TraceLog, variable: Any, tx: Any, name: str, args: Any, *_: An
         _in_a_list(noted, args)
 
 
-def _extended(noted: TraceLog, _list: Any, _tx: Any, args: Any, *_: Any, **__: Any) -> None:
+def _extended(noted: TraceLog, _list: object, _tx: object, args: object, *_: object, **__: object) -> None:
     _in_a_list(noted, args)
 
 
-def _of_keys(noted: TraceLog, _tx: Any, _kind: Any, *args: Any, **_: Any) -> None:
+def _of_keys(noted: TraceLog, _tx: object, _kind: object, *args: object, **_: object) -> None:
     """Note ``dict.fromkeys(table)``. 2.15 reuses the keys of ``table`` without reading them one by one."""
     _in_a_list(noted, args[:1], item_by_item=False)
 
@@ -185,13 +185,13 @@ def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None
             noted.wholes.append((given.source, "keys"))
 
 
-def _in_any_order(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _in_any_order(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Allow any order of a set that is the argument itself.
 
     A generator over a set is not allowed: it may add operators to the graph in the set's order.
     """
 
-    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: object, tx: object, *args: object, **kwargs: object) -> object:
         noted = now()
         given = unlazy(args[0]) if args else None
         if noted is None or "key" in kwargs or not (_is_set(given) or type(given) in (set, frozenset)):

@@ -67,18 +67,18 @@ def dtensors_state() -> str:
     return repr(changed) if changed else "default"
 
 
-def is_a_group(value: Any) -> bool:
+def is_a_group(value: object) -> bool:
     return torch.distributed.is_available() and isinstance(value, torch.distributed.ProcessGroup)
 
 
-def describe_distributed(value: Any) -> Any:
+def describe_distributed(value: Any) -> object:
     """Describe a group, a mesh, a placement, or the layout of a DTensor as plain data. None for other values.
 
     Groups are described by name; an entry requires their ranks (``process_groups``). Raises NotPortable.
     """
     if is_a_group(value):
         return value.group_name
-    meshes: Any = sys.modules.get("torch.distributed.device_mesh")
+    meshes: object = sys.modules.get("torch.distributed.device_mesh")
     if hasattr(meshes, "DeviceMesh") and isinstance(value, meshes.DeviceMesh):
         place, names = value.get_coordinate(), value.mesh_dim_names
         groups = [str(name) for name in value._dim_group_names]
@@ -100,7 +100,7 @@ def describe_distributed(value: Any) -> Any:
 descriptions.describe_distributed = describe_distributed
 
 
-def is_of_fully_shard(hook: Any) -> bool:
+def is_of_fully_shard(hook: object) -> bool:
     """Whether a module's hook belongs to fully_shard. Dynamo is disabled inside it, and reads no object of it."""
     state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
     # 2.13 has no such setting: Dynamo is always disabled there.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch._dynamo import polyfills
@@ -37,14 +37,14 @@ _MAX_ITEMS = 256  # each item from a list is compared with all items of the set
 _REMOVE = ("discard", "remove")
 
 
-def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
     """Like ``ordered.replacements``."""
     for name, with_ in (("__init__", _made), ("call_method", _changed)):  # in some versions a base class defines them
         yield next(kind for kind in SetVariable.__mro__ if name in vars(kind)), name, with_
     yield BuiltinVariable, "call_set", _made_of
 
 
-def is_torchs(tx: Any) -> bool:
+def is_torchs(tx: object) -> bool:
     """Whether the traced code belongs to torch and gives the same result for any order of a set.
 
     True for Dynamo's own code for methods of sets, and for modules of torch (functional_call looks for tied weights).
@@ -58,7 +58,7 @@ def is_torchs(tx: Any) -> bool:
     return files.is_torchs(code.co_filename) and os.path.dirname(polyfills.__file__) not in code.co_filename
 
 
-def is_known(noted: TraceLog, variable: Any) -> bool:
+def is_known(noted: TraceLog, variable: object) -> bool:
     """Whether the items of a set's variable are in the order in which the trace has added them."""
     return _order(noted, variable) is not None
 
@@ -78,7 +78,7 @@ def _forget(noted: TraceLog, variable: Any) -> None:
     noted.in_order.pop(id(variable.items), None)
 
 
-def _same(found: list[Any], wanted: list[Any]) -> bool:
+def _same(found: Sequence[object], wanted: Sequence[object]) -> bool:
     return len(found) == len(wanted) and all(left is right for left, right in zip(found, wanted, strict=True))
 
 
@@ -86,10 +86,10 @@ def _know(noted: TraceLog, variable: Any) -> None:
     noted.in_order[id(variable.items)] = variable.items, list(variable.items)
 
 
-def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _made(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note ``{a, b}``."""
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: object, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         noted = now()
         if noted is None or not isinstance(self, SetVariable) or self.source is not None:
@@ -101,12 +101,12 @@ def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> C
     return __init__
 
 
-def _made_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _made_of(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note ``set()`` and ``set(names)``."""
 
-    def call_set(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_set(self: object, tx: object, *args: object, **kwargs: object) -> object:
         noted = now()
-        coming: list[Any] | None = None if args else []
+        coming: list[object] | None = None if args else []
         if noted is not None and len(args) == 1 and not is_torchs(tx):
             coming = _coming(noted, "update", args)
         found = original(self, tx, *args, **kwargs)
@@ -119,8 +119,8 @@ def _made_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
     return call_set
 
 
-def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def call_method(self: Any, tx: Any, name: str, args: Any, *more: Any, **kwargs: Any) -> Any:
+def _changed(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def call_method(self: Any, tx: object, name: str, args: object, *more: object, **kwargs: object) -> object:
         noted, order, coming = now(), None, None
         # Dynamo's own code for update() adds the items of any set one by one.
         if noted is not None and isinstance(self, SetVariable) and not is_torchs(tx):
@@ -137,7 +137,7 @@ def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
     return call_method
 
 
-def _coming(noted: TraceLog, name: str, args: Any) -> list[Any] | None:
+def _coming(noted: TraceLog, name: str, args: Any) -> list[object] | None:
     """The variables that a call of a set's method adds to it, in order. None if the order is unknown."""
     if name == "add":
         return list(args)
@@ -150,7 +150,7 @@ def _coming(noted: TraceLog, name: str, args: Any) -> list[Any] | None:
     return None
 
 
-def _is_expected(found: list[Any], order: list[Any], name: str, coming: list[Any] | None) -> bool:
+def _is_expected(found: list[Any], order: list[Any], name: str, coming: Sequence[object] | None) -> bool:
     """Whether the keys are the earlier ones followed by the added ones, or the earlier ones without the removed one."""
     if name in _REMOVE:
         return _same(found, [key for key in order if any(key is left for left in found)])
@@ -164,12 +164,12 @@ def _is_expected(found: list[Any], order: list[Any], name: str, coming: list[Any
     return len(new) == len(added) and all(_alike(key.vt, one) for key, one in zip(new, added, strict=True))
 
 
-def _alike(left: Any, right: Any) -> bool:
+def _alike(left: object, right: object) -> bool:
     """Whether two variables, or values of lazy ones, are equal. Creates no constants, since that would read sets."""
     left, right = _text_or_number(left), _text_or_number(right)
     return left is right or (type(left) is type(right) and isinstance(left, (str, int)) and left == right)
 
 
-def _text_or_number(variable: Any) -> Any:
+def _text_or_number(variable: object) -> object:
     variable = unlazy(variable)
     return variable.value if isinstance(variable, ConstantVariable) else variable

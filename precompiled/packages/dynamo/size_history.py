@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -64,18 +64,18 @@ class _Waiting:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[_Code, str], list[Any]] = {}
-        self._of: Any = None
+        self._entries: dict[tuple[_Code, str], list[object]] = {}
+        self._of: object = None
 
-    def _fresh(self) -> dict[tuple[_Code, str], list[Any]]:
+    def _fresh(self) -> dict[tuple[_Code, str], list[object]]:
         if self._of is not (here := pgo.get_code_state()):  # after torch.compiler.reset(), pgo has a new table
             self._of, self._entries = here, {}
         return self._entries
 
-    def add(self, code: _Code, name: str, entry: Any) -> None:
+    def add(self, code: _Code, name: str, entry: object) -> None:
         self._fresh().setdefault((code, name), []).append(entry)
 
-    def take(self, code: _Code, name: str) -> list[Any]:
+    def take(self, code: _Code, name: str) -> list[object]:
         return self._fresh().pop((code, name), [])
 
 
@@ -91,9 +91,9 @@ def wrap(
     ``looking`` keeps errors of a note out of the trace.
     """
 
-    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
-        def update_automatic_dynamic(tx: Any, name: str, entry: Any, **more: Any) -> Any:
+        def update_automatic_dynamic(tx: Any, name: str, entry: object, **more: object) -> object:
             with looking():
                 closure = _digests(getattr(tx, "closure", None))
                 for earlier in _waiting.take(_code(tx.f_code, closure), name):
@@ -116,7 +116,7 @@ def convert_sizes(met: Iterable[Met], root: types.CodeType, places: Places) -> t
 
 
 def _kept(met: Iterable[Met], root: types.CodeType, places: Places) -> Iterator[Kept]:
-    known: dict[int, tuple[list[Any] | None, str, int | None]] = {}
+    known: dict[int, tuple[list[object] | None, str, int | None]] = {}
     for code, closure, name, strides in met:
         if id(code) not in known:
             known[id(code)] = _placed(code, root, places)
@@ -125,14 +125,14 @@ def _kept(met: Iterable[Met], root: types.CodeType, places: Places) -> Iterator[
             yield Kept(place, digest, number, closure, name, strides)
 
 
-def _placed(code: types.CodeType, root: types.CodeType, places: Places) -> tuple[list[Any] | None, str, int | None]:
+def _placed(code: types.CodeType, root: types.CodeType, places: Places) -> tuple[list[object] | None, str, int | None]:
     digest = code_digest(code)
     place = None if code in codes_within(root) else places.place(code)
     alike = _alike(digest, codes_within(root) if place is None else found_at(place))
     return place, digest, alike.index(code) if code in alike else None
 
 
-def replay(met: Iterable[Kept], root: types.CodeType, local: dict[str, Any], scope: dict[str, Any]) -> None:
+def replay(met: Iterable[Kept], root: types.CodeType, local: Mapping[str, object], scope: Mapping[str, object]) -> None:
     """Add what the entry's trace met to the history of the next trace, with the values of this call."""
     names = {**dynamo_guards._get_closure_vars(), "L": local, "G": scope}
     for place, digest, number, closure, name, strides in met:
@@ -167,14 +167,14 @@ def _strides(entry: Any) -> tuple[int | None, ...] | None:
     return tuple(stride.dim if isinstance(stride, pgo.InferStride) else None for stride in entry.stride)
 
 
-def _value(name: str, names: dict[str, Any]) -> Any:
+def _value(name: str, names: dict[str, Any]) -> object:
     try:
         return eval(name, names)  # as Dynamo's guards do
     except Exception:  # noqa: BLE001 - the name is not an input of the call
         return None
 
 
-def _entry(value: Any, strides: tuple[int | None, ...] | None) -> Any:
+def _entry(value: object, strides: tuple[int | None, ...] | None) -> object:
     """What a trace would record for a value. None if its type or number of dimensions differs from the entry's."""
     if strides is None:
         return pgo.FrameStateSizeEntry.make_scalar(value) if type(value) in (int, float) else None

@@ -32,7 +32,7 @@ from precompiled.packages.describe.errors import NotPortable
 Step = tuple[Any, ...]
 
 
-def module_of(value: Any) -> torch.fx.GraphModule | None:
+def module_of(value: object) -> torch.fx.GraphModule | None:
     """The module that calls the parts, if ``value`` calls one; else None."""
     module = getattr(value, "_orig_mod", None)
     if module is None:
@@ -40,13 +40,13 @@ def module_of(value: Any) -> torch.fx.GraphModule | None:
     return module if isinstance(module, torch.fx.GraphModule) else None
 
 
-def is_of_nothing(value: Any) -> bool:
+def is_of_nothing(value: object) -> bool:
     """Whether Dynamo calls its own function in place of an empty graph."""
     nothing = getattr(output_graph, "noop_graph_call", None)
     return nothing is not None and getattr(value, "_torchdynamo_orig_callable", None) is nothing
 
 
-def of_nothing() -> Any:
+def of_nothing() -> object:
     """The function that Dynamo calls in place of an empty graph."""
     return torch._dynamo.disable(output_graph.noop_graph_call, reason="do not trace Dynamo-compiled graph")
 
@@ -59,7 +59,7 @@ def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None
     steps: list[Step] = []
     numbers: dict[torch.fx.Node, int] = {}
 
-    def shown(argument: Any) -> Any:
+    def shown(argument: object) -> object:
         if isinstance(argument, torch.fx.Node):
             return ("step", numbers[argument])
         if isinstance(argument, (tuple, list)):
@@ -90,12 +90,12 @@ def steps_of(module: torch.fx.GraphModule, number_of: Callable[[Any], int | None
     return tuple(steps)
 
 
-def called_in_turn(steps: Sequence[Step], functions: Sequence[Callable[..., Any]]) -> torch.fx.GraphModule:
+def called_in_turn(steps: Sequence[Step], functions: Sequence[Callable[..., object]]) -> torch.fx.GraphModule:
     """Build a module that calls the entry's graphs in turn. torch.fx releases a tensor after its last use."""
     graph = torch.fx.Graph()
     nodes: list[torch.fx.Node] = []
 
-    def meant(shown: Any) -> Any:
+    def meant(shown: Any) -> object:
         kind, *rest = shown
         if kind == "step":
             return nodes[rest[0]]
@@ -119,10 +119,10 @@ def called_in_turn(steps: Sequence[Step], functions: Sequence[Callable[..., Any]
 
 
 class _Part(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any], only: bool) -> None:
+    def __init__(self, function: Callable[..., object], only: bool) -> None:
         super().__init__()
         self.function, self.only = function, only
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> object:
         found = self.function(*args)
         return found[0] if self.only and isinstance(found, (tuple, list)) else found

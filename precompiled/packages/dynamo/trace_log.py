@@ -30,16 +30,18 @@ class TraceLog:
     attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
     wholes: list[tuple[Any, str]] = field(default_factory=list)  # source; "str", "dir", "keys", "order", "state" or HAS
-    met: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)  # by id: an object, its sources
+    met: dict[int, tuple[object, dict[str, object]]] = field(default_factory=dict)  # by id: an object, its sources
     made: dict[int, Any] = field(default_factory=dict)  # by id: a value that became a variable without a source
     asked: dict[str, Asked] = field(default_factory=dict)
     initialised: dict[str, list[Call]] = field(default_factory=dict)  # by the name of an optimizer's source
     native: NativeCalls = field(default_factory=NativeCalls)
     in_any_order: int = 0  # depth of nested functions whose result does not depend on a set's order (ordered.py)
-    in_order: dict[int, tuple[Any, list[Any]]] = field(default_factory=dict)  # by id: items of a set (set_order.py)
+    in_order: dict[int, tuple[object, list[object]]] = field(
+        default_factory=dict
+    )  # by id: items of a set (set_order.py)
     problem: NotPortable | None = None
 
-    def read(self, source: Any) -> None:
+    def read(self, source: object) -> None:
         """Note that a value was read.
 
         A ConstantSource names a result that assume_constant_result has put into the globals. Its function is called

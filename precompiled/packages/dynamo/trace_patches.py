@@ -81,7 +81,7 @@ _NEVER_ONE = (
 )
 HAS = "the key"
 _SUBSCRIPT = "getitem_const_raise_exception_if_absent"
-_OF_THE_PROCESS: tuple[Any, ...] = (importlib.util.find_spec, importlib.metadata.version, sys.getrecursionlimit)
+_OF_THE_PROCESS: tuple[object, ...] = (importlib.util.find_spec, importlib.metadata.version, sys.getrecursionlimit)
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
@@ -92,7 +92,7 @@ def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
         patches.undo()
         BuiltinVariable.call_function_handler_cache.clear()  # the cache holds methods that were replaced
 
-    def replace(owner: Any, name: str, with_: Callable[[Any, Any], Any]) -> None:
+    def replace(owner: object, name: str, with_: Callable[[Any, Any], Any]) -> None:
         patches.replace(owner, name, lambda original: functools.wraps(original)(contain_errors(original, with_, now)))
 
     try:
@@ -138,8 +138,8 @@ def _replace_all(replace: Callable[[Any, str, Callable[[Any, Any], Any]], None])
         replace(dynamo_functions, "invoke_and_store_as_constant", _assumed)
 
 
-def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def _wrap(self: Any, value: Any) -> Any:
+def _built(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def _wrap(self: Any, value: object) -> object:
         noted = now()
         if noted is not None:
             noted.read(self.source)
@@ -149,14 +149,14 @@ def _built(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
     return _wrap
 
 
-def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _met(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note all sources of an object.
 
     Under a second source, an object gets the variable of the first source, often without a guard
     (guards.make_dupe_guard).
     """
 
-    def __call__(self: Any, value: Any) -> Any:
+    def __call__(self: Any, value: object) -> object:
         noted = now()
         source = self.source
         if (
@@ -171,13 +171,13 @@ def _met(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Ca
     return __call__
 
 
-def _looked_at(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _looked_at(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note a function that is looked up in a set.
 
     Dynamo compares the function directly. If the set does not contain it, Dynamo makes no variable of it.
     """
 
-    def original_value(self: Any) -> Any:
+    def original_value(self: Any) -> object:
         noted = now()
         if noted is not None:
             noted.read(self.original_source())
@@ -186,8 +186,8 @@ def _looked_at(original: Callable[..., Any], now: Callable[[], TraceLog | None])
     return original_value
 
 
-def _looked_up(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def __contains__(self: Any, key: Any) -> Any:
+def _looked_up(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def __contains__(self: Any, key: object) -> object:
         found = original(self, key)
         noted = now()
         source = getattr(self, "source", None)
@@ -207,8 +207,8 @@ def _looked_up(original: Callable[..., Any], now: Callable[[], TraceLog | None])
     return __contains__
 
 
-def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def create(tx: Any, value: Any) -> Any:
+def _made(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def create(tx: object, value: object) -> object:
         noted = now()
         if noted is not None and type(value) not in ATOMS and not isinstance(value, VariableTracker):
             noted.made[id(value)] = value
@@ -218,8 +218,8 @@ def _made(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> C
     return create
 
 
-def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def mutation(self: Any, var: Any) -> Any:
+def _changed(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def mutation(self: object, var: object) -> object:
         noted = now()
         if noted is not None and isinstance(var, ConstDictVariable) and var.source is not None:
             noted.wholes.append((var.source, "keys"))
@@ -228,8 +228,8 @@ def _changed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
     return mutation
 
 
-def _all_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def as_python_constant(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _all_keys(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def as_python_constant(self: Any, *args: object, **kwargs: object) -> Any:
         found = original(self, *args, **kwargs)  # raises if it is not a constant
         noted = now()
         if noted is not None and self.source is not None and not self.source.name.endswith(NO_KEYS):
@@ -239,8 +239,8 @@ def _all_keys(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
     return as_python_constant
 
 
-def _all_names(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def call_dir(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
+def _all_names(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def call_dir(self: object, tx: object, arg: Any, *args: object, **kwargs: object) -> object:
         noted = now()
         if noted is not None and arg.source is not None:
             noted.wholes.append((arg.source, "dir"))
@@ -249,10 +249,10 @@ def _all_names(original: Callable[..., Any], now: Callable[[], TraceLog | None])
     return call_dir
 
 
-def _as_text(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _as_text(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note ``str(self.head)``: torch runs ``__repr__`` of all objects inside it."""
 
-    def call_str(self: Any, tx: Any, arg: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_str(self: object, tx: object, arg: object, *args: object, **kwargs: object) -> object:
         noted = now()
         if noted is not None and isinstance(arg, UserDefinedObjectVariable):
             if arg.source is not None:
@@ -265,8 +265,8 @@ def _as_text(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
     return call_str
 
 
-def _asked_for(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def call_obj_hasattr(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+def _asked_for(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def call_obj_hasattr(self: Any, tx: object, name: str, *args: object, **kwargs: object) -> object:
         noted = now()
         if noted is not None and self.source is not None:
             noted.attributes.append((self.source, name))
@@ -275,8 +275,8 @@ def _asked_for(original: Callable[..., Any], now: Callable[[], TraceLog | None])
     return call_obj_hasattr
 
 
-def _read(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def var_getattr(self: Any, tx: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+def _read(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def var_getattr(self: Any, tx: object, name: object, *args: object, **kwargs: object) -> object:
         try:
             return original(self, tx, name, *args, **kwargs)
         except ObservedAttributeError:
@@ -288,8 +288,8 @@ def _read(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> C
     return var_getattr
 
 
-def _subscripted(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def getitem_const_raise_exception_if_absent(self: Any, tx: Any, arg: Any) -> Any:
+def _subscripted(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def getitem_const_raise_exception_if_absent(self: Any, tx: object, arg: Any) -> object:
         try:
             return original(self, tx, arg)
         except ObservedKeyError:
@@ -304,14 +304,14 @@ def _subscripted(original: Callable[..., Any], now: Callable[[], TraceLog | None
     return getitem_const_raise_exception_if_absent
 
 
-def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _called(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note results that may change between processes.
 
     For example, ``is_xxx_available()`` in a forward changes when the user installs the package, and the interpreter's
     limits may change.
     """
 
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(self: Any, tx: object, args: Any, kwargs: object) -> object:
         noted = now()
         function: Any = self.fn if isinstance(self, dynamo_functions.PolyfilledFunctionVariable) else self.value
         if noted is not None and any(function is one for one in _OF_THE_PROCESS):
@@ -333,17 +333,17 @@ def _called(original: Callable[..., Any], now: Callable[[], TraceLog | None]) ->
     return call_function
 
 
-def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _assumed(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Note a function under assume_constant_result. Its result has no guard, so the function is called again later."""
 
-    def invoke_and_store_as_constant(tx: Any, fn: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def invoke_and_store_as_constant(tx: object, fn: Any, name: str, args: object, kwargs: object) -> object:
         noted = now()
         if noted is None:
             return original(tx, fn, name, args, kwargs)
         answered: list[Any] = []
 
         @functools.wraps(fn)
-        def asked(*values: Any, **named: Any) -> Any:
+        def asked(*values: object, **named: object) -> object:
             answered[:] = [values, named, fn(*values, **named)]
             return answered[2]
 
@@ -377,5 +377,5 @@ def _assumed(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
     return invoke_and_store_as_constant
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     return type(value) in (bool, int, float, str, bytes, type(None))

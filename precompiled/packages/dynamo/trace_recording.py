@@ -23,7 +23,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -103,9 +103,9 @@ def tracing(problem: NotPortable | None) -> Iterator[Traced]:
             _now.traced = None
 
 
-def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _attempted(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: Any, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
         traced = getattr(_now, "traced", None)
         if traced is not None:
@@ -118,9 +118,9 @@ def _attempted(original: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
-def _noted_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+def _noted_scope(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def install_global_unsafe(self: Any, name: str, value: Any) -> None:
+    def install_global_unsafe(self: object, name: str, value: object) -> None:
         original(self, name, value)
         traced = getattr(_now, "traced", None)
         if traced is not None and traced.attempts and type(value) is dict and value is not vars(builtins):
@@ -129,16 +129,16 @@ def _noted_scope(original: Callable[..., Any]) -> Callable[..., Any]:
     return install_global_unsafe
 
 
-def _unwatched(original: Callable[..., Any]) -> Callable[..., Any]:
+def _unwatched(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def call_user_compiler(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_user_compiler(self: object, *args: object, **kwargs: object) -> object:
         with native_calls.paused():
             return original(self, *args, **kwargs)
 
     return call_user_compiler
 
 
-def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
+def _ended(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
     def cleanup(self: Any) -> None:
         traced = getattr(_now, "traced", None)
@@ -152,9 +152,11 @@ def _ended(original: Callable[..., Any]) -> Callable[..., Any]:
 # ---------------------------------------------------------------------- compiled frames
 
 
-def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded(original: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(original)
-    def build_guards(self: Any, code: Any, hooks: Any = None, save: bool = False, *args: Any, **kwargs: Any) -> Any:
+    def build_guards(
+        self: object, code: object, hooks: object = None, save: bool = False, *args: object, **kwargs: object
+    ) -> object:
         traced = getattr(_now, "traced", None)
         if traced is None or save:
             return original(self, code, hooks, save, *args, **kwargs)
@@ -169,7 +171,9 @@ def _recorded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unused-ignore]
-    def serialize_guards(self, builder: Any, sorted_guards: Any, output_graph: Any, *rest: Any, **named: Any) -> bytes:
+    def serialize_guards(
+        self, builder: object, sorted_guards: object, output_graph: object, *rest: object, **named: object
+    ) -> bytes:
         if not getattr(_now, "saving", False):
             return super().serialize_guards(builder, sorted_guards, output_graph, *rest, **named)  # type: ignore[no-any-return, unused-ignore]
         traced = _now.traced
@@ -187,10 +191,10 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
         return b""
 
 
-def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any) -> None:
+def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: object) -> None:
     described, places = Descriptions(), Places()
     graphs: list[Graph] = []
-    installed: list[tuple[str, str, Any]] = []
+    installed: list[tuple[str, str, object]] = []
     for name in sorted(output.installed_globals - traced.scopes.keys(), key=_in_order):
         kind, what = _installed(name, output.global_scope[name], graphs, guards, builder)
         installed.append((traced.named(name, kind), kind, what))
@@ -238,8 +242,12 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: Any)
 
 
 def _scopes(
-    traced: Traced, guards: list[Any], scope: dict[str, Any], reader: Any, needed: Set[str] = frozenset()
-) -> Iterator[tuple[str, str, Any]]:
+    traced: Traced,
+    guards: Sequence[object],
+    scope: Mapping[str, object],
+    reader: object,
+    needed: Set[str] = frozenset(),
+) -> Iterator[tuple[str, str, object]]:
     """Describe the globals of functions, for all attempts: an earlier attempt's reads are noted too.
 
     ``needed``: names that the entry itself uses. Raises NotPortable if one of these cannot be described.
@@ -263,17 +271,17 @@ def _scopes(
         yield placeholders[id(value)], kind, what
 
 
-def _in_order(name: str) -> list[Any]:
+def _in_order(name: str) -> list[object]:
     """A key that sorts graph 9 before graph 10. Their numbers differ between processes."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
-def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, Any]:
+def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, object]:
     """Kind and data of a value that Dynamo put into the frame's globals. A later process makes an equal value of it."""
     if value is vars(builtins):
         return "builtins", None
 
-    def number_of(function: Any) -> int | None:
+    def number_of(function: object) -> int | None:
         graph = getattr(function, MARK, None)
         if not isinstance(graph, Graph):
             return None
@@ -310,7 +318,7 @@ def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], re
     raise NotPortable(f"Dynamo put a {type(value).__qualname__} into the globals ({name})", code="package-global")
 
 
-def _place_in_python(value: Any) -> tuple[str, str] | None:
+def _place_in_python(value: object) -> tuple[str, str] | None:
     """Module and name of one of Python's own types or C functions: ``iter``, ``collections.deque``."""
     if not isinstance(value, (type, types.BuiltinFunctionType)) or value.__module__ not in sys.stdlib_module_names:
         return None
@@ -318,7 +326,7 @@ def _place_in_python(value: Any) -> tuple[str, str] | None:
     return place if object_at(*place) is value else None
 
 
-def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[Any], str]]:
+def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[object], str]]:
     """Places and digests of all code that any attempt met.
 
     That code may affect where a graph breaks, and which frames are skipped. Code without a place is left out here;

@@ -71,12 +71,12 @@ class Seen:
     attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # name, whether it exists
     keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether it exists
     values: list[tuple[Any, Any]] = field(default_factory=list)  # description
-    globals: list[tuple[str | None, str, Any]] = field(default_factory=list)
+    globals: list[tuple[str | None, str, object]] = field(default_factory=list)
     wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # as in TraceLog, and the description
     same: list[list[Any]] = field(default_factory=list)  # sources that lead to one object
     native: list[native_reads.Read] = field(default_factory=list)
     # Sources of the functions with closures, and the cells that they share. Empty for a single function.
-    cells: list[tuple[list[Any], list[list[str]]]] = field(default_factory=list)
+    cells: list[tuple[list[object], list[list[str]]]] = field(default_factory=list)
 
     def facts(self) -> list[list[Any]]:
         """The facts for reports and comparisons: a phrase, and the description."""
@@ -102,7 +102,7 @@ def describe_facts(
     root: types.CodeType,
     scope: dict[str, Any],
     places: Places,
-    reader: Any,
+    reader: object,
     described: Descriptions,
 ) -> Seen:
     """Describe the facts of a trace. ``reader`` is a GuardBuilder or a Reader. Raises NotPortable."""
@@ -113,7 +113,7 @@ def describe_facts(
         found.keys.append((source, key, key in value_at(source, reader)))
     for source, how in _once(noted.wholes):
         found.wholes.append((source, how, _whole(value_at(source, reader), how, described)))
-    closures: list[Any] = []
+    closures: list[object] = []
     for _name, source in sorted({source.name: source for source in noted.values}.items()):
         with contextlib.suppress(NotPortable):  # a value that cannot be read is not described
             value = value_at(source, reader)
@@ -162,7 +162,7 @@ def describe_facts(
     return found
 
 
-def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descriptions, *, check_source: bool) -> None:
+def compare(kept: Seen, scope: dict[str, Any], reader: object, described: Descriptions, *, check_source: bool) -> None:
     """Raise Mismatch unless every fact holds here. Raises NotPortable if a value can no longer be described.
 
     Compares in the order of ``describe_facts``: if classes refer to each other, a description depends on which class
@@ -192,7 +192,7 @@ def compare(kept: Seen, scope: dict[str, Any], reader: Any, described: Descripti
     native_reads.compare(kept.native, described)
 
 
-def _is_a_builtin(source: Any) -> bool:
+def _is_a_builtin(source: object) -> bool:
     """Whether a source is a builtin (``G['__builtins_dict___3']['IndexError']``). Names differ between attempts."""
     base = getattr(source, "base", None)
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
@@ -204,14 +204,14 @@ def _is_a_key_of_pythons(source: Any) -> bool:
     return found is not None and found[1] in sys.stdlib_module_names
 
 
-def _is_in_a_set(source: Any) -> bool:
+def _is_in_a_set(source: object) -> bool:
     """Whether a source is an item of a set by its position, which differs between processes. Tests of membership are
     noted.
     """
     return isinstance(source, NonSerializableSetGetItemSource)
 
 
-def _is_of_a_stand_in(source: Any, reader: Any) -> bool:
+def _is_of_a_stand_in(source: object, reader: object) -> bool:
     """Whether a source leads through the code of a FakeScriptObject, which replaces a process group in a trace."""
     while (base := getattr(source, "base", None)) is not None:
         if getattr(source, "member", None) == "__getattribute__":
@@ -225,7 +225,7 @@ def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     return [named[name] for name in sorted(named)]
 
 
-def _unguarded(source: Any, value: Any, described: Descriptions) -> Any:
+def _unguarded(source: Any, value: Any, described: Descriptions) -> object:
     """Describe a value without its contents, because each read from inside the value has a source of its own."""
     kind = type(value)
     if is_a(value, torch.Tensor):
@@ -266,7 +266,7 @@ def _whole(value: Any, how: str, described: Descriptions) -> Any:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_same(same: list[list[Any]], reader: Any, refuse: type[Exception]) -> None:
+def _check_same(same: list[list[Any]], reader: object, refuse: type[Exception]) -> None:
     for first, *others in same:
         value = value_at(first, reader)
         for other in others:
@@ -274,7 +274,7 @@ def _check_same(same: list[list[Any]], reader: Any, refuse: type[Exception]) -> 
                 raise refuse(f"{other.name} is not {first.name} here")
 
 
-def _cells(value: Any) -> tuple[types.CellType, ...]:
+def _cells(value: object) -> tuple[types.CellType, ...]:
     """The closure's cells of a function or method that is not torch's; empty for other values."""
     function = value.__func__ if type(value) is types.MethodType else value
     if type(function) is not types.FunctionType or files.is_torchs(function.__code__.co_filename):
@@ -282,7 +282,7 @@ def _cells(value: Any) -> tuple[types.CellType, ...]:
     return function.__closure__ or ()
 
 
-def _shared_cells(sources: list[Any], reader: Any) -> list[list[str]]:
+def _shared_cells(sources: list[Any], reader: object) -> list[list[str]]:
     """Return the cells that several closures share: one function may read from a cell what another writes to it."""
     names: dict[int, list[str]] = {}
     for source in sources:
@@ -308,7 +308,7 @@ def _check_made(value: Any, described: Descriptions, depth: int = 0) -> None:
         raise NotPortable("a match of a regular expression is part of the trace")
 
 
-def _has(value: Any, name: str) -> bool:
+def _has(value: object, name: str) -> bool:
     if is_a(value, types.ModuleType):
         return hasattr(value, name)  # as Dynamo does: a module may load an attribute when it is read
     missing = object()
@@ -323,7 +323,7 @@ def _has(value: Any, name: str) -> bool:
     return found is not missing
 
 
-def _global(scope: dict[str, Any], name: str, described: Descriptions) -> Any:
+def _global(scope: dict[str, Any], name: str, described: Descriptions) -> object:
     """Describe a global: a class, or ["builtin"] for a name that only the builtins have.
 
     None for other values, which have guards, and for names that do not exist.

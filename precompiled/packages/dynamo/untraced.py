@@ -46,7 +46,7 @@ _SAME_IN_EACH_PROCESS = ("get_device_capability",)
 _OF_NUMBERS = "sym_"  # prefix of functions such as torch.sym_int(2.67), whose result depends only on their arguments
 
 
-def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
     """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches)."""
     for name in ("call_isinstance", "call_issubclass"):
         yield BuiltinVariable, name, _is_of
@@ -59,14 +59,14 @@ def replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         yield importlib.import_module("torch._dynamo.variables.invoke_subgraph"), "stamp_out_subgraph", _stamped
 
 
-def unlazy(variable: Any) -> Any:
+def unlazy(variable: object) -> object:
     """The value of a lazy variable, without realizing it. Any other variable is returned unchanged."""
     if isinstance(variable, LazyVariableTracker):
         return variable.realize() if variable.is_realized() else variable.peek_value()
     return variable
 
 
-def constant(key: Any) -> Any:
+def constant(key: object) -> object:
     """The value of a constant; any other variable unchanged. Does not realize the arguments of a partial."""
     key = unlazy(key)
     if not isinstance(key, VariableTracker) or isinstance(key, dynamo_functions.FunctoolsPartialVariable):
@@ -74,10 +74,12 @@ def constant(key: Any) -> Any:
     return key.as_python_constant() if key.is_python_constant() else key
 
 
-def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _is_of(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Refuse an isinstance() that depends on more than classes: on an object's attributes, or on globals."""
 
-    def call_isinstance(self: Any, tx: Any, arg: Any, kinds: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_isinstance(
+        self: object, tx: object, arg: object, kinds: object, *args: object, **kwargs: object
+    ) -> object:
         found = original(self, tx, arg, kinds, *args, **kwargs)
         noted = now()
         if noted is not None:
@@ -89,7 +91,7 @@ def _is_of(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> 
     return call_isinstance
 
 
-def _classes(asked: Any) -> Iterator[Any]:
+def _classes(asked: object) -> Iterator[object]:
     """The classes in nested tuples and unions. For an alias (typing.List), its class."""
     origin = typing.get_origin(asked)
     if isinstance(asked, tuple) or origin in (typing.Union, types.UnionType):
@@ -101,7 +103,7 @@ def _classes(asked: Any) -> Iterator[Any]:
         yield origin or asked
 
 
-def _decides(kind: Any) -> str | None:
+def _decides(kind: object) -> str | None:
     if not isinstance(kind, type):
         return f"isinstance() is asked of {kind!r}"
     if is_installed(kind):
@@ -122,7 +124,7 @@ def _decides(kind: Any) -> str | None:
     return None
 
 
-def _is_function(variable: Any) -> bool:
+def _is_function(variable: object) -> bool:
     """Whether a call of the variable's value runs code of the user's."""
     variable = unlazy(variable)
     if not isinstance(variable, VariableTracker):
@@ -132,16 +134,16 @@ def _is_function(variable: Any) -> bool:
     return variable.is_python_constant() and _runs_code(variable.as_python_constant())
 
 
-def _runs_code(value: Any) -> bool:
+def _runs_code(value: object) -> bool:
     if isinstance(value, type):
         return not is_installed(value)
     return callable(value) and not isinstance(value, types.BuiltinFunctionType)
 
 
-def _folded(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _folded(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Refuse ``PATTERN.sub(function, text)``: Dynamo calls it, and its result is a constant of the trace."""
 
-    def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: object, tx: object, *args: object, **kwargs: object) -> object:
         found = original(self, tx, *args, **kwargs)  # raises if the graph breaks or the frame is skipped
         noted = now()
         if noted is not None:
@@ -154,14 +156,14 @@ def _folded(original: Callable[..., Any], now: Callable[[], TraceLog | None]) ->
     return call
 
 
-def _items(part: Any) -> list[Any]:
+def _items(part: object) -> list[object]:
     if isinstance(part, (list, tuple)):
         return list(part)
     return list(part.values()) if isinstance(part, dict) else [part]
 
 
-def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+def _folded_by_a_key(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
+    def call_function(self: Any, tx: object, args: object, kwargs: Any) -> object:
         found = original(self, tx, args, kwargs)
         noted = now()
         if noted is not None and self.fn in (max, min) and _is_function(kwargs.get("key")):
@@ -171,13 +173,13 @@ def _folded_by_a_key(original: Callable[..., Any], now: Callable[[], TraceLog | 
     return call_function
 
 
-def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Refuse a number from a function without arguments, such as ``torch.seed()`` or ``torch.cuda.mem_get_info()``.
 
     The number is a constant of the trace, and differs between processes.
     """
 
-    def handle_traced_output(example_value: Any, tx: Any, proxy: Any, *args: Any, **kwargs: Any) -> Any:
+    def handle_traced_output(example_value: object, tx: object, proxy: Any, *args: object, **kwargs: object) -> object:
         found = original(example_value, tx, proxy, *args, **kwargs)
         noted = now()
         if noted is not None and type(example_value) in (int, float) and found.is_python_constant():
@@ -195,7 +197,7 @@ def _answered(original: Callable[..., Any], now: Callable[[], TraceLog | None]) 
     return handle_traced_output
 
 
-def _stamped(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., Any]:
+def _stamped(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
     """Refuse a reused region of ``nested_compile_region``.
 
     Dynamo does not trace a region that resembles an earlier one. The region may use other objects (the next layer), and
@@ -203,7 +205,7 @@ def _stamped(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -
     """
     regions = sys.modules[original.__module__]
 
-    def stamp_out_subgraph(tx: Any, fingerprint: Any, cached: Any) -> Any:
+    def stamp_out_subgraph(tx: object, fingerprint: Any, cached: Any) -> object:
         noted = now()
         if noted is not None and regions.build_source_replacement(cached.arg_sources, fingerprint.arg_sources):
             noted.problem = NotPortable("a region was taken for one that had been traced before")

@@ -55,7 +55,7 @@ _NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, d
 _ALIGNMENT = 16  # bytes: torch/_inductor/utils.py, ALIGNMENT
 
 
-def tensor(value: Any, described: Descriptions) -> Any:
+def tensor(value: Any, described: Descriptions) -> object:
     """Describe a tensor without its sizes, in the order of difference.TENSOR."""
     if not is_a(value, torch.Tensor):
         raise NotPortable(f"a {type(value).__qualname__} is an input", code="package-guard")
@@ -78,7 +78,7 @@ def tensor(value: Any, described: Descriptions) -> Any:
     ]
 
 
-def exactly(value: Any, described: Descriptions) -> Any:
+def exactly(value: Any, described: Descriptions) -> object:
     """Describe a tensor with its sizes and strides.
 
     For tensors on whose identity Dynamo guards, or which Dynamo assumes to stay the same. For other tensors, Dynamo's
@@ -88,7 +88,7 @@ def exactly(value: Any, described: Descriptions) -> Any:
     return [tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
 
 
-def metadata(value: Any) -> Any:
+def metadata(value: Any) -> object:
     """The metadata of a tensor subclass. Dynamo guards on the tensors that it wraps, each by its own source."""
     names, context = value.__tensor_flatten__()
     try:
@@ -103,7 +103,7 @@ def metadata(value: Any) -> Any:
 _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
 
-def attribute_names(value: Any) -> list[str]:
+def attribute_names(value: object) -> list[str]:
     """The names of an object's attributes. Another name may be found elsewhere, for example by ``__getattr__``."""
     if is_a(value, (type, types.ModuleType)):
         return []
@@ -114,12 +114,12 @@ def attribute_names(value: Any) -> list[str]:
     return sorted(map(ranks.without_key, names))
 
 
-def hooks(value: Any, described: Descriptions) -> Any:
+def hooks(value: object, described: Descriptions) -> object:
     """Describe a module's hooks, on which a trace depends without a guard."""
     if not is_a(value, torch.nn.Module):
         return None
     state = vars(value)
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         name: [_hook(hook, described) for hook in hooks.values()] for name in _HOOKS if (hooks := state.get(name))
     }
     for name in _HOOKS_WITH:  # A hook is described by its position in the table of hooks.
@@ -129,7 +129,7 @@ def hooks(value: Any, described: Descriptions) -> Any:
     return found
 
 
-def _hook(hook: Any, described: Descriptions) -> Any:
+def _hook(hook: Any, described: Descriptions) -> object:
     if ranks.is_of_fully_shard(hook):
         return ["method of fully_shard", described.a_class(type(hook.__self__)), hook.__func__.__qualname__]
     if type(hook) is functools.partial:
@@ -140,7 +140,7 @@ def _hook(hook: Any, described: Descriptions) -> Any:
     return described.attribute(hook) if type(hook) is types.FunctionType else described.value(hook)
 
 
-def within(value: Any, described: Descriptions) -> Any:
+def within(value: Any, described: Descriptions) -> object:
     """Describe what Dynamo reads from an object on which it guards only by type: a decorator's mode, for example."""
     if is_a(value, types.MethodType):
         of = value.__self__
@@ -165,7 +165,7 @@ def kind_of(value: Any) -> type:
     return type(value)
 
 
-def _dispatch_keys(value: torch.Tensor) -> Any:
+def _dispatch_keys(value: torch.Tensor) -> object:
     if not is_a(value, FakeTensor):
         return torch._C._dispatch_keys(value)
     if value.dispatch_keys is not None:
@@ -175,7 +175,7 @@ def _dispatch_keys(value: torch.Tensor) -> Any:
         return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
 
 
-def _ordered(marks: Any) -> Any:
+def _ordered(marks: object) -> object:
     """Put marks in an order that does not depend on hashes, which use addresses (``_DimRange(0, None, None)``)."""
     return sorted(map(repr, marks)) if isinstance(marks, (set, frozenset)) else repr(marks)
 
@@ -199,7 +199,7 @@ def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
     return [described.memory(value.untyped_storage()._cdata), offset if isinstance(offset, int) else -1]
 
 
-def _registered(kind: type) -> Any:
+def _registered(kind: type) -> object:
     """How pytree flattens objects of this class. A trace depends on it without a guard."""
     node = pytree.SUPPORTED_NODES.get(kind)
     if node is None:

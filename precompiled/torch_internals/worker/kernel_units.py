@@ -68,9 +68,8 @@ class _Text(CppPythonBindingsCodeCache):
 class _Build(CppPythonBindingsCodeCache):
     """Builds as torch does, with torch's flags, precompiled header and file cache. Loads nothing."""
 
-    cache: ClassVar[
-        dict[str, object]
-    ] = {}  # separate from that of CppPythonBindingsCodeCache, whose entries are modules
+    # Separate from that of CppPythonBindingsCodeCache, whose entries are modules.
+    cache: ClassVar[dict[str, object]] = {}
 
     @classmethod
     def _load_library_inner(cls, path: str, key: str) -> object:
