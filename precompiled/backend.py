@@ -12,7 +12,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ log = logging.getLogger("precompiled.backend")
 
 
 def precompiled(
-    module: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: Any = None
+    module: torch.fx.GraphModule, example_inputs: Sequence[object], *, mode: str | None = None, options: Any = None
 ) -> Compiled:
     """The backend of ``torch.compile(..., backend="precompiled")``, with torch.compile's own ``mode=`` and
     ``options=``.
@@ -110,9 +110,9 @@ def compile_or_swap(
 
 def compile_ahead(
     module: torch.fx.GraphModule,
-    prepared: Callable[[], tuple[torch.fx.GraphModule, Mapping[str, Any]]],
-    in_process: Callable[[], Any],
-    served: Callable[[Compiled], Any],
+    prepared: Callable[[], tuple[torch.fx.GraphModule, Mapping[str, object]]],
+    in_process: Callable[[], object],
+    served: Callable[[Compiled], object],
     *,
     written_down: bool,
 ) -> Any:
@@ -127,7 +127,7 @@ def compile_ahead(
         return in_process()
     session, calls = begun
 
-    def serve() -> Any:
+    def serve() -> object:
         if session.recorder is not None:
             raise Bypass("a watch's capture serves no graph that is compiled ahead of its calls", code="ahead-of-time")
         try:
@@ -138,7 +138,7 @@ def compile_ahead(
         except fixed_floats.FixedFloats as floats:
             raise Bypass("a float that Dynamo treats as symbolic is an input", code="symbolic-scalar") from floats
 
-    def reported() -> Any:
+    def reported() -> object:
         with direct_inductor_calls.ours():
             return in_process()
 
@@ -163,7 +163,7 @@ def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
     return session, calls
 
 
-def _served(session: Session, calls: GraphCalls, serve: Callable[[], Any], in_process: Callable[[], Any]) -> Any:
+def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in_process: Callable[[], object]) -> Any:
     """Return the result of ``serve``, or of ``in_process`` if the graph is not served. Logs and counts the reason."""
     cause: Exception
     try:
@@ -230,7 +230,7 @@ def _compiled_or_eager(
     return stand_in.StandIn(copy)
 
 
-def went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
+def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
     """Report a compile for which the program calls Inductor directly. Returns a function to call after the compile."""
     session = sessions.current()
     if session.settings.mode == "off":

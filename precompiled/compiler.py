@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -301,7 +301,7 @@ def _is_of_the_host(error: BaseException | None) -> bool:
     return False
 
 
-def _check_environment(wanted: dict[str, Any], here: dict[str, Any]) -> None:
+def _check_environment(wanted: Mapping[str, object], here: Mapping[str, object]) -> None:
     """Raise CompileFailed unless the worker's environment is the program's: the key names the environment."""
     differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
     if differing:

@@ -62,7 +62,7 @@ class CellLines:
         self._open: dict[Any, list[str]] = {}  # display -> ids of its graphs; some of them are pending
         self._awaits = threading.Lock()
 
-    def after_cell(self, _result: Any = None) -> None:
+    def after_cell(self, _result: object = None) -> None:
         from IPython.display import display
 
         new = _reports(self._seen)

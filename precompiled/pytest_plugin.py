@@ -105,7 +105,7 @@ class Reporter:
         self._wanted = wanted
         self._state = state
         self._tests: dict[str, str] = {}  # id of a graph -> test
-        self._session: Any = None
+        self._session: object = None
         self._seen = 0
         self._of_workers: Totals | None = None
 
@@ -148,7 +148,7 @@ class Reporter:
             output["precompiled"] = asdict(self._totals())
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node: object) -> None:
         counts = getattr(node, "workeroutput", {}).get("precompiled")
         self._of_workers = self._of_workers or Totals()
         self._of_workers.add(Totals(lost=1) if counts is None else Totals(**counts))

@@ -83,7 +83,7 @@ def unroute() -> None:
 # Imported for the first graph, so that a program that never compiles pays nothing.
 
 
-def _serve(module: Any, options: Any, in_process: Callable[[], Any]) -> Any:
+def _serve(module: object, options: Any, in_process: Callable[[], Any]) -> Any:
     try:
         from precompiled import backend
         from precompiled.torch_internals.client import garbage_collection
@@ -101,20 +101,20 @@ def _refuse_all(error: Exception) -> None:
     """Make each compile raise: ``require`` is set, and routing failed (docs/decisions/0045)."""
     from precompiled.torch_internals.client import inductor_route as routes
 
-    def refuse(module: Any) -> None:
+    def refuse(module: object) -> None:
         raise _not_served(module, error) from error
 
     routes.install_refusal(refuse)
     _undo_by(routes.remove)
 
 
-def _not_served(module: Any, error: Exception) -> NotServed:
+def _not_served(module: object, error: Exception) -> NotServed:
     from precompiled.torch_internals.graph.graph_names import graph_name
 
     return NotServed(graph_name(module), code_of(error, "internal-error"), f"torch.compile is not routed: {error}")
 
 
-def _went_around(module: Any, ahead_of_time: bool) -> Callable[[], None]:
+def _went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
     from precompiled import backend
 
     return backend.went_around(module, ahead_of_time)

@@ -60,7 +60,7 @@ class Channel:
             self._incoming += data
             if len(self._incoming) > wire.MAX_MESSAGE_BYTES + wire.LENGTH_BYTES:
                 break  # at least one whole message; the rest stays in the kernel
-        messages: list[Any] = []
+        messages: list[object] = []
         while len(self._incoming) >= wire.LENGTH_BYTES:
             length = int.from_bytes(self._incoming[: wire.LENGTH_BYTES], "big")
             if length > wire.MAX_MESSAGE_BYTES:

@@ -186,7 +186,7 @@ def command(
     def decorate(function: Body) -> Command:
         @functools.wraps(function)
         def wrapper(
-            as_json: bool, cache_dir: str | None, runtime_dir: str | None, sets: Sequence[str] = (), **rest: Any
+            as_json: bool, cache_dir: str | None, runtime_dir: str | None, sets: Sequence[str] = (), **rest: object
         ) -> int | None:
             flags = {"cache_dir": cache_dir, "runtime_dir": runtime_dir, **_parse_sets(sets)}
             settings = _load_settings(flags, raises=raises)

@@ -100,11 +100,11 @@ def ask_daemon(settings: Settings, message: Any, timeout: float) -> Any:
     return ask.request(settings, message, timeout)
 
 
-def fields(reply: Any) -> dict[str, Any]:
+def fields(reply: object) -> dict[str, Any]:
     """A reply's fields, without the wire format's "type"."""
     import msgspec
 
-    found: dict[str, Any] = msgspec.to_builtins(reply)
+    found: dict[str, object] = msgspec.to_builtins(reply)
     found.pop("type", None)
     return found
 

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any
@@ -111,7 +111,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
     out.result(document, show)
 
 
-def _function(store: Store, name: str) -> dict[str, Any]:
+def _function(store: Store, name: str) -> dict[str, object]:
     """Why a function with a package was traced. Raises StoreError for an unknown name."""
     try:
         return functions.explain_document(store, name)
@@ -144,7 +144,7 @@ def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
 # ---------------------------------------------------------------- a reason's code
 
 
-def _reason_document(reason: Reason) -> dict[str, Any]:
+def _reason_document(reason: Reason) -> dict[str, object]:
     return {
         "code": reason.code,
         "kind": reason.kind.name.lower().replace("_", "-"),
@@ -195,7 +195,7 @@ def _show(found: Explained) -> None:
             click.echo(f"  and {len(changes) - MAX_SHOWN} more: --json has them all")
 
 
-def _show_variant(found: Explained, variant: dict[str, Any], earlier: Sequence[dict[str, Any]]) -> None:
+def _show_variant(found: Explained, variant: dict[str, Any], earlier: Sequence[Mapping[str, object]]) -> None:
     sizes = named_sizes(found.program, variant["sizes"])
     click.echo(f"\nartifact {variant['slot']}: no earlier artifact's guards accept the sizes {sizes or '(not kept)'}")
     for other in earlier:

@@ -31,7 +31,7 @@ def is_function(text: str) -> bool:
 # ---------------------------------------------------------------- ls
 
 
-def rows(store: Store) -> list[dict[str, Any]]:
+def rows(store: Store) -> list[dict[str, object]]:
     """One row for each function that has entries, sorted by name."""
     found: dict[str, dict[str, Any]] = {}
     for entry in store.packages.entries():
@@ -77,7 +77,7 @@ def show_rows(found: list[dict[str, Any]], refused: list[dict[str, str]]) -> Non
 # ---------------------------------------------------------------- show
 
 
-def show_document(store: Store, name: str) -> dict[str, Any]:
+def show_document(store: Store, name: str) -> dict[str, object]:
     """All entries of a function, the most recently used first. Raises StoreError."""
     entries = _entries(store, name)
     return {

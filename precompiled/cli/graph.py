@@ -17,7 +17,7 @@ from precompiled.store.artifacts import Artifact, Store
 MAX_SHOWN_CHARS = 400
 
 
-def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, Any] | None:
+def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, object] | None:
     """The program of an artifact or a failure record; None if it was not kept or cannot be read."""
     try:
         data = store.read_program(kept) if isinstance(kept, Artifact) else fmt.program_of_failure(kept)
@@ -26,7 +26,7 @@ def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, Any] | N
     return None if data is None else read_program(data)
 
 
-def read_program(data: bytes) -> dict[str, Any] | None:
+def read_program(data: bytes) -> dict[str, object] | None:
     """Decode a program; None if the data is not one, which is possible in a failure record."""
     try:
         program = json.loads(data)
@@ -35,7 +35,7 @@ def read_program(data: bytes) -> dict[str, Any] | None:
     return program if isinstance(program, dict) and set(SECTIONS) <= set(program) else None
 
 
-def first_program(store: Store, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> dict[str, Any] | None:
+def first_program(store: Store, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> dict[str, object] | None:
     """The first readable program of a key. Its artifacts and failure record have the same program, except for sizes."""
     found = (program_of(store, kept) for kept in (*artifacts, failure) if kept is not None)
     return next((program for program in found if program is not None), None)

@@ -38,10 +38,10 @@ class _Host:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[object]:
         return families(look(self._settings, Rates()), remote.last_state(self._settings))
 
-    def describe(self) -> list[Any]:
+    def describe(self) -> list[object]:
         return []  # otherwise registering would call collect()
 
 
@@ -105,7 +105,7 @@ def _registry(settings: Settings) -> CollectorRegistry:
 def _show(out: Output, registry: CollectorRegistry) -> None:
     from prometheus_client import generate_latest
 
-    def samples() -> list[dict[str, Any]]:
+    def samples() -> list[dict[str, object]]:
         return [
             {"name": sample.name, "labels": sample.labels, "value": sample.value}
             for family in registry.collect()

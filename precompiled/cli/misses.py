@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -180,7 +180,7 @@ def _add(miss: Miss, process: RunProcess, graph: dict[str, Any]) -> None:
         miss.compile_s = max(miss.compile_s, graph.get("compile_s", 0.0))
 
 
-def _became(graph: dict[str, Any]) -> str:
+def _became(graph: Mapping[str, object]) -> str:
     became, reason = way(graph), graph.get("reason", "")
     if became == "compiled":
         return ""

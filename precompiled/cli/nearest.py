@@ -61,7 +61,7 @@ class Nearest:
     """The nearest earlier graph, and the differences."""
 
     kept: Candidate
-    program: dict[str, Any]
+    program: dict[str, object]
     distance: tuple[int, ...]
     changes: list[difference.Change]
 
@@ -71,7 +71,7 @@ class Explained:
     """A graph that was a miss. ``mine``: everything kept for its key, oldest first."""
 
     mine: list[Candidate]
-    program: dict[str, Any]
+    program: dict[str, object]
     nearest: Nearest | None
     causes: list[Cause]
     variants: list[dict[str, Any]]
@@ -89,7 +89,7 @@ class Kepts:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._programs: dict[tuple[str, int], dict[str, Any] | None] = {}
+        self._programs: dict[tuple[str, int], dict[str, object] | None] = {}
 
     @cached_property
     def all(self) -> list[Candidate]:
@@ -122,7 +122,7 @@ class Kepts:
         located = [_located(program, cause, files) for cause in self._causes(mine[0], program, nearest)]
         return Explained(mine, program, nearest, located, list(self._variants(mine)))
 
-    def program(self, item: Candidate) -> dict[str, Any] | None:
+    def program(self, item: Candidate) -> dict[str, object] | None:
         name = item.key, item.slot
         if name not in self._programs:
             try:
@@ -176,7 +176,7 @@ class Kepts:
         except listing.NOT_A_PROGRAM:  # only a part of it can be compared
             return []
 
-    def _variants(self, mine: Sequence[Candidate]) -> Iterator[dict[str, Any]]:
+    def _variants(self, mine: Sequence[Candidate]) -> Iterator[dict[str, object]]:
         """The artifacts of a key, oldest first, each with the sizes it was compiled for and its guards."""
         for item in mine:
             if isinstance(item.stored, Artifact):

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,7 +27,7 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
 
-    def result(self, document: Any, text: str | Callable[[], None]) -> None:
+    def result(self, document: object, text: str | Callable[[], None]) -> None:
         """Print the command's result: `document` with `--json`, otherwise `text` (or call it, to print)."""
         if self.as_json:
             click.echo(json.dumps(document, indent=2, default=str))

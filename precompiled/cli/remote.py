@@ -25,7 +25,7 @@ NOT_SET = "no remote is set"
 DAY_S = 86_400.0
 
 
-def _choice(function: Callable[..., Any]) -> Callable[..., Any]:
+def _choice(function: Callable[..., object]) -> Callable[..., Any]:
     """Add the options and the argument of push, pull and sync."""
     for option in (
         click.option("--days", type=float, metavar="N", help="Only what was compiled in the last N days."),

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -154,7 +154,7 @@ def _check_that_runs_are_kept(settings: Settings) -> None:
 
 def _document(run: Run, *, graphs: bool) -> dict[str, Any]:
     first = run.processes[0]
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "name": run.name,
         "program": first.program,
         "ranks": run.ranks,
@@ -222,7 +222,7 @@ def _of_a_process(process: RunProcess) -> str | None:
     return "; ".join(parts) or None
 
 
-def _is_served(graph: dict[str, Any]) -> bool:
+def _is_served(graph: Mapping[str, object]) -> bool:
     return way(graph) == "compiled"
 
 
@@ -269,7 +269,7 @@ def _show(run: Run, summary: misses.Summary) -> None:
     )
 
 
-def _why_traced(before: Sequence[dict[str, Any]], item: dict[str, Any]) -> str:
+def _why_traced(before: Sequence[Mapping[str, object]], item: dict[str, Any]) -> str:
     """Why a function was traced. ``before``: what the process had traced earlier."""
     reasons = item["reasons"] if item["state"] != "audited" else ()  # an audit's reasons are about other entries
     why = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
@@ -291,7 +291,7 @@ def _show_miss(miss: misses.Miss, run: Run) -> None:
         click.echo("  it is not compiled yet" if miss.is_pending else "  the store no longer has it")
 
 
-def _is(graph: dict[str, Any], miss: misses.Miss) -> bool:
+def _is(graph: Mapping[str, object], miss: misses.Miss) -> bool:
     return (graph.get("key", ""), graph.get("name", "")) == (miss.key, miss.name)
 
 

@@ -125,7 +125,7 @@ def _sets_variable(node: ast.AST, name: str) -> bool:
     return False
 
 
-def _is(node: ast.expr, values: Sequence[Any]) -> bool:
+def _is(node: ast.expr, values: Sequence[object]) -> bool:
     return isinstance(node, ast.Constant) and node.value in values
 
 

@@ -118,14 +118,14 @@ def _write(file: Path, text: str) -> None:
         raise ConfigError(f"{file} cannot be written: {error.strerror}", "Check its owner and mode") from error
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     """A value in TOML, whose strings and lists of strings have the same form as in JSON."""
     if isinstance(value, tuple):
         return json.dumps([str(item) for item in value], ensure_ascii=False)
     return json.dumps(_plain(value) if value is not None else "", ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [str(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)

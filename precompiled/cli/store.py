@@ -283,7 +283,7 @@ def _artifact_row(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def _failure_row(store: Store, failure: fmt.Failure) -> dict[str, Any]:
+def _failure_row(store: Store, failure: fmt.Failure) -> dict[str, object]:
     return {
         "key": failure.key,
         "slot": 0,
@@ -299,7 +299,7 @@ def _failure_row(store: Store, failure: fmt.Failure) -> dict[str, Any]:
     }
 
 
-def _failure_document(failure: fmt.Failure) -> dict[str, Any]:
+def _failure_document(failure: fmt.Failure) -> dict[str, object]:
     found = dataclasses.asdict(failure)
     del found["program"]  # the document has it as "graph"
     return found

@@ -129,7 +129,7 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _write(facts: Facts, output: Path) -> dict[str, Any]:
+def _write(facts: Facts, output: Path) -> dict[str, object]:
     from precompiled.timeline import events
 
     text = json.dumps(events.trace(facts), separators=(",", ":"))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -170,14 +170,14 @@ def look(
     return Look(now, status, stats, problem, clients, graphs, jobs)
 
 
-def _state(graph: dict[str, Any], compiling: set[str]) -> str:
+def _state(graph: Mapping[str, object], compiling: set[str]) -> str:
     found = way(graph)
     if found == "pending":
         return "compiling" if graph.get("key") in compiling else "queued"
     return found
 
 
-def _why(graph: dict[str, Any]) -> str:
+def _why(graph: Mapping[str, object]) -> str:
     return str(graph.get("reason") or graph.get("source") or "")
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -138,7 +138,7 @@ def _tune(
     return why
 
 
-def _is_tuned(store: Store, key: str, program: Mapping[str, Any]) -> bool:
+def _is_tuned(store: Store, key: str, program: Mapping[str, object]) -> bool:
     """Whether the store has a tuned artifact for the sizes of a program."""
     from precompiled.graph import capture
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,7 @@ def watch_command(
     everything: bool,
     detach: bool,
     once: bool,
-    **how: Any,
+    **how: object,
 ) -> int:
     """Compile each save in the background, before your next run.
 
@@ -318,10 +318,10 @@ def _look_on(out: Output, settings: Settings, ids: set[str], once: bool) -> int:
         close()
 
 
-def _fields(watch: wire.WatchStatus) -> dict[str, Any]:
+def _fields(watch: wire.WatchStatus) -> dict[str, object]:
     import msgspec
 
-    fields: dict[str, Any] = msgspec.to_builtins(watch)
+    fields: dict[str, object] = msgspec.to_builtins(watch)
     return fields
 
 
@@ -329,9 +329,9 @@ def _json_lines() -> tuple[Callable[[Any, str], None], Callable[[], None]]:
     """A view that prints a line of JSON for each change: {"event": "watch", ...} or {"event": "daemon", "problem"}."""
     import json
 
-    printed: dict[str, Any] = {}
+    printed: dict[str, object] = {}
 
-    def say(name: str, document: dict[str, Any]) -> None:
+    def say(name: str, document: Mapping[str, object]) -> None:
         if printed.get(name) != document:
             printed[name] = document
             click.echo(json.dumps(document))

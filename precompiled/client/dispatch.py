@@ -30,27 +30,27 @@ AWAITS_SAFE_POINT = "its artifact is loaded, and awaits the end of a checkpoint 
 class EagerRunner(Protocol):
     """Runs a graph eagerly (torch_internals/eager/stand_in.py)."""
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> object:
         """Returns the graph's outputs."""
 
-    def repeated(self, args: Sequence[Any]) -> tuple[object | None, bool]:
+    def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
         """Whether a checkpoint computes this call twice and expects the same result.
 
         Returns a keeper, an object that lives until the second run (None if the call is not repeated), and whether
         this call is the second run.
         """
 
-    def must_not_mix(self, args: Sequence[Any]) -> bool:
+    def must_not_mix(self, args: Sequence[object]) -> bool:
         """Whether this call and another one must draw the same random numbers. Then both must run eager or both
         compiled, because eager and compiled code draw different numbers.
         """
 
-    def looks_for_nan(self, args: Sequence[Any]) -> bool:
+    def looks_for_nan(self, args: Sequence[object]) -> bool:
         """Whether autograd checks the gradients of each operator for NaN in this call. Compiled code would be one
         operator.
         """
 
-    def before(self, args: Sequence[Any]) -> Callable[[Exception], bool]:
+    def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
         """Prepare a run. Returns a function that undoes it after an exception; this returns false if it cannot."""
 
 
@@ -105,12 +105,12 @@ class Dispatch:
 
         flipped: Compiled | None = None
 
-        def unserved(*args: Any) -> Any:
+        def unserved(*args: object) -> object:
             return self._run_eager(args, lambda: flipped)
 
         run: Compiled = unserved
 
-        def call(*args: Any) -> Any:
+        def call(*args: object) -> object:
             calls.calls += 1
             return run(*args)
 
@@ -124,7 +124,7 @@ class Dispatch:
             nonlocal run
             then = run
 
-            def first(*args: Any) -> Any:
+            def first(*args: object) -> object:
                 nonlocal run
                 if not in_captures and is_capturing is not None and is_capturing():
                     return then(*args)
@@ -186,7 +186,7 @@ class Dispatch:
         if is_capturing is None:
             return function
 
-        def first(*args: Any) -> Any:
+        def first(*args: object) -> object:
             if is_capturing():
                 self._calls.calls_unserved += 1
                 return eager(*args)
@@ -199,7 +199,7 @@ class Dispatch:
     def _variant(self, sizes: list[int]) -> Compiled | None:
         return next((function for check, function in self._variants if check(sizes)), None)
 
-    def _guarded(self, *args: Any) -> Any:
+    def _guarded(self, *args: Any) -> object:
         sizes = [args[position] for position in self._size_inputs]
         for check, function in self._variants:
             if check(sizes):
@@ -220,7 +220,7 @@ class Dispatch:
             self._requested.add(known)
             self._request_variant(sizes)
 
-    def _run_eager(self, args: tuple[Any, ...], served: Callable[[], Compiled | None]) -> Any:
+    def _run_eager(self, args: tuple[object, ...], served: Callable[[], Compiled | None]) -> object:
         """Run a call eagerly, or wait for compiled code if the call must not run eager.
 
         ``served()`` returns the compiled function if the swap came after this call began, else None.
@@ -247,7 +247,7 @@ class Dispatch:
                 return function(*args)
         return eager(*args) if again else self._try_eager(args, is_first=True)
 
-    def _try_eager(self, args: tuple[Any, ...], *, is_first: bool) -> Any:
+    def _try_eager(self, args: tuple[object, ...], *, is_first: bool) -> object:
         """Run eager. If that raises, undo it and try compiled code: the exception counts as the program's only if
         compiled code raises as well.
 
@@ -267,7 +267,7 @@ class Dispatch:
         # context.
         return self._run_instead(args, cause)
 
-    def _run_instead(self, args: tuple[Any, ...], error: Exception) -> Any:
+    def _run_instead(self, args: tuple[object, ...], error: Exception) -> object:
         """Run compiled code after the eager run has raised ``error`` and was undone. Raises ``error`` if there is
         none.
         """
@@ -310,7 +310,7 @@ class Dispatch:
 def counting(calls: GraphCalls, function: Compiled) -> Compiled:
     """Return a callable that counts its calls and runs ``function``."""
 
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> object:
         calls.calls += 1
         return function(*args)
 

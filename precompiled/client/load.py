@@ -6,7 +6,6 @@ import contextvars
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from precompiled.client import native
 from precompiled.core.errors import Bypass, CorruptArtifact, StoreError
@@ -31,15 +30,15 @@ _ARTIFACTS_FAULT = (
 def load(
     store: Store,
     artifact: Artifact,
-    modes: Mapping[str, Any],
+    modes: Mapping[str, object],
     *,
     cudagraphs: bool,
     classes: Mapping[str, type] = MappingProxyType({}),
-    frozen: Sequence[Any] = (),
+    frozen: Sequence[object] = (),
     device: str = "cpu",
     groups: Sequence[str] = (),
     context: contextvars.Context | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Verify every file of ``artifact``, then load it.
 
     - ``modes``: the ambient modes of the capture

@@ -174,7 +174,7 @@ class RunRecord:
         digests = dict(list(files.items())[:MAX_FILES])
         self._write({"ended": time.time(), "calls": calls, "functions": traced[:MAX_FUNCTIONS], "files": digests})
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    def _write(self, line: Mapping[str, object]) -> None:
         if self._broken:
             return
         try:

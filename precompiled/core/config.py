@@ -21,7 +21,7 @@ ENV_PREFIX = "PRECOMPILED_"
 MAX_BASES = 16
 
 
-def _setting(default: Any, meaning: str) -> Any:
+def _setting(default: object, meaning: str) -> Any:
     """``meaning``: for people, in `precompiled config NAME` and docs/reference/settings.md."""
     return field(default=default, metadata={"meaning": meaning})
 
@@ -168,7 +168,7 @@ def required_by_environment() -> bool:
         return True  # it is set, if to an invalid value
 
 
-def _switch(value: Any) -> bool:
+def _switch(value: object) -> bool:
     return value if isinstance(value, bool) else _boolean(str(value))
 
 
@@ -215,7 +215,7 @@ def _directory(text: str) -> Path:
     return path
 
 
-def _directories(value: Any) -> tuple[Path, ...]:
+def _directories(value: object) -> tuple[Path, ...]:
     given = value if isinstance(value, (list, tuple)) else str(value).split(os.pathsep)
     found = tuple(dict.fromkeys(_directory(str(item)) for item in given if str(item)))
     if len(found) > MAX_BASES:
@@ -223,14 +223,14 @@ def _directories(value: Any) -> tuple[Path, ...]:
     return found
 
 
-def _remote(value: Any) -> str:
+def _remote(value: object) -> str:
     text = "" if str(value) == "none" else str(value)  # over a file that names one
     if text and "://" not in text:
         raise ValueError("expected a URL, such as s3://bucket/prefix or file:///shared/precompiled")
     return text
 
 
-def _farm(value: Any) -> str:
+def _farm(value: object) -> str:
     text = "" if str(value) == "none" else str(value)
     if text and text != "auto" and not text.startswith("ray://"):
         raise ValueError('expected "auto", ray://host:port, or none')
@@ -241,7 +241,7 @@ def _positive(name: str, kind: type) -> Callable[[Any], Any]:
     ends = {"s": "a number of seconds", "bytes": "a number of bytes"}
     what = ends.get(name.rpartition("_")[2], "a number" if kind is float else "a whole number")
 
-    def parse(value: Any) -> Any:
+    def parse(value: object) -> Any:
         try:
             number = kind(value)
         except (ValueError, TypeError, OverflowError):
@@ -311,7 +311,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}", action) from error
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, object]:
     """Raises ValueError if the text is not valid TOML."""
     # Imported here: a machine without a configuration file (the usual one) never pays for the parser.
     try:
@@ -321,7 +321,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return dict(tomllib.loads(text))
 
 
-def parse(name: str, value: Any) -> Any:
+def parse(name: str, value: object) -> Any:
     """The value of a setting, checked. Raises ValueError where it cannot have it."""
     try:
         return _PARSERS[name](value)
@@ -329,13 +329,13 @@ def parse(name: str, value: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-def load(flags: Mapping[str, Any] | None = None) -> Settings:
+def load(flags: Mapping[str, object] | None = None) -> Settings:
     """Resolve all settings now.
 
     ``flags``: values given on a command line, None for those not given. Raises ConfigError for a value that cannot
     be used, naming where it came from; unknown TOML keys are errors too (a typo would otherwise be silent).
     """
-    chosen: dict[str, tuple[Any, str]] = {}
+    chosen: dict[str, tuple[object, str]] = {}
     for path in (paths.SYSTEM_CONFIG, paths.user_config_file()):
         for name, value in _read_toml(path).items():
             if name not in NAMES:

@@ -17,12 +17,12 @@ _MISSING = object()
 _OF_A_MODULE: Any = vars(types.ModuleType)["__dict__"]
 
 
-def is_a(value: Any, kinds: type | tuple[type, ...]) -> bool:
+def is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
     """Whether an object's type is, or derives from, one of ``kinds``: classes of Python's or torch's."""
     return issubclass(type(value), kinds)
 
 
-def namespace_of(value: Any) -> dict[str, Any]:
+def namespace_of(value: object) -> dict[str, Any]:
     """The attributes that an object itself holds, as ``vars`` returns them. Empty without a ``__dict__`` of Python's
     own.
     """
@@ -39,7 +39,7 @@ def namespace_of(value: Any) -> dict[str, Any]:
     return {}
 
 
-def attribute_of(value: Any, name: str, default: Any = None) -> Any:
+def attribute_of(value: object, name: str, default: object = None) -> Any:
     """An attribute as it is stored, without binding descriptors. For a slot or a C member, its value."""
     found = inspect.getattr_static(value, name, _MISSING)
     if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
@@ -50,7 +50,7 @@ def attribute_of(value: Any, name: str, default: Any = None) -> Any:
     return default if found is _MISSING else found
 
 
-def module_named(module: Any) -> str:
+def module_named(module: object) -> str:
     """The name of a module object, or "" if ``module`` is not one: sys.modules may contain any object."""
     name = namespace_of(module).get("__name__")
     return name if type(name) is str else ""

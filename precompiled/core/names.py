@@ -20,7 +20,7 @@ def in_words(text: str) -> str:
     return _MEMBER.sub(r".\1", _ROOT.sub(r"\1", text))
 
 
-def attribute_at(holder: Any, qualname: str) -> Any:
+def attribute_at(holder: object, qualname: str) -> object:
     """The object at a dotted name below ``holder``, or None."""
     try:
         return attrgetter(qualname)(holder)

@@ -106,7 +106,7 @@ class Farm:
 
     # ------------------------------------------------ for workers and couriers
 
-    def ask(self, key: str, *, courier: bool) -> dict[str, Any] | None:
+    def ask(self, key: str, *, courier: bool) -> dict[str, object] | None:
         """Reply to a question about a job: {"again_s"}, {"keep_s"} for a courier, or {"compile"} for a worker.
 
         Returns None if the farm does not have the job, and would take it from a courier.
@@ -129,7 +129,7 @@ class Farm:
                 return {"compile": True}
             return {"again_s": min(max(left, OUT_AGAIN_S[0]), OUT_AGAIN_S[1])}
 
-    def _refuses(self, key: str, now: float) -> dict[str, Any] | None:
+    def _refuses(self, key: str, now: float) -> dict[str, object] | None:
         for kept in [kept for kept, until in self._kept.items() if until <= now]:
             del self._kept[kept]
         if key in self._kept:
@@ -144,7 +144,7 @@ class Farm:
             return {"keep_s": FULL_AGAIN_S}
         return None
 
-    def take(self, job: wire.Job) -> dict[str, Any]:
+    def take(self, job: wire.Job) -> dict[str, object]:
         """Take a courier's job for which ``ask`` returned None."""
         assert job.offer is not None
         with self._changed:

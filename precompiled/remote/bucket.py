@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -228,7 +228,7 @@ class Bucket:
         )
 
 
-def _written(item: dict[str, Any]) -> float | None:
+def _written(item: Mapping[str, object]) -> float | None:
     """When an object was written, from the field that S3, file systems, Azure, Google or memory:// use for it."""
     for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
         value = item.get(name)

@@ -11,7 +11,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from precompiled.core.errors import StoreError
 from precompiled.remote import link
@@ -49,7 +48,7 @@ class Claims:
         self._cases: dict[str, _Case] = {}
         self._changed = threading.Condition()
 
-    def ask(self, there: Transfer, key: str) -> dict[str, Any]:
+    def ask(self, there: Transfer, key: str) -> dict[str, object]:
         """Tell a worker what to do with a job of this key: {"found"}, {"again_s"}, or {"compile"}. After {"compile"}
         the caller calls ``ended``.
         """

@@ -73,7 +73,7 @@ def folder() -> Path:
     return paths.user_config_file().parent / "keys"
 
 
-def own() -> Any | None:
+def own() -> object | None:
     """The private key of this user, or None if there is none. Raises RemoteError if it is unusable."""
     try:
         with trust.open_directory(folder()) as fd:

@@ -30,7 +30,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def folder(root: Path) -> Path:
     return paths.of_this_host(root / FOLDER)
 
 
-def ask(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> dict[str, Any] | None:
+def ask(root: Path, question: Mapping[str, object], *, wait_s: float | None = None) -> dict[str, object] | None:
     """Ask the helper of the store at ``root``. Returns its answer, or None without a helper or without an answer in
     time.
 
@@ -68,7 +68,7 @@ def ask(root: Path, question: dict[str, Any], *, wait_s: float | None = None) ->
     return next(answers(root, question, wait_s=wait_s), None)
 
 
-def answers(root: Path, question: dict[str, Any], *, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
+def answers(root: Path, question: Mapping[str, object], *, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
     """As ``ask``, for a question with several answers. The time limit applies to each of them."""
     sock = _connected(root, wait_s)
     if sock is None:
@@ -124,7 +124,7 @@ def _line(sock: sockets.GuardedSocket, held: bytearray, wait_s: float) -> bytes:
     return line
 
 
-def greeting(root: Path) -> dict[str, Any] | None:
+def greeting(root: Path) -> dict[str, object] | None:
     """The greeting of a store's helper, or None if none listens."""
     sock = _connect(root)
     if sock is None:
@@ -186,7 +186,7 @@ class Turn:
     def __init__(self, root: Path, key: str) -> None:
         self.found, self.again_s = False, 0.0
         self._root, self._key = root, key
-        self._file: Any = None
+        self._file: object = None
 
     def published(self, slot: int) -> None:
         """Report that the key was compiled. The helper puts the artifact, then ends the lease."""
@@ -197,7 +197,7 @@ class Turn:
         """Report that the key cannot be compiled, so that no other host waits for it."""
         self._said({"do": "failed"})
 
-    def _said(self, what: dict[str, Any]) -> bool:
+    def _said(self, what: Mapping[str, object]) -> bool:
         if self._file is None:
             return False
         with suppress(OSError, ValueError):
@@ -250,7 +250,7 @@ def offer(root: Path, key: str, job: Callable[[], bytes]) -> dict[str, Any]:
     return {}
 
 
-def _asked(file: Any, question: dict[str, Any]) -> dict[str, Any] | None:
+def _asked(file: Any, question: Mapping[str, object]) -> dict[str, Any] | None:
     file.write(json.dumps(question).encode() + b"\n")
     file.flush()
     answer = json.loads(file.readline(MAX_LINE))

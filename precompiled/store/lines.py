@@ -54,7 +54,7 @@ class AppendedFile:
         self.file = file
         self.left = MAX_BYTES
 
-    def append(self, line: Mapping[str, Any] | Sequence[Any]) -> None:
+    def append(self, line: Mapping[str, object] | Sequence[object]) -> None:
         """Append a line, unless the file is full. Raises OSError."""
         data = json.dumps(line).encode() + b"\n"
         if len(data) > self.left:

@@ -39,7 +39,7 @@ BY_DAEMON = ("hit", "swap", "package")
 NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 
-def way(graph: Mapping[str, Any]) -> str:
+def way(graph: Mapping[str, object]) -> str:
     """How a graph runs, from the fields of its report.
 
     Returns "pending", "compiled" (by the daemon), "error" (with ``require``, its calls raise), "in process" or
@@ -199,7 +199,7 @@ def spans_of(graph: Mapping[str, Any]) -> list[Span]:
     return [Span(*span) for span in graph.get("spans", ())]
 
 
-def waited_s(graph: Mapping[str, Any]) -> float:
+def waited_s(graph: Mapping[str, object]) -> float:
     """The seconds for which a graph that was a miss blocked the program. Loads are left out, because they run in
     another thread or during a wait.
     """

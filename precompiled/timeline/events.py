@@ -15,7 +15,7 @@ Slices of a row must nest. Format: the document "Trace Event Format" of Chromium
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from precompiled.core.spans import Span
@@ -30,7 +30,7 @@ DAEMON, REMOTE = MAX_PID + 1, MAX_PID + 2
 Event = dict[str, Any]
 
 
-def trace(facts: Facts) -> dict[str, Any]:
+def trace(facts: Facts) -> dict[str, object]:
     """The complete document."""
     made = _Trace(facts)
     for process in facts.processes:
@@ -71,10 +71,10 @@ class _Trace:
         self._say("process_sort_index", pid, 0, sort_index=order)
         return pid
 
-    def _say(self, what: str, pid: int, tid: int, **args: Any) -> None:
+    def _say(self, what: str, pid: int, tid: int, **args: object) -> None:
         self.events.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args})
 
-    def _slice(self, pid: int, tid: int, name: str, began: float, ended: float, args: dict[str, Any]) -> Event:
+    def _slice(self, pid: int, tid: int, name: str, began: float, ended: float, args: Mapping[str, object]) -> Event:
         event = {
             "ph": "X",
             "name": name,
@@ -250,7 +250,7 @@ class _Trace:
         return True
 
 
-def _about(graph: dict[str, Any]) -> dict[str, Any]:
+def _about(graph: dict[str, Any]) -> dict[str, object]:
     found = {
         "id": graph["id"],
         "graph": graph.get("name", ""),

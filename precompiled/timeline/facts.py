@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,13 +76,13 @@ def end_of(process: RunProcess, now: float) -> float:
     return process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
 
 
-def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, Any], Span]]:
+def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, object], Span]]:
     for graph in process.graphs.values():
         for span in runs.spans_of(graph):
             yield graph, span
 
 
-def swap_time(graph: dict[str, Any]) -> float | None:
+def swap_time(graph: Mapping[str, object]) -> float | None:
     """When a graph's compiled code was ready (its last load, or compile in process); None if it is not."""
     if graph.get("state") not in ("compiled", "bypassed"):
         return None
@@ -90,6 +90,6 @@ def swap_time(graph: dict[str, Any]) -> float | None:
     return max(ends, default=None)
 
 
-def miss_time(graph: dict[str, Any]) -> float | None:
+def miss_time(graph: Mapping[str, object]) -> float | None:
     """When a graph was submitted to run eager until its artifact is ready; None if it was not submitted."""
     return min((span.began for span in runs.spans_of(graph) if span.what == SUBMIT), default=None)

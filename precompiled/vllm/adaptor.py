@@ -12,7 +12,7 @@ on 0.32.0.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm import envs
@@ -47,7 +47,7 @@ class Adaptor(InductorStandaloneAdaptor):
 
     _config: Any = None
 
-    def compute_hash(self, vllm_config: Any) -> str:
+    def compute_hash(self, vllm_config: object) -> str:
         """vLLM's hash. vLLM calls it before the first compile, with the configuration for its passes."""
         self._config = vllm_config
         found: str = super().compute_hash(vllm_config)
@@ -56,17 +56,17 @@ class Adaptor(InductorStandaloneAdaptor):
     def compile(
         self,
         graph: Any,
-        example_inputs: list[Any],
-        compiler_config: dict[str, Any],
-        compile_range: Any,
+        example_inputs: Sequence[object],
+        compiler_config: Mapping[str, object],
+        compile_range: object,
         key: str | None = None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[object, object]:
         """The compiled piece, and where vLLM finds it again: None if it is in our store."""
 
         def in_process() -> Any:
             return super(Adaptor, self).compile(graph, example_inputs, compiler_config, compile_range, key)
 
-        def prepared() -> tuple[Any, Mapping[str, Any]]:
+        def prepared() -> tuple[object, Mapping[str, object]]:
             options = self._options(compiler_config, compile_range)
             return standalone_compile.of_inputs(graph, example_inputs), options
 
@@ -74,7 +74,7 @@ class Adaptor(InductorStandaloneAdaptor):
             found: tuple[Any, Any] = in_process()
             return found
         in_one_file = bool(envs.VLLM_USE_MEGA_AOT_ARTIFACT)
-        compiled: tuple[Any, Any] = backend.compile_ahead(
+        compiled: tuple[object, object] = backend.compile_ahead(
             graph,
             prepared,
             in_process,
@@ -83,7 +83,7 @@ class Adaptor(InductorStandaloneAdaptor):
         )
         return compiled
 
-    def _options(self, compiler_config: Mapping[str, Any] | None, compile_range: Any) -> dict[str, Any]:
+    def _options(self, compiler_config: Mapping[str, object] | None, compile_range: Any) -> dict[str, object]:
         """Inductor's settings for this compile, with vLLM's passes in a form that a worker can rebuild.
 
         Raises Bypass.

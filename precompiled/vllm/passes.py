@@ -44,7 +44,7 @@ _made: weakref.WeakKeyDictionary[Pass, Any] = weakref.WeakKeyDictionary()
 _donated: list[set[int]] = []
 
 
-def wrap_pass(real: Any, config: Any, compile_range: tuple[int, int]) -> Pass:
+def wrap_pass(real: object, config: object, compile_range: tuple[int, int]) -> Pass:
     """A pass that does what ``real`` does. Raises Bypass if the configuration does not describe ``real`` completely."""
     from vllm.ir.op import IrOp
 
@@ -68,7 +68,7 @@ class Pass(GraphPass):
     def __init__(
         self,
         kind: type,
-        config: dict[str, Any],
+        config: Mapping[str, object],
         compile_range: list[int],
         priorities: dict[str, list[str]],
         modules: list[ModuleType],
@@ -81,7 +81,7 @@ class Pass(GraphPass):
         self.kind, self.config, self.compile_range = kind, config, compile_range
         self.priorities, self.modules = priorities, modules
 
-    def __call__(self, graph: Any) -> None:
+    def __call__(self, graph: object) -> None:
         """Change the graph as vLLM's pass does."""
         from vllm.compilation.passes.inductor_pass import get_pass_context
 
@@ -127,7 +127,7 @@ class Pass(GraphPass):
             yield _made[self]
 
 
-def _new(kind: Any, config: _Config) -> Any:
+def _new(kind: Any, config: _Config) -> object:
     if not hasattr(kind, "configure"):
         return kind(config)
     made = kind()
@@ -135,7 +135,7 @@ def _new(kind: Any, config: _Config) -> Any:
     return made
 
 
-def _is_before_autograd(real: Any) -> bool:
+def _is_before_autograd(real: object) -> bool:
     return not hasattr(real, "configure")
 
 
@@ -149,7 +149,7 @@ def _identity(real: Any) -> str:
     return f"{real.uuid()} {choices}"
 
 
-def _sent(config: Any) -> dict[str, Any]:
+def _sent(config: Any) -> dict[str, object]:
     """What passes read of vLLM's configuration, as plain data. Raises Bypass."""
     if config.compile_debug_dump_path():
         raise Bypass("vLLM is to write down its graphs (debug_dump_path)", code=_CODE)
@@ -167,7 +167,7 @@ def _sent(config: Any) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A device by its name, a number without its enumeration class."""
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
@@ -181,12 +181,12 @@ def _plain(value: Any) -> Any:
 class _Config:
     """A part of vLLM's configuration: it has the values that were sent, and refuses any other read."""
 
-    def __init__(self, path: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, values: Mapping[str, object]) -> None:
         self._path = path
         for name, value in values.items():
             setattr(self, name.removesuffix("()"), self._value(name, value))
 
-    def _value(self, name: str, value: Any) -> Any:
+    def _value(self, name: str, value: object) -> object:
         if name.endswith("()"):
             return lambda: value
         if not isinstance(value, dict):

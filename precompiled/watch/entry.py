@@ -88,7 +88,7 @@ def _capture(target: str, real: str | None, recorder: recording.Recorder) -> Non
             ) from error
 
 
-def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable[[], Any]]:
+def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable[[], object]]:
     if attribute:
         found = attribute_at(module, attribute)
         if not callable(found):
@@ -101,7 +101,7 @@ def _factories(module: ModuleType, attribute: str, target: str) -> list[Callable
     return marked
 
 
-def _run(factory: Callable[[], Any], compile: bool) -> None:
+def _run(factory: Callable[[], object], compile: bool) -> None:
     """Call the factory's callables with their example inputs, so that Dynamo traces them."""
     import torch
 
@@ -115,7 +115,7 @@ def _run(factory: Callable[[], Any], compile: bool) -> None:
             known[1](*arguments, **keywords)
 
 
-def _compiled(torch: ModuleType, function: Any) -> Any:
+def _compiled(torch: ModuleType, function: object) -> Any:
     """Compile a function as torch.compile does. An already compiled function is returned unchanged."""
     marks = ("_orig_mod", "_torchdynamo_orig_callable")  # of torch.compile(module), torch.compile(function)
     if any(hasattr(function, name) for name in marks) or getattr(function, "_compiled_call_impl", None) is not None:
@@ -123,7 +123,7 @@ def _compiled(torch: ModuleType, function: Any) -> Any:
     return torch.compile(function)
 
 
-def _pairs(made: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(made: object) -> Iterator[tuple[object, object]]:
     """Yield the pairs of a factory's result: one pair, several, or a generator, whose pairs run one by one."""
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
         made = [made]
@@ -140,7 +140,7 @@ def _pairs(made: Any) -> Iterator[tuple[Any, Any]]:
         yield pair
 
 
-def _calls(examples: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+def _calls(examples: object) -> Iterator[tuple[tuple[object, ...], dict[str, object]]]:
     """Yield the calls of example inputs.
 
     A tuple gives positional arguments, a dict keyword arguments, a list several examples, anything else one argument.

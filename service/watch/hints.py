@@ -31,7 +31,7 @@ class Hints:
     def __init__(self, on_hint: Callable[[], None]) -> None:
         self._on_hint = on_hint
         self._observer: Any = None
-        self._observed: dict[str, tuple[tuple[int, int], Any]] = {}  # directory -> its inode, watchdog's watch
+        self._observed: dict[str, tuple[tuple[int, int], object]] = {}  # directory -> its inode, watchdog's watch
         self._paths: frozenset[str] = frozenset()
         self._gone: set[str] = set()  # deleted or moved directories; a new one may get the same inode
         self._retry_at = 0.0
@@ -99,7 +99,7 @@ class Hints:
                 return f"watchdog does not watch {directory} ({error}): files are looked at every {POLL_S} s"
         return ""
 
-    def _drop(self, watch: Any) -> None:
+    def _drop(self, watch: object) -> None:
         try:
             self._observer.unschedule(watch)
         except (KeyError, OSError):
@@ -115,7 +115,7 @@ class Hints:
             self._on_hint()
 
 
-def _started() -> Any:
+def _started() -> object:
     observer = Observer()
     try:
         observer.start()

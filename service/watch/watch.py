@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from precompiled.service.watch.capture import Capture, CapturedGraph, End
 from precompiled.service.watch.files import ABSENT, Files, saved_at
@@ -188,7 +187,7 @@ class RunningWatch:
         self._awaited.update({g.id: g.key for g in capture.graphs.values() if g.state == "compiling"})
         return capture
 
-    def on_report(self, message: Mapping[str, Any]) -> None:
+    def on_report(self, message: Mapping[str, object]) -> None:
         """Handle a report of the running capture."""
         assert self.capture is not None
         self.capture.on_report(message)
@@ -357,7 +356,7 @@ class RunningWatch:
 
 def store_names(artifacts: Path) -> Callable[[str], set[str]]:
     """A function that lists a key's file names in ``artifacts``. It reads the directory once, at its first call."""
-    names: Mapping[str, Any] | None = None
+    names: Mapping[str, object] | None = None
 
     def of(key: str) -> set[str]:
         nonlocal names

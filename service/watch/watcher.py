@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from precompiled.service import budget
 from precompiled.service.channel import Channel
@@ -216,7 +215,7 @@ class Watcher:
             except BlockingIOError:
                 return
             try:
-                message: Mapping[str, Any] = json.loads(data)
+                message: Mapping[str, object] = json.loads(data)
                 token = message["token"]
             except (ValueError, TypeError, KeyError):
                 log.warning("a report that is none: %r", data[:100])
