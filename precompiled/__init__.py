@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from precompiled.client.ledger import GraphReport
-    from precompiled.packages.automatic import FunctionReport
+    from precompiled.packages.function_report import FunctionReport
 
 __all__ = [
     "__version__",

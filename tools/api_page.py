@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 import precompiled  # noqa: E402 - below the path
 from precompiled.client.ledger import GraphReport  # noqa: E402
 from precompiled.core import errors  # noqa: E402
-from precompiled.packages.automatic import FunctionReport  # noqa: E402
+from precompiled.packages.function_report import FunctionReport  # noqa: E402
 
 _HEAD = """\
 # What programs may call

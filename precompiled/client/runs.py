@@ -31,7 +31,7 @@ MAX_MESSAGE = 300  # characters
 MAX_FUNCTIONS = 200
 MAX_FILES = 500
 MAX_KEPT = 16  # programs of cache misses that one process keeps
-UNTRACED = ("used", "skipped")  # states of a function (packages/automatic.FunctionReport) that a package served
+UNTRACED = ("used", "skipped")  # states of a function (packages/function_report.py) that a package served
 # The variables that hold a process's rank and the number of ranks: of torchrun, Slurm and Open MPI.
 _RANKS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 # Parts of the command lines of worker processes: multiprocessing and joblib's loky without fork, and execnet, with

@@ -8,6 +8,7 @@ Entry points:
 Parts:
 
 - ``automatic``: runs at each frame that Dynamo would trace.
+- ``entry_search`` and ``entry_building``: find the entry that serves a frame, and build the entry of a trace.
 - ``source_files`` and ``requirements``: the conditions, besides guards, under which an entry may be used.
 - ``describe``: describes objects as plain data that means the same in another process.
 - ``dynamo``: everything that needs Dynamo.

@@ -13,7 +13,7 @@ from pathlib import Path
 from precompiled.client import session as sessions
 from precompiled.client.process import PROCESS
 from precompiled.core.errors import CorruptArtifact, PackageError
-from precompiled.packages import automatic, portable_format, requirements
+from precompiled.packages import automatic, entry_search, portable_format, requirements
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.dynamo import dynamo_frames, installing
@@ -140,7 +140,7 @@ def load(compiled: object, path: str | Path, *, check_source: bool = True) -> in
             store.publish(entry.header, entry.about, entry.body)
         else:
             header = entry.header
-            packages.unchecked.setdefault((header.module, header.qualname, header.one_graph), []).append(entry)
+            packages.search.unchecked.setdefault((header.module, header.qualname, header.one_graph), []).append(entry)
     return len(entries)
 
 
@@ -176,7 +176,7 @@ def _check_inlined(entries: list[Entry], path: Path) -> None:
     for entry in entries:
         if entry.header.kind == "compiled":
             try:
-                body = automatic.decode_body(entry)
+                body = entry_search.decode_body(entry)
             except Mismatch:  # a module is not imported yet; the function's call imports it and compares again
                 continue
             changed = installing.changed_source(body.inlined)

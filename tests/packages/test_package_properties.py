@@ -17,7 +17,7 @@ import pytest
 from support_host import TIMEOUT_S, Host
 from support_package_programs import program
 
-from precompiled.packages import automatic
+from precompiled.packages import entry_search
 from precompiled.packages.describe.codes import code_digest
 from precompiled.store.packages import PackageStore
 
@@ -44,7 +44,7 @@ def entries(host: Host) -> dict[str, set[str]]:
     for entry in PackageStore(host.store.root).entries():
         shown = entry.body.hex()
         if entry.header.kind == "compiled":
-            body = automatic.decode_body(entry)
+            body = entry_search.decode_body(entry)
             shown = repr((body.guards, code_digest(body.code), body.inlined, body.imports))
         found.setdefault(entry.header.module, set()).add(f"{entry.header.function} {shown}")
     return found

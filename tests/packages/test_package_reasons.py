@@ -30,7 +30,8 @@ from precompiled.packages import automatic, graphs, portable_format, requirement
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.dynamo import dynamo_frames, guard_facts, lazy_switch
+from precompiled.packages.dynamo import dynamo_frames, entry_codec, guard_facts, lazy_switch
+from precompiled.packages.function_report import FunctionReport
 from precompiled.store import artifact_format
 from precompiled.store import package_format as fmt
 from precompiled.store.artifacts import Store
@@ -77,7 +78,7 @@ def compiled(function: Callable[..., Any] = double) -> Any:
     return made
 
 
-def traced(here: ThisProcess) -> automatic.FunctionReport:
+def traced(here: ThisProcess) -> FunctionReport:
     """Trace ``double`` and return its report."""
     compiled()
     assert automatic.switch_on().flush(60)
@@ -175,7 +176,7 @@ def test_internal_error_is_reported_and_counted(here: ThisProcess, monkeypatch: 
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(automatic.entry_codec, "encode", broken)
+    monkeypatch.setattr(entry_codec, "encode", broken)
     report = traced(here)
     assert (report.reason, report.message) == ("package-internal-error", "a bug of ours")
     assert here.counted("not_kept") == {"package-internal-error": 1}

@@ -31,7 +31,7 @@ from precompiled.packages.dynamo.size_history import Kept, Met
 from precompiled.packages.dynamo.trace_log import Asked, TraceLog
 from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
-from precompiled.store.package_format import About
+from precompiled.store.package_format import About, function_key
 
 # Attribute with the graph's Graph (below), on the callables that backend.py gives to Dynamo.
 MARK = "_precompiled_graph"
@@ -92,6 +92,11 @@ class Frame:
     @property
     def qualname(self) -> str:
         return qualname(self.code)
+
+    @property
+    def function_key(self) -> str:
+        """The name of the store's directory with the entries of the frame's function."""
+        return function_key(self.module, self.qualname, code_digest(self.code), one_graph=self.one_graph)
 
 
 @dataclass

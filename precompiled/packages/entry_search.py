@@ -1,0 +1,249 @@
+"""Finds the stored entry that fits a frame, and verifies it, so that Dynamo need not trace the frame."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from precompiled.client import session as sessions
+from precompiled.core.errors import StoreError
+from precompiled.packages import audit, graphs, requirements
+from precompiled.packages.describe import difference
+from precompiled.packages.describe.descriptions import Descriptions
+from precompiled.packages.describe.errors import Mismatch, NotPortable
+from precompiled.packages.dynamo import dynamo_frames, entry_codec, frame_entry, installing
+from precompiled.packages.dynamo.frame_entry import Frame
+from precompiled.packages.function_report import FunctionReport, shown_name
+from precompiled.packages.program import ANY, Program
+from precompiled.packages.source_files import SourceFiles
+from precompiled.store import package_format as fmt
+from precompiled.store.packages import Entry, PackageStore
+from precompiled.torch_internals.client import structured_trace
+from precompiled.torch_internals.graph import compiler_config
+
+log = logging.getLogger("precompiled.package")
+
+# How many entries are compared with a frame in full. Without this limit, a function that is called with new values each
+# time would make each trace slower than the one before. Dynamo itself stops after 8 (recompile_limit).
+MAX_TRIED = 16
+
+
+class VerifiedEntry(NamedTuple):
+    """An entry that fits a frame. ``install`` gives the entry to Dynamo; ``discard`` undoes all that the check has
+    changed.
+    """
+
+    install: Callable[[], Any]
+    discard: Callable[[], None]
+    functions: list[str]  # qualified names of the functions whose code the entry contains
+
+
+@dataclass
+class FrameSearch:
+    """The result of a search for a frame's entry. It is kept for the trace that follows if no entry fits."""
+
+    frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
+    began: float = 0.0  # when the search began, by time.perf_counter()
+    # ``requires`` and ``program`` are computed before the trace, because the trace may change them.
+    requires: dict[str, str] | None = None
+    program: Program = ANY
+    reasons: list[str] = field(default_factory=list)  # why each entry was not used
+    others: list[str] = field(default_factory=list)  # names of entries that other programs recorded
+    audited: Entry | None = None  # the entry that would have been used; the trace is compared with it
+    refused: str | None = None  # why no entry of the function may be used (a failed audit)
+
+
+class EntrySearch:
+    """Searches the entries of this process's store.
+
+    ``source_files``: gets the functions of each entry that is used. ``used``: gets each entry of the store that is
+    used.
+    """
+
+    def __init__(self, source_files: SourceFiles, used: set[tuple[str, str]]) -> None:
+        self._source_files = source_files
+        self._used = used
+        self._counter = 0
+        self._audits: bool | None = None  # whether this process audits its packages; None: not decided yet
+        self._read: dict[str, Entry] = {}  # name -> an entry that was read and verified
+        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. They are used even if
+        # the function's code has changed.
+        self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
+
+    def find(self, session: sessions.Session, frame: Frame, looked: FrameSearch) -> tuple[Any, FunctionReport] | None:
+        """Return Dynamo's result for a frame from the newest entry that fits, with the report. None if Dynamo must
+        trace; ``looked`` then says why.
+        """
+        store = session.store.packages
+        looked.refused = store.refused(frame.function_key)
+        if looked.refused is not None:
+            return None
+        described = Descriptions()
+        tried = 0
+        program = None if session.settings.packages == "function" else looked.program
+        for entry, check_source in self._entries(store, frame, program, looked):
+            try:
+                requirements.check(entry.header.requires, looked.requires or {})
+                if (differs := installing.passed_over(entry.header.locals, frame)) is not None:
+                    raise Mismatch(differs)
+                tried += 1
+                if tried > MAX_TRIED:
+                    looked.reasons.append(f"none of the {MAX_TRIED} newest entries is for this call")
+                    return None
+                verified = self._verify(session, entry, frame, program, described, check_source=check_source)
+                if check_source and self._is_audited(session, entry, frame):
+                    verified.discard()
+                    looked.audited = entry
+                    return None
+                result = verified.install()
+                self._source_files.met(verified.functions)
+            except (Mismatch, NotPortable, StoreError) as reason:  # NotPortable: an object has no description
+                if _is_of_another_file(entry, frame):
+                    continue
+                place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
+                looked.reasons.append(f"{reason}{difference.at(place)}")
+                log.info("%s.%s: %s", frame.module, frame.qualname, reason)
+                continue
+            store.touch(entry)
+            # An unchecked entry was made for another source and is not in the store, so it cannot be saved
+            if check_source:
+                dynamo_frames.entries_of(frame.owner).append((entry.header.function, entry.name))
+                self._used.add((entry.header.function, entry.name))
+            state = "skipped" if entry.header.kind == "skipped" else "used"
+            return result, FunctionReport(shown_name(frame), state, guards=entry.header.guards)
+        # Entries of other programs are mentioned only if no entry of this program gave a reason.
+        if not looked.reasons and any(self._is_of_its_past(store, frame, name) for name in looked.others[:MAX_TRIED]):
+            looked.reasons.append("the program had other code when it was traced")
+        return None
+
+    def _is_of_its_past(self, store: PackageStore, frame: Frame, name: str) -> bool:
+        """Whether an entry recorded by another program may come from this program before an edit."""
+        if frame.module != "__main__":
+            return True
+        try:
+            return not _is_of_another_file(store.read(frame.function_key, name), frame)
+        except (StoreError, OSError):
+            return False
+
+    def _entries(
+        self, store: PackageStore, frame: Frame, program: Program | None, looked: FrameSearch
+    ) -> Iterator[tuple[Entry, bool]]:
+        """The entries of a frame's function, newest first, each with whether its source must be checked.
+
+        ``program``: yield only entries recorded in this program; None: in any program. Entries of skipped frames come
+        last: the frame may have been compiled for other values.
+        """
+        function = frame.function_key
+        skipped = []
+        for name in store.names(function):
+            try:
+                entry = self._read.get(name)
+                if program is not None:
+                    # There may be many large entries of other programs, so read only the first line.
+                    header = entry.header if entry is not None else store.header(function, name)
+                    if header is not None and not program.made(header.sources, header.sources_code):
+                        looked.others.append(name)
+                        continue
+                if entry is None:
+                    entry = self._read[name] = store.read(function, name)
+            except FileNotFoundError:
+                continue  # evicted after names() listed it
+            except (StoreError, OSError) as reason:
+                looked.reasons.append(str(reason))
+                continue
+            if entry.header.kind == "skipped":
+                skipped.append(entry)
+            else:
+                yield entry, True
+        for entry in self.unchecked.get((frame.module, frame.qualname, frame.one_graph), []):
+            yield entry, False
+        for entry in skipped:
+            yield entry, True
+
+    def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
+        """Whether to trace although an entry fits. Only a function's first trace is audited, because later traces know
+        which sizes have changed before.
+        """
+        if self._audits is None:
+            self._audits = audit.is_drawn(session.settings.package_audit)
+        return self._audits and entry.header.first and frame.first
+
+    def _verify(
+        self,
+        session: sessions.Session,
+        entry: Entry,
+        frame: Frame,
+        program: Program | None,
+        described: Descriptions,
+        *,
+        check_source: bool,
+    ) -> VerifiedEntry:
+        self._counter += 1
+        number = self._counter
+
+        def name(placeholder: str) -> str:
+            return f"__precompiled_{number}_{placeholder}"
+
+        if entry.header.kind == "skipped":
+            stays = installing.make_skip_result(frame, entry_codec.decode(entry.body, name), name)
+            return VerifiedEntry(lambda: stays, lambda: None, [])
+        artifacts = {key: session.store.lookup(key) for key in entry.header.artifacts}
+        body = entry_codec.decode(entry.body, name)
+        if program is not None and program.sources != entry.header.sources and body.later:
+            described = Descriptions(program.before(body.later))
+        undo = ExitStack()
+        with installing.or_discarded(body, frame, name, undo):
+            rebuilder = installing.usable(body, frame, described, name, undo, check_source=check_source)
+            # Checked after the guards: a failed guard must be the reported reason even if the artifact is missing.
+            missing = next((key for key, found in artifacts.items() if not found), None)
+            if missing is not None:
+                raise Mismatch(f"the artifact {missing[:12]} is not in the store")
+            install = installing.rebuilt(frame, rebuilder)
+            context, safe_point = compiler_config.context(frame.options), session.safe_points.of(frame.code)
+            loaded = [graphs.load(session, graph, artifacts[graph.key], context, safe_point) for graph in body.graphs]
+
+        def use() -> Any:
+            with installing.or_discarded(body, frame, name, undo):
+                result = install([function for function, _calls in loaded], body, name)
+            structured_trace.belong([calls.report.id for _function, calls in loaded], result)
+            for _function, calls in loaded:  # counted only now, because the entry is used
+                session.ledger.add(calls)
+                session.note(calls.snapshot())
+                session.ledger.count(hits=1, saved_s=calls.report.saved_s)
+                session.loaded_from(artifacts[calls.report.key][0])
+            return result
+
+        functions = [frame.qualname, *(".".join(attributes) for (_module, attributes), _digest in body.inlined)]
+        return VerifiedEntry(use, lambda: installing.discard(body, frame, name, undo), functions)
+
+
+def _is_of_another_file(entry: Entry, frame: Frame) -> bool:
+    """Whether the function of a ``__main__`` module in an entry comes from another file.
+
+    Such an entry belongs to a different program, so it does not explain why this program's frame was not found.
+    """
+    file = frame.code.co_filename
+    if frame.module != "__main__" or file.startswith("<"):
+        return False
+    try:
+        return fmt.are_of_other_files(fmt.files_of(entry.header, fmt.About.parse(entry.about)), {os.path.abspath(file)})
+    except StoreError:
+        return False
+
+
+def _place(entry: Entry, guard: int | None) -> str:
+    """The line of the user's code that a guard came from, or "" if unknown."""
+    try:
+        return "" if guard is None else fmt.About.parse(entry.about).guards[guard].place
+    except (StoreError, IndexError):
+        return ""
+
+
+def decode_body(entry: Entry) -> frame_entry.Body:
+    """The body of an entry, with placeholder names. The store has verified its digest; its pickle can run code."""
+    body: frame_entry.Body = entry_codec.decode(entry.body, lambda placeholder: f"__precompiled_0_{placeholder}")
+    return body
