@@ -36,9 +36,11 @@ from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
-from precompiled.store import rank_turns, scratch
 from precompiled.store.artifacts import Store, full
+from precompiled.store import eviction, rank_turns, scratch
+from precompiled.store.artifacts import Store
 from precompiled.store.jobs import JobRecord
+from precompiled.store.writing import full
 from precompiled.version import VERSION
 
 if TYPE_CHECKING:
@@ -319,7 +321,7 @@ def _evict(store: Store, job: wire.Job) -> None:
     if now - _last_eviction.get(store.root, -EVICT_INTERVAL_S) >= EVICT_INTERVAL_S:
         _last_eviction[store.root] = now
         try:
-            store.evict(job.cache_max_bytes, job.cache_max_inodes)
+            eviction.evict(store, job.cache_max_bytes, job.cache_max_inodes)
         except Exception:  # noqa: BLE001 - the artifact is published all the same; `precompiled cache gc` shows the error
             traceback.print_exc()  # to the worker's log
 

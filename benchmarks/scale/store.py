@@ -15,6 +15,7 @@ from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import LIMIT_S, BenchmarkError, Host
 from benchmarks.harness.result import Table
 from precompiled.store import artifact_format as fmt
+from precompiled.store import eviction
 from precompiled.store.artifacts import Artifact, Store
 
 
@@ -60,7 +61,7 @@ def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats
         found = [store.lookup(key)[0] for key in chosen]
         read = _microseconds(lambda item: len(store.read_files(item)) > 0, found)
         started = time.perf_counter()
-        evicted = store.evict(host.settings.cache_max_bytes, host.settings.cache_max_inodes)
+        evicted = eviction.evict(store, host.settings.cache_max_bytes, host.settings.cache_max_inodes)
         evict_s = time.perf_counter() - started
         if evicted.artifacts:
             raise BenchmarkError(f"{evicted.artifacts} artifacts were evicted: the copies do not fit into the budget")

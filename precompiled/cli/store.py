@@ -20,8 +20,8 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
 from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
-from precompiled.store import scratch, trust
-from precompiled.store.artifacts import FAILED_SUFFIX, Artifact, Store
+from precompiled.store import eviction, scratch, trust
+from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.jobs import under_way
 
 
@@ -37,7 +37,7 @@ def ls_command(out: Output, settings: Settings) -> None:
     rows += [_failure_row(store, item) for item in store.failures()]
     rows.sort(key=lambda row: row["created"], reverse=True)
     names = [name for reader in (store, *store.bases) for name in reader.names()]
-    unreadable = sum(not name.endswith(FAILED_SUFFIX) for name in names) - len(artifacts)
+    unreadable = sum(not name.endswith(fmt.FAILED_SUFFIX) for name in names) - len(artifacts)
     if unreadable > 0:
         what = format_count(unreadable, "artifact")
         out.note(f"precompiled: {what} cannot be read or trusted. `precompiled doctor` shows why.")
@@ -193,7 +193,10 @@ def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: b
             out.note("Nothing removed.")
             return INTERRUPTED
     busy = 0 if keys else len(under_way(store.root))  # running compiles would fail without their scratch files
-    removed = [store.remove(key) for key in wholes] if keys else [store.clear(with_scratch=not busy)]
+    if keys:
+        removed = [eviction.remove(store, key) for key in wholes]
+    else:
+        removed = [eviction.clear(store, with_scratch=not busy)]
     _check_removed(store, wholes)
     artifacts, packages = sum(item.artifacts for item in removed), sum(item.packages for item in removed)
     left = scratch.weigh(store.root)
@@ -227,7 +230,7 @@ def gc_command(out: Output, settings: Settings) -> None:
     The settings `cache_max_bytes` and `cache_max_inodes` are the budget. The daemon does the same from time to time.
     """
     store = open_store(settings)
-    removed = store.evict(settings.cache_max_bytes, settings.cache_max_inodes)
+    removed = eviction.evict(store, settings.cache_max_bytes, settings.cache_max_inodes)
     document = {
         "removed": removed.artifacts,
         "bytes": removed.bytes,

@@ -27,7 +27,8 @@ from precompiled.core import forking
 from precompiled.core.errors import COMPILE_ERROR, Bypass, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.graph.capture import SerializedGraph
-from precompiled.store.artifacts import FAILED_SUFFIX, Artifact
+from precompiled.store.artifact_format import FAILED_SUFFIX
+from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals.client import cuda_graph_capture, openmp_threads
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from precompiled.store import eviction
 from precompiled.store.artifacts import Store
 
 INTERVAL_S = 60.0  # adding up the sizes of a large store takes a second
@@ -45,6 +46,6 @@ class Evicting:
 
     def _evict(self) -> None:
         try:
-            self._store.evict(self._max_bytes, self._max_inodes)
+            eviction.evict(self._store, self._max_bytes, self._max_inodes)
         except Exception as error:  # noqa: BLE001 - what was published stays; `precompiled cache gc` shows the error
             self._failed(error)

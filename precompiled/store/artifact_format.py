@@ -31,7 +31,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from precompiled.core.errors import CorruptArtifact
+from precompiled.core.errors import CorruptArtifact, StoreError
 
 FORMAT = 3
 MAX_VARIANTS = 16
@@ -39,6 +39,7 @@ MANIFEST = "manifest.json"
 BUNDLE = "entry.bin"
 NATIVE = "native"
 PROGRAM = "program.json.gz"
+FAILED_SUFFIX = ".failed"
 MAX_MANIFEST_BYTES = 4 << 20
 # The most bytes of one file of an artifact. Files of graphs with large lifted constants stay far below this limit.
 MAX_FILE_BYTES = 4 << 30
@@ -59,6 +60,12 @@ _FILE = re.compile(r"entry\.bin|program\.json\.gz|native/[0-9a-f]{64}\.so")
 def is_key(text: str) -> bool:
     """Whether ``text`` has the form of a key. Checked before a key becomes a file name."""
     return _KEY.fullmatch(text) is not None
+
+
+def check_key(key: str) -> None:
+    """Raise StoreError unless ``key`` has the form of a key: it becomes a file name."""
+    if not is_key(key):
+        raise StoreError(f"{key!r} is not a key", code="bad-key")
 
 
 def native(digest: str) -> str:

@@ -18,6 +18,7 @@ from precompiled.store import package_format as fmt
 from precompiled.store import trust
 from precompiled.store.bases import OnProblem, is_there
 from precompiled.store.reading import reading
+from precompiled.store.trees import temporary_name
 
 PACKAGES = "packages"
 REFUSED = "refused"  # the name of the file that says why none of a function's entries is used
@@ -43,11 +44,6 @@ class Entry:
     def root(self) -> Path:
         """The root of the store or base that contains the entry."""
         return self.path.parent.parent.parent
-
-
-def temporary_name() -> str:
-    """A name for a file or folder in ``tmp/``."""
-    return f"{os.getpid()}-{os.urandom(8).hex()}"
 
 
 class _Reader:

@@ -14,6 +14,7 @@ from support_host import TIMEOUT_S, Host
 from precompiled import wire
 from precompiled.client import connection
 from precompiled.graph.environment import interpreter_of_a_worker
+from precompiled.store import eviction
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +74,7 @@ def test_artifact_that_others_could_have_written_is_not_loaded(
     result = shared_host.run(MLP)
     (graph,) = result["reports"]
     assert graph["source"] != "hit"
-    shared_host.store.clear()
+    eviction.clear(shared_host.store)
     assert shared_host.run(MLP)["reports"][0]["state"] == "compiled"
 
 

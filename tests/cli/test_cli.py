@@ -481,8 +481,8 @@ def test_clear_fails_if_files_cannot_be_removed(store: Store, monkeypatch: pytes
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("precompiled.store.artifacts.os.rename", refuse)
-    monkeypatch.setattr("precompiled.store.artifacts.os.unlink", refuse)
+    monkeypatch.setattr("precompiled.store.trees.os.rename", refuse)
+    monkeypatch.setattr("precompiled.store.trees.os.unlink", refuse)
     error = answer("cache", "clear", KEYS[1], "--yes", status=1)["error"]
     assert error["code"] == "not-removed" and "owner and mode" in error["action"]
     assert store.lookup(KEYS[1])

@@ -18,7 +18,7 @@ from precompiled.client.ledger import GraphReport
 from precompiled.client.runs import MAX_KEPT, RunRecord
 from precompiled.graph import key
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format
+from precompiled.store import eviction, package_format
 from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.packages import PackageStore
 
@@ -137,7 +137,7 @@ def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
     # A later graph is compared with the failed one.
     publish(store, "after", changed(put(*NODES, 2, 2, 1, 4)), 5)
     publish(store, "before", PROGRAM, 20)
-    store.remove(key_of("before"))
+    eviction.remove(store, key_of("before"))
     assert answer("explain", "--last")["nearest"]["state"] == "failed"
 
 

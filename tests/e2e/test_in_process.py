@@ -10,6 +10,7 @@ import pytest
 import support_corpus
 from support_host import Host
 
+from precompiled.store import eviction
 from precompiled.store.artifact_format import Failure
 
 REFUSED = Path(__file__).parent.parent / "programs" / "refused_program.py"
@@ -139,7 +140,7 @@ def test_compile_error_is_raised_with_the_message_of_torch(served: Host) -> None
     by_its_record, graphs = run()
     # Dynamo retraces the graph at each call.
     assert by_its_record == plain and graphs == [["bypassed", None, "compile-error"]] * 3
-    served.store.clear()
+    eviction.clear(served.store)
     waited, graphs = run(PRECOMPILED_MODE="wait")
     assert waited == plain and graphs == [["bypassed", None, "compile-error"]] * 3
     assert served.stats().fallbacks == {"compile-error": 7}

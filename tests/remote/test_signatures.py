@@ -19,6 +19,7 @@ from precompiled.remote import keys, transfer, trusting
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.transfer import Transfer
 from precompiled.store import artifact_format as fmt
+from precompiled.store import eviction
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_object_signed_by_a_trusted_key_is_used(
     # b has no key of its own, so it reads but puts nothing.
     assert b.put_artifact(b.store.publish(payload(OTHER))) is False
     # A host trusts its own key.
-    a.store.clear()
+    eviction.clear(a.store)
     assert a.fetch(KEY) == 1
 
 
@@ -103,7 +104,7 @@ def test_teams_without_mutual_trust_share_a_bucket(
         assert there.put_artifact(there.store.publish(payload()))
     for name in teams:
         there = of_host(name)
-        there.store.clear()
+        eviction.clear(there.store)
         assert (there.fetch(KEY), dict(there.counts.refused)) == (1, {})
 
 
@@ -151,7 +152,7 @@ def test_writer_of_the_bucket_cannot_forge_a_signed_object(
     target = tmp_path / "bucket" / found.path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(fmt.canonical(form.Envelope(**head)) + b"\n" + body)  # type: ignore[arg-type]
-    a.store.clear()
+    eviction.clear(a.store)
     again = of_host("a")
     assert again.fetch(str(head["name"])) == 0 and dict(again.counts.refused) == {code: 1}
     assert again.store.lookup(KEY) == [] == again.store.lookup(OTHER)

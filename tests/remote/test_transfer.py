@@ -27,9 +27,9 @@ from precompiled.remote.errors import RemoteError
 from precompiled.remote.lease import Claim, Found
 from precompiled.remote.transfer import Transfer
 from precompiled.store import artifact_format as fmt
-from precompiled.store import packed
-from precompiled.store.artifacts import full
+from precompiled.store import eviction, packed
 from precompiled.store.requests import RemoteRequest, RequestRecord, requests
+from precompiled.store.writing import full
 
 
 def test_object_put_by_one_host_is_fetched_by_another(url: str, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: P
     assert again.put_artifact(again.store.publish(fmt.Payload(replace(mine.manifest, created=1.0), mine.files)))
     assert len(a.objects(form.ARTIFACT, KEY)) == 2 and not again.put_artifact(again.store.lookup(KEY)[0])
     # The object is not fetched again while its note is in the quarantine.
-    again.store.clear()
+    eviction.clear(again.store)
     assert again.fetch(KEY) == 1
 
 

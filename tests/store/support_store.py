@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
+from pathlib import Path
 
 from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Artifact, Store
 
 KEY = hashlib.sha256(b"a graph").hexdigest()
 OTHER = hashlib.sha256(b"another graph").hexdigest()
@@ -22,3 +25,19 @@ def payload(key: str = KEY, guards: str = "", size: int = 100, tier: str = "defa
 
 def failure(key: str = KEY, created: float | None = None, ttl_s: float = 60.0) -> fmt.Failure:
     return fmt.Failure(key, "Model.forward", "compile-failed", "it broke", created or time.time(), ttl_s)
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x04
+    path.write_bytes(data)
+
+
+
+def quarantined(store: Store) -> list[str]:
+    return [name for name in os.listdir(store.quarantined) if not name.endswith(".reason")]
+
+
+
+def use(artifact: Artifact, when: float) -> None:
+    os.utime(artifact.path, (when, when))

@@ -5,6 +5,7 @@ of bases.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_base_holds_exactly_the_usable_artifacts_and_entries(store: Store, tmp_p
     for guards in ("s0 < 3", "s0 > 3", "s0 == 3"):
         store.publish(with_program(guards))
     store.publish(fmt.Payload(replace(payload().manifest, key=OTHER), {**payload().files, fmt.PROGRAM: PROGRAM}))
-    store._remove_path(store.artifacts / f"{KEY}.1")  # an eviction leaves a gap
+    shutil.rmtree(store.artifacts / f"{KEY}.1")  # an eviction leaves a gap
     store.publish_failure(failure("0" * 64))
     name = store.packages.publish(header(), b"{}", b"body")
     store.packages.publish(header("1"), b"{}", b"body")

@@ -11,7 +11,7 @@ from support_store import KEY, LIBRARY, OTHER, payload
 
 from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format
+from precompiled.store import eviction, package_format
 from precompiled.store.artifacts import Artifact, Store
 from precompiled.store.packages import PackageStore
 
@@ -84,9 +84,9 @@ def test_nothing_is_written_to_a_base(layered: Layered) -> None:
     assert store.lookup(KEY) == []
     store.packages.refuse(HEADER, "an audit")
     assert store.packages.refused(FUNCTION) == "an audit"
-    assert store.evict(0, 0).artifacts == 0 and store.remove(KEY).artifacts == 0
+    assert eviction.evict(store, 0, 0).artifacts == 0 and eviction.remove(store, KEY).artifacts == 0
     store.publish(payload(guards="s0 > 2"))
-    assert store.clear().artifacts == 1
+    assert eviction.clear(store).artifacts == 1
     assert layered.untouched()
     assert store.lookup(KEY) == [found]  # clear() also removed the note against the artifact
 

@@ -1,0 +1,57 @@
+"""Helps a store to delete: names for temporary files, and the removal and size of directory trees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def temporary_name() -> str:
+    """A name for a file or folder in ``tmp/``."""
+    return f"{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def is_directory(path: Path) -> bool:
+    """Whether a path is a directory and not a link. False if the file system raises an error."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file or tree, best effort. A later sweep removes what is left."""
+    with suppress(OSError):
+        if is_directory(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def weigh_tree(path: Path) -> tuple[int, int]:
+    """The bytes and inodes of a directory tree."""
+    size, inodes = 0, 1
+    for parent, directories, files in os.walk(path):
+        inodes += len(directories) + len(files)
+        size += sum(os.lstat(os.path.join(parent, name)).st_size for name in files)
+    return size, inodes
+
+
+def remove_at_once(path: Path, tmp: Path) -> int | None:
+    """Remove an artifact. Returns its bytes, or None if another process has removed it.
+
+    The directory is renamed into ``tmp`` first, so that a reader sees a complete artifact or none. A reader that has
+    opened it can read on.
+    """
+    grave = tmp / temporary_name()
+    try:
+        size, _inodes = weigh_tree(path)
+        tmp.mkdir(mode=0o700, exist_ok=True)
+        os.rename(path, grave)
+    except OSError:
+        return None
+    remove_tree(grave)
+    return size
