@@ -13,31 +13,24 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from precompiled.client.dispatch import Dispatch
-from precompiled.client.ledger import GraphCalls
+from precompiled.client.awaited import Awaited, SessionView
+from precompiled.client.fallback import compile_now, fall_back
 from precompiled.client.link import daemon_reachable
-from precompiled.client.load import load
 from precompiled.client.progress import Progress
-from precompiled.client.swap import Event, Instruction, State, Swap
+from precompiled.client.swap import Event, Instruction, State
+from precompiled.client.swapping import swap_in
 from precompiled.core import forking
-from precompiled.core.errors import COMPILE_ERROR, Bypass, StoreError, code_of
+from precompiled.core.errors import Bypass, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
-from precompiled.graph.capture import SerializedGraph
 from precompiled.store.artifact_format import FAILED_SUFFIX
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals.client import cuda_graph_capture, openmp_threads
+from precompiled.torch_internals.client import openmp_threads
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 if TYPE_CHECKING:
     from precompiled import wire
-    from precompiled.client.connection import DaemonConnection
-    from precompiled.client.ledger import GraphReport, Ledger
-    from precompiled.core.config import Settings
-    from precompiled.store.artifacts import Store
 
 log = logging.getLogger("precompiled.client.pending")
 
@@ -48,77 +41,6 @@ LOOK_ALONE_S = 0.5  # while no daemon answers
 # Otherwise it would stay eager until the program ends. A daemon's restart takes less, also on a host with many
 # clients.
 ALONE_S = 60.0
-
-
-class SessionView(Protocol):
-    """The part of session.Session that this file uses."""
-
-    settings: Settings
-    store: Store
-    connection: DaemonConnection
-    ledger: Ledger
-    stays_eager: bool
-
-    def warn_once(self, code: str, text: str) -> None: ...
-    def compiled_here(self, calls: GraphCalls) -> None: ...
-    def loaded_from(self, artifact: Artifact) -> None: ...
-    def tell_counts(self) -> None: ...
-    def note(self, report: GraphReport) -> None: ...
-    def tell_used(self) -> None: ...
-    def refuse(self, calls: GraphCalls, code: str, message: str) -> None: ...
-    def not_served(self, calls: GraphCalls, code: str, message: str) -> None: ...
-    @property
-    def requires(self) -> bool: ...
-
-
-class NotNow(Exception):
-    """A graph cannot be compiled at this call. The call runs eager, and the next call tries again."""
-
-
-@dataclass(eq=False)
-class Awaited:
-    """A graph that runs eager until its artifact arrives."""
-
-    calls: GraphCalls
-    program: SerializedGraph
-    hints: list[int]  # the sizes that the awaited variant must serve
-    swap: Swap  # the graph's own, or a separate one for a further variant
-    submit: Callable[[Awaited], None]
-    dispatch: Dispatch
-    # Returns the callable and the guards on its sizes.
-    compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]
-    id: str
-    since: float = field(default_factory=time.monotonic)
-    submitted: float = field(default_factory=time.time)  # seconds since the epoch, as in failure records
-    done: threading.Event = field(default_factory=threading.Event)
-    answered: bool = False  # the daemon said that the key is published
-    compiled_here: bool = False  # the graph was compiled in process instead
-    compiling: threading.RLock = field(default_factory=threading.RLock)  # held during the compile in process
-    waited_for: bool = False  # a call of the program waits for the artifact
-    threads: int = 0  # OpenMP threads that its eager calls use on the CPU
-    waited_s: float = 0.0  # the sum of the program's finished waits
-    waits_since: float | None = None  # time.monotonic() at the start of the wait under way
-
-    def waited(self) -> float:
-        """The seconds for which the program has been blocked by this graph."""
-        since = self.waits_since
-        return self.waited_s + (time.monotonic() - since if since is not None else 0.0)
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count the time in the block as waiting time of the program. If several threads wait, only one counts."""
-        if self.waits_since is not None:
-            yield
-            return
-        self.waits_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self.waited_s, self.waits_since = self.waited(), None
-
-    @property
-    def key(self) -> str:
-        return self.calls.report.key
 
 
 class Pending:
@@ -171,7 +93,7 @@ class Pending:
         said = f"no artifact was there within {self._session.settings.wait_s:g} s"
         self._session.refuse(item.calls, "not-in-time", said)
         if outcome(item.calls.report.reason, runs=False) is not Outcome.EAGER:
-            _compile_now(self._session, item)
+            compile_now(self._session, item)
 
     def stand_still(self, item: Awaited) -> None:
         """Block the program's thread until the artifact is loaded or has failed, for ``wait_s`` at most."""
@@ -378,7 +300,7 @@ class Pending:
             return
         # A fork between load and finish would leave the child with a loaded graph that it awaits for ever.
         with forking.held():
-            problem = self._load(item, artifact)
+            problem = swap_in(self._session, item, artifact)
             if problem is None:
                 self._finish(item)
         if isinstance(problem, Bypass):
@@ -391,35 +313,6 @@ class Pending:
         self._session.tell_counts()
         if not self._awaited:
             self._session.tell_used()
-
-    def _load(self, item: Awaited, artifact: Artifact) -> Exception | None:
-        """Load the artifact and make it serve the graph. Returns the error if it cannot be used."""
-        session, report = self._session, item.calls.report
-        started = time.perf_counter()
-        try:
-            program = item.program
-            with cuda_graph_capture.unconcerned():
-                function = load(
-                    session.store,
-                    artifact,
-                    program.modes,
-                    cudagraphs=program.cudagraphs,
-                    classes=program.classes,
-                    frozen=program.frozen,
-                    device=program.device,
-                    groups=program.groups,
-                    context=program.context,
-                )
-        except (Bypass, StoreError, FileNotFoundError) as error:
-            return error
-        load_s = time.perf_counter() - started
-        report.swapped_after_s = time.monotonic() - item.since
-        guards = artifact.manifest.guards
-        item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        saved_s = item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap, item.waited())
-        session.ledger.count(swapped=1, saved_s=saved_s)
-        session.loaded_from(artifact)
-        return None
 
     def _load_failed(self, item: Awaited, code: str, message: str) -> None:
         """Submit the graph again, at most MAX_LOADS times (swap.py)."""
@@ -437,69 +330,10 @@ class Pending:
             self._give_up(item, code, message)
 
     def _give_up(self, item: Awaited, code: str, message: str) -> None:
-        """Record that no artifact will come: the graph stays eager in this process, or its next call compiles it as
-        plain torch.compile would have. core/reasons.py says which, by ``code``.
-        """
-        report, warn = item.calls.report, self._session.warn_once
-        report.reason, report.message = code, message
-        if self._session.requires:
-            self._session.not_served(item.calls, code, message)  # the call that waits for it raises
-        elif (
-            outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER
-            # `--target`: compiled code cannot run on this host
-            or (self._session.stays_eager and not item.program.no_stand_in)
-        ):
-            item.swap.on(Event.FAILED)
-            self._session.ledger.count_reason("fallbacks", code)
-            first = message.splitlines()[0] if message else ""
-            warn(code, f"a graph stays eager ({code}): {report.name}: {first}")
-        elif item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
-            self._session.ledger.count_reason("fallbacks", code)
-            if code != COMPILE_ERROR:  # the compile in process shows this error itself
-                warn(code, f"a graph is compiled in process ({code}): {report.name}: {message}")
-            _compile_later(self._session, item)
+        """Record that no artifact will come, and stop awaiting the graph."""
+        fall_back(self._session, item, code, message)
         self._finish(item)
 
     def _finish(self, item: Awaited) -> None:
         self._session.note(item.calls.snapshot())
         self.drop(item)
-
-
-def _compile_later(session: SessionView, item: Awaited) -> None:
-    action = functools.partial(_compile_now, session, item)
-    if item.swap is item.calls.swap:
-        item.dispatch.before_next_call(action, in_captures=False)
-    else:  # compile only when a call with these sizes comes again
-        item.dispatch.before_call_with(item.program.sizes(item.hints), action)
-
-
-def _compile_now(session: SessionView, item: Awaited) -> None:
-    """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
-    # One of several threads compiles. The others run eager meanwhile; a thread whose call must not run eager waits
-    # for the lock.
-    with item.compiling:
-        if not item.compiled_here:
-            _compile(session, item)
-
-
-def _compile(session: SessionView, item: Awaited) -> None:
-    item.compiled_here = True
-    started = time.perf_counter()
-    try:
-        compiled = item.compile_inline()
-    except NotNow:
-        item.compiled_here = False
-        _compile_later(session, item)
-        return
-    except BaseException:
-        # The next call compiles again, as with plain torch.compile. A stored error would keep the frames of its
-        # traceback alive, and with them the program's tensors.
-        item.compiled_here = False
-        _compile_later(session, item)
-        raise
-    item.calls.spent("compile in process", time.perf_counter() - started)
-    if compiled is not None:
-        function, guards = compiled
-        item.dispatch.serve_with(function, guard_check(guards) if guards else None)
-        if item.swap is item.calls.swap:  # a further variant does not decide where the graph's code comes from
-            session.compiled_here(item.calls)

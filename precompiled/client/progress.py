@@ -29,7 +29,7 @@ PATIENCE_S = 1.0
 
 
 class AwaitedGraph(Protocol):
-    """The part of pending.Awaited that this file uses."""
+    """The part of awaited.Awaited that this file uses."""
 
     calls: GraphCalls
     since: float

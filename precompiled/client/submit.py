@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precompiled.client.awaited import Awaited, NotNow
 from precompiled.client.dispatch import Compiled, Dispatch
 from precompiled.client.ledger import GraphCalls
-from precompiled.client.pending import Awaited, NotNow
 from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
 from precompiled.core.errors import Bypass, CompileFailed, NotServed

@@ -6,16 +6,13 @@ compiler (support_daemon.py) and cannot read a real graph, which is an error of 
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import random
 import shutil
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +20,14 @@ from typing import Any
 import pytest
 import torch
 from support_daemon import DaemonUnderTest, running_daemon, wait_until
+from support_double import X, call, double, no_descriptors, only
 from support_session import ThisProcess, deaf_daemon, this_process
 from torch.utils.checkpoint import checkpoint
 
-from precompiled import routing, wire
+from precompiled import routing
 from precompiled.client import pending, submit
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls, GraphReport
-from precompiled.client.pending import Awaited
 from precompiled.client.process import PROCESS
 from precompiled.client.submit import compile_inline
 from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
@@ -44,27 +41,6 @@ from precompiled.torch_internals.eager.stand_in import StandIn
 from precompiled.torch_internals.inductor import retained_graphs
 from precompiled.torch_internals.patches import Patches
 from precompiled.torch_internals.worker import compile_graph as compiling
-
-X = torch.randn(4, 6)
-
-
-def double(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-
-
-def call(here: ThisProcess, **compile_arguments: Any) -> GraphReport:
-    """Compile and call ``double`` and return its report. Warnings are expected and ignored."""
-    before = len(here.reports())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        torch.testing.assert_close(here.call(double, X, **compile_arguments), X * 2)
-    (graph,) = here.reports()[before:]
-    return graph
-
-
-def only(here: ThisProcess) -> GraphReport:
-    (graph,) = here.reports()
-    return graph
 
 
 @pytest.fixture
@@ -325,14 +301,10 @@ def test_two_different_compile_errors_are_logged_not_raised(
 @pytest.mark.reason("internal-error")
 def test_internal_error_at_a_submit_compiles_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon() as here:
-        monkeypatch.setattr(here.session.connection, "submit", _no_descriptors)
+        monkeypatch.setattr(here.session.connection, "submit", no_descriptors)
         graph = call(here)
         assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "internal-error")
         assert "Too many open files" in graph.message and here.counted("fallbacks") == {"internal-error": 1}
-
-
-def _no_descriptors(*_: Any) -> None:
-    raise OSError(24, "Too many open files")
 
 
 def compiled_at_its_next_call(here: ThisProcess, reason: str) -> GraphReport:
@@ -356,7 +328,7 @@ def test_pending_graph_is_compiled_in_process_if_the_daemon_is_gone(monkeypatch:
 @pytest.mark.reason("swap-thread")
 def test_failed_swap_thread_leads_to_a_compile_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon() as here:
-        monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
+        monkeypatch.setattr(here.session.connection, "ensure_running", no_descriptors)
         graph = compiled_at_its_next_call(here, "swap-thread")
         assert "Too many open files" in graph.message and here.counted("fallbacks") == {"swap-thread": 1}
 
@@ -387,181 +359,6 @@ def test_retrace_waits_for_a_call_that_no_checkpoint_repeats() -> None:
             function(x, weight)
         assert [graph.reason for graph in here.reports()] == ["size-guards"] * 2 and len(here.in_process) == 1
         torch.testing.assert_close(step(), wanted)
-
-
-def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
-    """The result of ``look`` in a forked child. A real fork is needed, because the parent's threads would use the new
-    state too.
-    """
-    child = os.fork()
-    if child == 0:
-        try:
-            warnings.simplefilter("ignore")
-            file.write_text(json.dumps(look()))
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    found: dict[str, Any] = json.loads(file.read_text())
-    return found
-
-
-@pytest.mark.reason("submit-failed")
-def test_forked_child_that_cannot_submit_compiles_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with deaf_daemon() as here:
-        torch._dynamo.reset()
-        compiled = torch.compile(double, backend="precompiled")
-        compiled(X)
-        assert only(here).state == "pending"
-
-        def in_the_child() -> dict[str, Any]:
-            here.session.connection.submit = _no_descriptors  # type: ignore[method-assign, assignment]
-            right = bool(compiled(X).equal(X * 2))
-            return {"right": right, "waited": here.session.pending.wait(30), **vars(only(here)),
-                    "counted": here.counted("fallbacks")}  # fmt: skip
-
-        found = forked(in_the_child, tmp_path / "child.json")
-        assert found["right"] and found["waited"]
-        assert (found["state"], found["reason"]) == ("failed", "submit-failed")
-        assert "Too many open files" in found["message"] and found["counted"] == {"submit-failed": 1}
-
-
-def test_forked_child_submits_with_its_own_id(tmp_path: Path) -> None:
-    """The daemon replies to one client per id: with its parent's id, the child would take the parent's replies."""
-    with deaf_daemon() as here:
-        torch._dynamo.reset()
-        compiled = torch.compile(double, backend="precompiled")
-        compiled(X)
-        (parents,) = here.session.pending._awaited
-
-        def in_the_child() -> dict[str, Any]:
-            compiled(X)
-            return {"awaited": list(here.session.pending._awaited), "submitted": list(here.session.connection._submits)}
-
-        found = forked(in_the_child, tmp_path / "child.json")
-        (own,) = found["awaited"]
-        assert own != parents and found["submitted"] == [own]
-        assert list(here.session.pending._awaited) == [parents]
-
-
-def test_failed_start_of_the_swap_thread_affects_one_graph_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    with deaf_daemon() as here:
-        start = threading.Thread.start
-
-        def refuse(thread: threading.Thread) -> None:
-            if thread.name == "precompiled-swap":
-                raise RuntimeError("can't start new thread")
-            start(thread)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            graph = call(here)
-            assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "internal-error")
-            assert here.session.pending.wait(30), "nothing is awaited"
-        assert call(here).state == "pending"
-        thread = here.session.pending._thread
-        assert thread is not None and thread.is_alive()
-
-
-@pytest.mark.reason("artifact-evicted")
-def test_artifact_that_is_gone_at_its_lookup_is_resubmitted_a_few_times() -> None:
-    """An artifact may be gone because the store evicted it at once, or was cleared."""
-    with deaf_daemon() as here:
-        call(here)
-        known = set()
-        while only(here).state == "pending":
-            with suppress(ValueError):  # the graph is being resubmitted, and is not awaited meanwhile
-                (id,) = list(here.session.pending._awaited)
-                if id not in known:
-                    known.add(id)
-                    here.session.pending.on_reply(wire.Accepted(id, "", "published"))
-        assert here.session.pending.wait(30)  # the last report is counted too
-        graph = only(here)
-        assert (graph.state, graph.reason) == ("bypassed", "artifact-evicted")
-        assert len(known) == 3 and here.counted("fallbacks") == {"artifact-evicted": 3}
-
-
-def test_older_failure_record_does_not_end_a_new_submit() -> None:
-    with this_process() as here:
-        key = call(here).key
-    with deaf_daemon() as here:
-        call(here)
-        (item,) = here.session.pending._awaited.values()
-        before = fmt.Failure(key, "double", "compile-error", "Other sizes.", time.time() - 60.0, 3600.0)
-        here.session.store.publish_failure(before)
-        here.session.pending._look(item)
-        assert only(here).state == "pending"
-        here.session.store.publish_failure(replace(before, created=time.time()))
-        assert here.session.pending.wait(30)
-        assert only(here).state == "bypassed"
-
-
-def test_finished_graph_is_not_resubmitted() -> None:
-    """A waiting call may try to resubmit just when the swap thread has finished. The graph is not awaited any more
-    then.
-    """
-    with deaf_daemon() as here:
-        call(here)
-        (item,) = here.session.pending._awaited.values()
-        here.session.pending._finish(item)
-        here.session.pending._resubmit(item)
-        assert here.session.pending.wait(0), "it would be awaited for ever"
-
-
-@pytest.mark.parametrize("when", ["before it has another id", "before that is submitted", "before the end forgets"])
-def test_graph_finished_during_a_resubmit_leaves_no_submit(
-    monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    with deaf_daemon() as here:
-        call(here)
-        awaited, connection = here.session.pending, here.session.connection
-        (item,) = awaited._awaited.values()
-        submit, forget = item.submit, connection.forget
-        assert list(connection._submits) == [item.id]
-
-        def submit_late(item: Awaited) -> None:
-            awaited._finish(item)
-            submit(item)
-
-        def forget_late(id: str) -> None:
-            monkeypatch.setattr(connection, "forget", forget)
-            awaited._resubmit(item)
-            forget(id)
-
-        if when == "before that is submitted":
-            item.submit = submit_late
-        elif when == "before the end forgets":
-            monkeypatch.setattr(connection, "forget", forget_late)
-        if when != "before that is submitted":
-            awaited._finish(item)
-        awaited._resubmit(item)
-        assert not connection._submits and awaited.wait(0)
-
-
-@pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
-def test_call_that_must_not_run_eager_waits_for_another_threads_compile() -> None:
-    with deaf_daemon() as here:
-        call(here)
-        (item,) = here.session.pending._awaited.values()
-        begun, returned, seen = threading.Event(), threading.Event(), []
-
-        def compiles() -> tuple[Callable[..., Any], str]:
-            begun.set()
-            returned.wait(0.5)  # give the other thread time to wait
-            return lambda x: (x * 2,), ""
-
-        def must_not_run_eager() -> None:
-            here.session.pending.await_artifact(item)
-            seen.append(len(item.dispatch._loaded))
-            returned.set()
-
-        item.compile_inline = compiles
-        here.session.pending._give_up(item, "artifact-evicted", "It was removed three times.")
-        first = threading.Thread(target=item.dispatch.call, args=(X,))
-        first.start()
-        assert begun.wait(30)
-        must_not_run_eager()
-        first.join()
-        assert seen == [1]
 
 
 def perceptron(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -844,7 +641,7 @@ def test_require_raises_a_fallback() -> None:
 
 def test_require_raises_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with deaf_daemon(PRECOMPILED_REQUIRE="1") as here:
-        monkeypatch.setattr(here.session.connection, "submit", _no_descriptors)
+        monkeypatch.setattr(here.session.connection, "submit", no_descriptors)
         error = raised(here)
         says_what_to_do(error, "internal-error")
         assert isinstance(error.__cause__, OSError)
@@ -880,7 +677,7 @@ def test_require_raises_later_failures_of_the_daemon_in_the_first_call(
 ) -> None:
     with with_daemon(daemon, monkeypatch, PRECOMPILED_REQUIRE="1") as here:
         if code == "swap-thread":
-            monkeypatch.setattr(here.session.connection, "ensure_running", _no_descriptors)
+            monkeypatch.setattr(here.session.connection, "ensure_running", no_descriptors)
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # the error appears once
             says_what_to_do(raised(here), code)

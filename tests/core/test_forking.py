@@ -14,7 +14,7 @@ import pytest
 import torch
 from support_session import deaf_daemon
 
-from precompiled.client import pending
+from precompiled.client import swapping
 from precompiled.client.safe_points import SafePoints
 from precompiled.core import forking
 
@@ -114,7 +114,7 @@ def test_a_fork_waits_until_a_graph_is_swapped(monkeypatch: pytest.MonkeyPatch) 
         (item,) = here.session.pending._awaited.values()
         root = here.session.store.root
         entry = SimpleNamespace(manifest=SimpleNamespace(compile_s=1.0, guards=""), root=root)
-        monkeypatch.setattr(pending, "load", lambda *_, **__: lambda x: (x * 2,))
+        monkeypatch.setattr(swapping, "load", lambda *_, **__: lambda x: (x * 2,))
 
         def serve_with(function: Any, check: Any) -> None:
             serving.set()

@@ -1,0 +1,92 @@
+"""Defines a graph that runs eager until its artifact arrives, and the session as the code for such graphs sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from precompiled.client.dispatch import Dispatch
+from precompiled.client.ledger import GraphCalls
+from precompiled.client.swap import Swap
+from precompiled.graph.capture import SerializedGraph
+
+if TYPE_CHECKING:
+    from precompiled.client.connection import DaemonConnection
+    from precompiled.client.ledger import GraphReport, Ledger
+    from precompiled.core.config import Settings
+    from precompiled.store.artifacts import Artifact, Store
+
+
+class SessionView(Protocol):
+    """The part of session.Session that pending.py, swapping.py and fallback.py use."""
+
+    settings: Settings
+    store: Store
+    connection: DaemonConnection
+    ledger: Ledger
+    stays_eager: bool
+
+    def warn_once(self, code: str, text: str) -> None: ...
+    def compiled_here(self, calls: GraphCalls) -> None: ...
+    def loaded_from(self, artifact: Artifact) -> None: ...
+    def tell_counts(self) -> None: ...
+    def note(self, report: GraphReport) -> None: ...
+    def tell_used(self) -> None: ...
+    def refuse(self, calls: GraphCalls, code: str, message: str) -> None: ...
+    def not_served(self, calls: GraphCalls, code: str, message: str) -> None: ...
+    @property
+    def requires(self) -> bool: ...
+
+
+class NotNow(Exception):
+    """A graph cannot be compiled at this call. The call runs eager, and the next call tries again."""
+
+
+@dataclass(eq=False)
+class Awaited:
+    """A graph that runs eager until its artifact arrives."""
+
+    calls: GraphCalls
+    program: SerializedGraph
+    hints: list[int]  # the sizes that the awaited variant must serve
+    swap: Swap  # the graph's own, or a separate one for a further variant
+    submit: Callable[[Awaited], None]
+    dispatch: Dispatch
+    # Returns the callable and the guards on its sizes.
+    compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]
+    id: str
+    since: float = field(default_factory=time.monotonic)
+    submitted: float = field(default_factory=time.time)  # seconds since the epoch, as in failure records
+    done: threading.Event = field(default_factory=threading.Event)
+    answered: bool = False  # the daemon said that the key is published
+    compiled_here: bool = False  # the graph was compiled in process instead
+    compiling: threading.RLock = field(default_factory=threading.RLock)  # held during the compile in process
+    waited_for: bool = False  # a call of the program waits for the artifact
+    threads: int = 0  # OpenMP threads that its eager calls use on the CPU
+    waited_s: float = 0.0  # the sum of the program's finished waits
+    waits_since: float | None = None  # time.monotonic() at the start of the wait under way
+
+    def waited(self) -> float:
+        """The seconds for which the program has been blocked by this graph."""
+        since = self.waits_since
+        return self.waited_s + (time.monotonic() - since if since is not None else 0.0)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time in the block as waiting time of the program. If several threads wait, only one counts."""
+        if self.waits_since is not None:
+            yield
+            return
+        self.waits_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited_s, self.waits_since = self.waited(), None
+
+    @property
+    def key(self) -> str:
+        return self.calls.report.key

@@ -1,0 +1,76 @@
+"""Decides how a graph runs for which no artifact will come: it stays eager, or its next call compiles it in process."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+from precompiled.client.awaited import Awaited, NotNow, SessionView
+from precompiled.client.swap import Event, Instruction
+from precompiled.core.errors import COMPILE_ERROR
+from precompiled.core.reasons import Outcome, outcome
+from precompiled.torch_internals.graph.symbolic_sizes import guard_check
+
+
+def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> None:
+    """Leave the graph eager in this process, or have its next call compile it as plain torch.compile would have.
+    core/reasons.py says which, by ``code``.
+    """
+    report, warn = item.calls.report, session.warn_once
+    report.reason, report.message = code, message
+    if session.requires:
+        session.not_served(item.calls, code, message)  # the call that waits for it raises
+    elif (
+        outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER
+        # `--target`: compiled code cannot run on this host
+        or (session.stays_eager and not item.program.no_stand_in)
+    ):
+        item.swap.on(Event.FAILED)
+        session.ledger.count_reason("fallbacks", code)
+        first = message.splitlines()[0] if message else ""
+        warn(code, f"a graph stays eager ({code}): {report.name}: {first}")
+    elif item.swap.on(Event.REFUSED) is Instruction.COMPILE_INLINE_LATER:
+        session.ledger.count_reason("fallbacks", code)
+        if code != COMPILE_ERROR:  # the compile in process shows this error itself
+            warn(code, f"a graph is compiled in process ({code}): {report.name}: {message}")
+        compile_later(session, item)
+
+
+def compile_later(session: SessionView, item: Awaited) -> None:
+    action = functools.partial(compile_now, session, item)
+    if item.swap is item.calls.swap:
+        item.dispatch.before_next_call(action, in_captures=False)
+    else:  # compile only when a call with these sizes comes again
+        item.dispatch.before_call_with(item.program.sizes(item.hints), action)
+
+
+def compile_now(session: SessionView, item: Awaited) -> None:
+    """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
+    # One of several threads compiles. The others run eager meanwhile; a thread whose call must not run eager waits
+    # for the lock.
+    with item.compiling:
+        if not item.compiled_here:
+            _compile(session, item)
+
+
+def _compile(session: SessionView, item: Awaited) -> None:
+    item.compiled_here = True
+    started = time.perf_counter()
+    try:
+        compiled = item.compile_inline()
+    except NotNow:
+        item.compiled_here = False
+        compile_later(session, item)
+        return
+    except BaseException:
+        # The next call compiles again, as with plain torch.compile. A stored error would keep the frames of its
+        # traceback alive, and with them the program's tensors.
+        item.compiled_here = False
+        compile_later(session, item)
+        raise
+    item.calls.spent("compile in process", time.perf_counter() - started)
+    if compiled is not None:
+        function, guards = compiled
+        item.dispatch.serve_with(function, guard_check(guards) if guards else None)
+        if item.swap is item.calls.swap:  # a further variant does not decide where the graph's code comes from
+            session.compiled_here(item.calls)

@@ -1,0 +1,42 @@
+"""Loads the artifact of a pending graph, and makes the graph's next call run it."""
+
+from __future__ import annotations
+
+import time
+
+from precompiled.client.awaited import Awaited, SessionView
+from precompiled.client.load import load
+from precompiled.core.errors import Bypass, StoreError
+from precompiled.store.artifacts import Artifact
+from precompiled.torch_internals.client import cuda_graph_capture
+from precompiled.torch_internals.graph.symbolic_sizes import guard_check
+
+
+def swap_in(session: SessionView, item: Awaited, artifact: Artifact) -> Exception | None:
+    """Load the artifact and make it serve the graph. Returns the error if it cannot be used."""
+    report = item.calls.report
+    started = time.perf_counter()
+    try:
+        program = item.program
+        with cuda_graph_capture.unconcerned():
+            function = load(
+                session.store,
+                artifact,
+                program.modes,
+                cudagraphs=program.cudagraphs,
+                classes=program.classes,
+                frozen=program.frozen,
+                device=program.device,
+                groups=program.groups,
+                context=program.context,
+            )
+    except (Bypass, StoreError, FileNotFoundError) as error:
+        return error
+    load_s = time.perf_counter() - started
+    report.swapped_after_s = time.monotonic() - item.since
+    guards = artifact.manifest.guards
+    item.dispatch.serve_with(function, guard_check(guards) if guards else None)
+    saved_s = item.calls.loaded("swap", load_s, artifact.manifest.compile_s, item.swap, item.waited())
+    session.ledger.count(swapped=1, saved_s=saved_s)
+    session.loaded_from(artifact)
+    return None

@@ -1,0 +1,36 @@
+"""A function that doubles a tensor, and its report as a graph of this process."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from support_session import ThisProcess
+
+from precompiled.client.ledger import GraphReport
+
+X = torch.randn(4, 6)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def call(here: ThisProcess, **compile_arguments: Any) -> GraphReport:
+    """Compile and call ``double`` and return its report. Warnings are expected and ignored."""
+    before = len(here.reports())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        torch.testing.assert_close(here.call(double, X, **compile_arguments), X * 2)
+    (graph,) = here.reports()[before:]
+    return graph
+
+
+def only(here: ThisProcess) -> GraphReport:
+    (graph,) = here.reports()
+    return graph
+
+
+def no_descriptors(*_: Any) -> None:
+    raise OSError(24, "Too many open files")
