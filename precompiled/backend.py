@@ -168,7 +168,7 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
     cause: Exception
     try:
         served = serve()
-        session.note(calls.snapshot())
+        session.outcomes.note(calls.snapshot())
         return served
     except fixed_floats.FixedFloats as floats:
         session.ledger.forget(calls)
@@ -188,11 +188,11 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
         # Users get one warning per code and process. The log gets every case with its traceback.
         if not session.requires:
             session.ledger.count_reason("fallbacks", code)
-            session.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
+            session.outcomes.warn_once(code, f"torch.compile compiles in process ({code}): {message}")
         log.info("graph %s is compiled in process (%s)", calls.report.name, code, exc_info=True)
     if session.requires:
-        session.not_served(calls, code, message)
-        session.note(calls.snapshot())
+        session.outcomes.not_served(calls, code, message)
+        session.outcomes.note(calls.snapshot())
         raise NotServed(calls.report.name, code, message) from cause
     # Outside the handlers: an exception of torch's is the user's, and must not have the error above as its context.
     calls.bypassed(code, message)
@@ -200,13 +200,13 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
     try:
         compiled = in_process()
     except Exception:
-        session.note(calls.snapshot())  # otherwise `explain --run` would report that the run had no graph
+        session.outcomes.note(calls.snapshot())  # otherwise `explain --run` would report that the run had no graph
         raise
     if calls.swap.state is State.FAILED:
-        session.note(calls.snapshot())
+        session.outcomes.note(calls.snapshot())
         return compiled
     calls.spent("compile in process", time.perf_counter() - started)
-    session.compiled_here(calls)
+    session.outcomes.compiled_here(calls)
     return compiled
 
 
@@ -226,7 +226,7 @@ def _compiled_or_eager(
             raise
         log.info("graph %s stays eager", calls.report.name, exc_info=True)
     calls.left_eager()
-    session.stays_eager_without_compiler(calls.report, problem)
+    session.outcomes.stays_eager_without_compiler(calls.report, problem)
     return stand_in.StandIn(copy)
 
 
@@ -241,7 +241,7 @@ def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
     calls.bypassed(reason, "Inductor was called by name, and not by torch.compile: what it gives is its own")
     session.ledger.add(calls)
     session.ledger.count_reason("bypassed", reason)
-    return lambda: session.compiled_here(calls)
+    return lambda: session.outcomes.compiled_here(calls)
 
 
 def _recorded(recorder: RecorderProtocol, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
@@ -277,7 +277,7 @@ class _Graph:
 
     def serve(self) -> Compiled:
         if self.session.settings.mode != "lookup":
-            self.session.begin_daemon()
+            self.session.daemon.begin()
         program, artifacts, failure = self._look_up()
         report = self.calls.report
 
@@ -299,7 +299,7 @@ class _Graph:
         if self.session.settings.mode == "lookup":
             self._keep(program)
             raise Bypass("there is no artifact for this graph, and the mode is lookup", code="lookup-only")
-        problem = self.session.daemon_problem()
+        problem = self.session.daemon.problem()
         if problem is not None:
             self._keep(program)
             raise problem
@@ -307,7 +307,7 @@ class _Graph:
 
     def _keep(self, program: capture.SerializedGraph) -> None:
         """Keep the program of a miss that is not submitted, in the run record, so that `explain` can name the cause."""
-        self.session.keep(
+        self.session.outcomes.keep(
             self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
         )
 
@@ -400,7 +400,7 @@ class _Graph:
             waits=bool(program.no_stand_in),
             stays_eager=self.session.stays_eager and not program.no_stand_in,
             without_a_job=lambda sizes: self.submitter.without_a_job(program, dispatch, sizes),
-            raised=functools.partial(self.session.stand_in_raised, self.calls),
+            raised=functools.partial(self.session.outcomes.stand_in_raised, self.calls),
         )
         return dispatch
 

@@ -123,4 +123,4 @@ def _went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
 def _first_trace() -> None:
     from precompiled.client import session
 
-    session.current().expect_graph()
+    session.current().daemon.expect_graph()

@@ -16,10 +16,10 @@ def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> N
     """Leave the graph eager in this process, or have its next call compile it as plain torch.compile would have.
     core/reasons.py says which, by ``code``.
     """
-    report, warn = item.calls.report, session.warn_once
+    report, warn = item.calls.report, session.outcomes.warn_once
     report.reason, report.message = code, message
     if session.requires:
-        session.not_served(item.calls, code, message)  # the call that waits for it raises
+        session.outcomes.not_served(item.calls, code, message)  # the call that waits for it raises
     elif (
         outcome(code, runs=not item.program.no_stand_in) is Outcome.EAGER
         # `--target`: compiled code cannot run on this host
@@ -73,4 +73,4 @@ def _compile(session: SessionView, item: Awaited) -> None:
         function, guards = compiled
         item.dispatch.serve_with(function, guard_check(guards) if guards else None)
         if item.swap is item.calls.swap:  # a further variant does not decide where the graph's code comes from
-            session.compiled_here(item.calls)
+            session.outcomes.compiled_here(item.calls)

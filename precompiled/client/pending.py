@@ -100,7 +100,7 @@ class Pending:
         report = item.calls.report
         if not item.done.is_set():
             # The run record of a process that ends during this wait must list the graph.
-            self._session.note(item.calls.snapshot())
+            self._session.outcomes.note(item.calls.snapshot())
         started = time.perf_counter()
         is_over = False
         try:
@@ -111,7 +111,7 @@ class Pending:
             item.calls.spent("wait", time.perf_counter() - started)
             if not is_over and not item.done.is_set():  # Ctrl-C
                 report.message = "interrupted while it waited for its compile"
-                self._session.note(item.calls.snapshot())
+                self._session.outcomes.note(item.calls.snapshot())
 
     def abandon(self, item: Awaited) -> None:
         """Stop awaiting a graph, without a message to the daemon or the program."""
@@ -335,5 +335,5 @@ class Pending:
         self._finish(item)
 
     def _finish(self, item: Awaited) -> None:
-        self._session.note(item.calls.snapshot())
+        self._session.outcomes.note(item.calls.snapshot())
         self.drop(item)

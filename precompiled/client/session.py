@@ -11,37 +11,26 @@ import logging
 import os
 import sys
 import threading
-import warnings
 from typing import TYPE_CHECKING
 
 from precompiled.client import baking
 from precompiled.client.connection import DaemonConnection
 from precompiled.client.count_sender import CountSender
+from precompiled.client.daemon_starter import DaemonStarter
 from precompiled.client.dispatch import MAX_REQUESTS
+from precompiled.client.graph_outcomes import GraphOutcomes
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
 from precompiled.client.link import daemon_reachable
 from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.runs import RunRecord
 from precompiled.client.safe_points import SafePoints
-from precompiled.core.errors import (
-    COMPILE_ERROR,
-    NO_COMPILER,
-    NO_COMPILER_ACTION,
-    DaemonError,
-    NotServed,
-    PrecompiledError,
-)
+from precompiled.core.errors import NotServed
 from precompiled.core.paths import TARGET_VARIABLE
-from precompiled.core.spans import Span
 from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
-from precompiled.torch_internals.client import structured_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from precompiled.client.start import Starting
     from precompiled.core.config import Settings
 
 log = logging.getLogger("precompiled")
@@ -50,8 +39,6 @@ log = logging.getLogger("precompiled")
 # compiled even if the client ends right after the first call. The process waits only while a daemon runs and has not
 # answered.
 FLUSH_S = 3.0
-# The first graph waits this many seconds for the daemon that this process starts. Capture and lookup go on meanwhile.
-START_S = 10.0
 
 
 class Session:
@@ -59,25 +46,24 @@ class Session:
 
     def __init__(self) -> None:
         self.settings = PROCESS.settings()
-        self.store = Store(self.settings.cache_dir, self.settings.base, self._left_out)
         self._counts = CountSender(self.tell_counts)
         self.ledger = Ledger(self._counts.changed)
+        self._run = RunRecord(self.settings.cache_dir)
         self.connection = DaemonConnection(self.settings)
-        self.pending = Pending(self)
-        self.safe_points = SafePoints()
         # Set in a watch's capture (docs/guides/watch.md): the process captures graphs and is not served.
         self.recorder: RecorderProtocol | None = PROCESS.recorder
         # Set by `--target`: artifacts are for a GPU that this host lacks. Their kernels cannot run on this host, so
         # all calls run eager, which gives values as close as possible to the target's (docs/decisions/0046).
         self.stays_eager = TARGET_VARIABLE in os.environ
-        self._run = RunRecord(self.settings.cache_dir)
-        self._starting: Starting | None = None
-        self._without_daemon: DaemonError | None = None
-        self._warned: set[str] = set()
+        # A watch's capture writes no run record.
+        self.outcomes = GraphOutcomes(self.ledger, self._run if self.recorder is None else None)
+        self.store = Store(self.settings.cache_dir, self.settings.base, self.outcomes.base_left_out)
+        self.daemon = DaemonStarter(lambda: self.settings, self.connection, self.store)
+        self.pending = Pending(self)
+        self.safe_points = SafePoints()
         self._left = False
         # The number of function reports that the parent had before a fork: the parent's run contains these.
         self._inherited = 0
-        self._lock = threading.Lock()
         self._begin_remote()
 
     @property
@@ -97,44 +83,20 @@ class Session:
             report = calls.report
             raise NotServed(report.name, report.reason or code, report.message if report.reason else message)
 
-    def not_served(self, calls: GraphCalls, code: str, message: str) -> None:
-        """Record that ``require`` kept a graph from running. A graph is counted once."""
-        if calls.report.source != "error":
-            self.ledger.count_reason("not_served", code)
-        calls.refused(code, message)
-
-    def stays_eager_without_compiler(self, report: GraphReport, problem: str) -> None:
-        """Count, and warn once, that a graph runs eager because this host cannot build kernels."""
-        report.reason, report.message = NO_COMPILER, problem
-        self.ledger.count_reason("fallbacks", NO_COMPILER)
-        self.warn_once(NO_COMPILER, f"graphs stay eager ({NO_COMPILER}): {problem}. {NO_COMPILER_ACTION}")
-
     def refuse_sizes(self, calls: GraphCalls) -> None:
         """Raise NotServed, as ``refuse`` does, for sizes that were never submitted. Without ``require``, count a
         fallback: the caller then compiles in process.
         """
         if self.settings.mode == "lookup":
             code, said = "lookup-only", "the mode is lookup"
-        elif (problem := self.daemon_problem()) is not None:
+        elif (problem := self.daemon.problem()) is not None:
             code, said = problem.code, str(problem)
         else:
             code, said = "too-many-variants", f"a graph of a process asks for {MAX_REQUESTS} more at most"
         self.refuse(calls, code, f"no artifact serves these sizes, and {said}")
         self.ledger.count_reason("fallbacks", code)
 
-    # ------------------------------------------------------------------ the daemon
-
-    def begin_daemon(self) -> None:
-        """Start a daemon if none runs, without waiting for it. The graph is captured and looked up meanwhile."""
-        if self._without_daemon is not None or not self.settings.starts_daemon or daemon_reachable(self.settings):
-            return
-        if self.connection.was_stopped_on_request():
-            return
-        with self._lock:
-            if self._starting is None:
-                from precompiled.client.start import Starting
-
-                self._starting = Starting(self.settings)
+    # ------------------------------------------------------------------ the remote
 
     def _begin_remote(self) -> None:
         """Start the helper of a remote or farm unless the hook has done so: workers need it for the first graph."""
@@ -168,126 +130,10 @@ class Session:
             PROCESS.packages.used if PROCESS.packages is not None else (),
         )
 
-    def expect_graph(self) -> None:
-        """Start a daemon and a worker when Dynamo begins to trace and the store is empty (decision 0016)."""
-        if self.settings.mode not in ("eager", "wait") or not self.store.is_empty():
-            return
-        self.begin_daemon()
-        if self._starting is None and not daemon_reachable(self.settings):
-            return  # no daemon runs, and this process may not start one
-        from precompiled import wire
-        from precompiled.graph import environment
-
-        without_gpu = self.settings.compile_without_gpu
-        try:
-            interpreter, device = environment.worker_for(environment.likely_device(), without_gpu=without_gpu)
-        except PrecompiledError:
-            return  # the capture of the graph reports the same error
-        self.connection.expect(wire.Expect(interpreter, device))
-
-    def daemon_problem(self) -> DaemonError | None:
-        """Return None if a daemon runs, else the reason why none does.
-
-        A process starts a daemon at most once: a program must not retry for every graph. If a daemon appears later,
-        it serves the graphs that follow.
-        """
-        if daemon_reachable(self.settings):
-            return None
-        if self._without_daemon is not None:
-            return self._without_daemon
-        if self.connection.was_stopped_on_request():
-            # The result is not stored, because another daemon may run by the next graph.
-            return DaemonError("the daemon was stopped", "Run `precompiled doctor`")
-        if self._starting is not None:
-            outcome = self._starting.result(START_S)
-            if outcome.runs:
-                return None  # if it has ended since, the connection starts another one
-            problem = outcome.error()
-        else:
-            said = f"no daemon listens in {self.settings.runtime_dir}, and starting one is switched off"
-            problem = DaemonError(said, "Run `precompiled doctor`")
-        self._without_daemon = problem
-        return problem
-
-    def warn_once(self, code: str, text: str) -> None:
-        """Warn, once per code and process."""
-        with self._lock:
-            if code in self._warned:
-                return
-            self._warned.add(code)
-        try:
-            # The warning names no source line: a line of precompiled does not help the user, and most warnings come
-            # from a thread without user frames.
-            warnings.warn_explicit(f"precompiled: {text}", RuntimeWarning, "precompiled", 0)
-        except Warning:  # with `-W error` the warning must not become an exception in the user's program
-            log.warning("%s", text)
-
-    def _left_out(self, reason: str) -> None:
-        """Count and report an unusable artifact or package of a base store. The lookup goes on without it."""
-        self.ledger.count_reason("fallbacks", "base-unusable")
-        log.info("%s", reason)
-        self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")
-
     def loaded_from(self, artifact: Artifact) -> None:
         """Count an artifact that came from a base store."""
         if not self.store.is_own(artifact):
             self.ledger.count_reason("from_base", str(artifact.root))
-
-    def stand_in_raised(self, calls: GraphCalls, error: Exception, served: bool) -> None:
-        """Record that an eager run raised: its call waits for compiled code (``served`` is false), or compiled code
-        has served the call (``served`` is true).
-        """
-        report, text = calls.report, (str(error).strip().splitlines() or [""])[0]
-        report.message = f"its eager run raised {type(error).__name__}: {text}; its calls wait for compiled code"
-        if served:
-            report.reason = report.reason or "stand-in-raised"
-            self.ledger.count_reason("fallbacks", "stand-in-raised")
-        self.note(calls.snapshot())
-
-    def compiled_here(self, calls: GraphCalls) -> None:
-        """Record that a graph was compiled in this process. If a worker failed to compile it before, report that
-        failure as the worker's (``worker-only-error``).
-        """
-        report = calls.report
-        report.source = "inline"
-        worker_only = report.reason == COMPILE_ERROR
-        if worker_only:
-            report.reason = "worker-only-error"
-        self.note(calls.snapshot())
-        if not worker_only:
-            return
-        self.ledger.count_reason("fallbacks", "worker-only-error")
-        first_line = (report.message.splitlines() or [""])[0]
-        said = f"a worker failed at {report.name}, which this process compiles ({report.reason}): {first_line}"
-        self.warn_once(report.reason, said)
-
-    def note(self, report: GraphReport) -> None:
-        """Write a graph's state to the run record, the log and torch's structured trace."""
-        if self.recorder is None:
-            self._run.note(report)
-        # The id matches the daemon's log.
-        log.info(
-            "graph %s %s: %s%s (lookup %.3f s, load %.3f s), key %s",
-            report.id,
-            report.name,
-            report.source or report.state,
-            f" ({report.reason})" if report.reason else "",
-            report.lookup_s,
-            report.load_s,
-            report.key[:12] or "-",
-        )
-        if structured_trace.is_on():
-            structured_trace.graph(_way(report), vars(report))
-
-    def keep(self, key: str, program: Callable[[], bytes]) -> None:
-        """Keep the program of a cache miss that is not submitted, for ``precompiled explain``."""
-        if self.recorder is None:
-            self._run.keep(key, program)
-
-    def note_frame(self, name: str, span: Span) -> None:
-        """Keep the time that Dynamo or a package took for a frame, in the run record."""
-        if self.recorder is None:
-            self._run.frame(name, span)
 
     def tell_counts(self) -> None:
         """Send this process's counts to the daemon, best effort."""
@@ -314,8 +160,8 @@ class Session:
 
     def after_fork(self) -> None:
         """In the child: make new locks and threads. The graphs stay."""
-        self._lock = threading.Lock()
-        self._starting = None
+        self.outcomes.after_fork()
+        self.daemon.after_fork()
         self._left = False
         self._inherited = len(PROCESS.packages.reports) if PROCESS.packages is not None else 0
         self._counts.after_fork()
@@ -338,14 +184,6 @@ class Session:
             log.info("the daemon did not take everything within %s s", FLUSH_S)
         self.pending.close(FLUSH_S)
         self.connection.close()
-
-
-def _way(report: GraphReport) -> str:
-    """How a graph runs, in the words of torch's structured trace."""
-    found = runs.way(vars(report))
-    if found == "compiled":
-        return str(report.source)
-    return "miss" if found == "pending" else found.replace(" ", "_")
 
 
 _session_lock = threading.Lock()

@@ -145,7 +145,7 @@ class Submitter:
             if program.no_stand_in or not (problem := toolchain.problem(error, program.device)):
                 raise
             log.info("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
-            self.session.stays_eager_without_compiler(report, problem)
+            self.session.outcomes.stays_eager_without_compiler(report, problem)
             return None
 
     def submit(

@@ -149,7 +149,7 @@ class Automatic:
         report.find_s = time.perf_counter() - started
         report.reasons = tuple(looked.reasons)
         self.reports.append(report)
-        session.note_frame(report.name, spans.span_until_now("package", report.find_s))
+        session.outcomes.note_frame(report.name, spans.span_until_now("package", report.find_s))
         structured_trace.frame(vars(report), result)
         session.ledger.count(untraced=1)
         return result
@@ -189,7 +189,9 @@ class Automatic:
                 return
             self.reports.append(report)
             if looked.began:
-                session.note_frame(report.name, spans.span_until_now("trace", time.perf_counter() - looked.began))
+                session.outcomes.note_frame(
+                    report.name, spans.span_until_now("trace", time.perf_counter() - looked.began)
+                )
             self._source_files.met([frame.qualname, *frame_entry.qualnames(traced)])
             session.ledger.count(traced=1)
             if looked.refused is not None:

@@ -212,7 +212,7 @@ class EntrySearch:
             structured_trace.belong([calls.report.id for _function, calls in loaded], result)
             for _function, calls in loaded:  # counted only now, because the entry is used
                 session.ledger.add(calls)
-                session.note(calls.snapshot())
+                session.outcomes.note(calls.snapshot())
                 session.ledger.count(hits=1, saved_s=calls.report.saved_s)
                 session.loaded_from(artifacts[calls.report.key][0])
             return result

@@ -115,10 +115,10 @@ def _dispatched(
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
-        session.begin_daemon()  # start the daemon now, so that a later submit does not wait for it
+        session.daemon.begin()  # start the daemon now, so that a later submit does not wait for it
 
     def request(sizes: list[int]) -> None:
-        if session.settings.mode != "lookup" and session.daemon_problem() is None:
+        if session.settings.mode != "lookup" and session.daemon.problem() is None:
             submitter.request_variant(program, dispatch, sizes)
 
     program = as_required(session, program)
@@ -136,7 +136,7 @@ def _dispatched(
         safe_point,
         waits=bool(program.no_stand_in),
         without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes),
-        raised=functools.partial(session.stand_in_raised, calls),
+        raised=functools.partial(session.outcomes.stand_in_raised, calls),
     )
     served = set()
     for artifact in artifacts:

@@ -453,10 +453,10 @@ def test_daemon_that_starts_late_serves_later_graphs(
     with with_daemon(late, monkeypatch) as here:
         with pytest.warns(RuntimeWarning, match="no-daemon"):
             here.call(double, X)
-        assert here.session.daemon_problem() is not None
+        assert here.session.daemon.problem() is not None
         late.start()
         try:
-            assert here.session.daemon_problem() is None
+            assert here.session.daemon.problem() is None
         finally:
             late.stop()
 

@@ -1,0 +1,91 @@
+"""Starts a daemon for this process's graphs, at most once, and says why none runs."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from precompiled.client.connection import DaemonConnection
+from precompiled.client.link import daemon_reachable
+from precompiled.core.errors import DaemonError, PrecompiledError
+from precompiled.store.artifacts import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from precompiled.client.start import Starting
+    from precompiled.core.config import Settings
+
+# The first graph waits this many seconds for the daemon that this process starts. Capture and lookup go on meanwhile.
+START_S = 10.0
+
+
+class DaemonStarter:
+    """Starts the daemon of a session. Thread-safe.
+
+    ``settings``: returns the current settings, which a program can change.
+    """
+
+    def __init__(self, settings: Callable[[], Settings], connection: DaemonConnection, store: Store) -> None:
+        self._settings, self._connection, self._store = settings, connection, store
+        self._starting: Starting | None = None
+        self._without_daemon: DaemonError | None = None
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Start a daemon if none runs, without waiting for it. The graph is captured and looked up meanwhile."""
+        if self._without_daemon is not None or not self._settings().starts_daemon or daemon_reachable(self._settings()):
+            return
+        if self._connection.was_stopped_on_request():
+            return
+        with self._lock:
+            if self._starting is None:
+                from precompiled.client.start import Starting
+
+                self._starting = Starting(self._settings())
+
+    def expect_graph(self) -> None:
+        """Start a daemon and a worker when Dynamo begins to trace and the store is empty (decision 0016)."""
+        if self._settings().mode not in ("eager", "wait") or not self._store.is_empty():
+            return
+        self.begin()
+        if self._starting is None and not daemon_reachable(self._settings()):
+            return  # no daemon runs, and this process may not start one
+        from precompiled import wire
+        from precompiled.graph import environment
+
+        without_gpu = self._settings().compile_without_gpu
+        try:
+            interpreter, device = environment.worker_for(environment.likely_device(), without_gpu=without_gpu)
+        except PrecompiledError:
+            return  # the capture of the graph reports the same error
+        self._connection.expect(wire.Expect(interpreter, device))
+
+    def problem(self) -> DaemonError | None:
+        """Return None if a daemon runs, else the reason why none does.
+
+        A process starts a daemon at most once: a program must not retry for every graph. If a daemon appears later,
+        it serves the graphs that follow.
+        """
+        if daemon_reachable(self._settings()):
+            return None
+        if self._without_daemon is not None:
+            return self._without_daemon
+        if self._connection.was_stopped_on_request():
+            # The result is not stored, because another daemon may run by the next graph.
+            return DaemonError("the daemon was stopped", "Run `precompiled doctor`")
+        if self._starting is not None:
+            outcome = self._starting.result(START_S)
+            if outcome.runs:
+                return None  # if it has ended since, the connection starts another one
+            problem = outcome.error()
+        else:
+            said = f"no daemon listens in {self._settings().runtime_dir}, and starting one is switched off"
+            problem = DaemonError(said, "Run `precompiled doctor`")
+        self._without_daemon = problem
+        return problem
+
+    def after_fork(self) -> None:
+        """In the child: the start under way belongs to the parent."""
+        self._lock = threading.Lock()
+        self._starting = None

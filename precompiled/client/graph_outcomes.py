@@ -1,0 +1,128 @@
+"""Records what becomes of a process's graphs: counts, warnings, the run record and the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Callable
+
+from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
+from precompiled.client.runs import RunRecord
+from precompiled.core.errors import COMPILE_ERROR, NO_COMPILER, NO_COMPILER_ACTION
+from precompiled.core.spans import Span
+from precompiled.store import runs
+from precompiled.torch_internals.client import structured_trace
+
+log = logging.getLogger("precompiled")
+
+
+class GraphOutcomes:
+    """Records the outcomes of a session's graphs. Thread-safe.
+
+    ``run``: None if this process writes no run record.
+    """
+
+    def __init__(self, ledger: Ledger, run: RunRecord | None) -> None:
+        self._ledger, self._run = ledger, run
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+
+    def not_served(self, calls: GraphCalls, code: str, message: str) -> None:
+        """Record that ``require`` kept a graph from running. A graph is counted once."""
+        if calls.report.source != "error":
+            self._ledger.count_reason("not_served", code)
+        calls.refused(code, message)
+
+    def stays_eager_without_compiler(self, report: GraphReport, problem: str) -> None:
+        """Count, and warn once, that a graph runs eager because this host cannot build kernels."""
+        report.reason, report.message = NO_COMPILER, problem
+        self._ledger.count_reason("fallbacks", NO_COMPILER)
+        self.warn_once(NO_COMPILER, f"graphs stay eager ({NO_COMPILER}): {problem}. {NO_COMPILER_ACTION}")
+
+    def warn_once(self, code: str, text: str) -> None:
+        """Warn, once per code and process."""
+        with self._lock:
+            if code in self._warned:
+                return
+            self._warned.add(code)
+        try:
+            # The warning names no source line: a line of precompiled does not help the user, and most warnings come
+            # from a thread without user frames.
+            warnings.warn_explicit(f"precompiled: {text}", RuntimeWarning, "precompiled", 0)
+        except Warning:  # with `-W error` the warning must not become an exception in the user's program
+            log.warning("%s", text)
+
+    def base_left_out(self, reason: str) -> None:
+        """Count and report an unusable artifact or package of a base store. The lookup goes on without it."""
+        self._ledger.count_reason("fallbacks", "base-unusable")
+        log.info("%s", reason)
+        self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")
+
+    def stand_in_raised(self, calls: GraphCalls, error: Exception, served: bool) -> None:
+        """Record that an eager run raised: its call waits for compiled code (``served`` is false), or compiled code
+        has served the call (``served`` is true).
+        """
+        report, text = calls.report, (str(error).strip().splitlines() or [""])[0]
+        report.message = f"its eager run raised {type(error).__name__}: {text}; its calls wait for compiled code"
+        if served:
+            report.reason = report.reason or "stand-in-raised"
+            self._ledger.count_reason("fallbacks", "stand-in-raised")
+        self.note(calls.snapshot())
+
+    def compiled_here(self, calls: GraphCalls) -> None:
+        """Record that a graph was compiled in this process. If a worker failed to compile it before, report that
+        failure as the worker's (``worker-only-error``).
+        """
+        report = calls.report
+        report.source = "inline"
+        worker_only = report.reason == COMPILE_ERROR
+        if worker_only:
+            report.reason = "worker-only-error"
+        self.note(calls.snapshot())
+        if not worker_only:
+            return
+        self._ledger.count_reason("fallbacks", "worker-only-error")
+        first_line = (report.message.splitlines() or [""])[0]
+        said = f"a worker failed at {report.name}, which this process compiles ({report.reason}): {first_line}"
+        self.warn_once(report.reason, said)
+
+    def note(self, report: GraphReport) -> None:
+        """Write a graph's state to the run record, the log and torch's structured trace."""
+        if self._run is not None:
+            self._run.note(report)
+        # The id matches the daemon's log.
+        log.info(
+            "graph %s %s: %s%s (lookup %.3f s, load %.3f s), key %s",
+            report.id,
+            report.name,
+            report.source or report.state,
+            f" ({report.reason})" if report.reason else "",
+            report.lookup_s,
+            report.load_s,
+            report.key[:12] or "-",
+        )
+        if structured_trace.is_on():
+            structured_trace.graph(_way(report), vars(report))
+
+    def keep(self, key: str, program: Callable[[], bytes]) -> None:
+        """Keep the program of a cache miss that is not submitted, for ``precompiled explain``."""
+        if self._run is not None:
+            self._run.keep(key, program)
+
+    def note_frame(self, name: str, span: Span) -> None:
+        """Keep the time that Dynamo or a package took for a frame, in the run record."""
+        if self._run is not None:
+            self._run.frame(name, span)
+
+    def after_fork(self) -> None:
+        """In the child: a thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+
+def _way(report: GraphReport) -> str:
+    """How a graph runs, in the words of torch's structured trace."""
+    found = runs.way(vars(report))
+    if found == "compiled":
+        return str(report.source)
+    return "miss" if found == "pending" else found.replace(" ", "_")
