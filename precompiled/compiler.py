@@ -36,7 +36,6 @@ from precompiled.graph import places
 from precompiled.made_up_cuda import activate
 from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
-from precompiled.store.artifacts import Store, full
 from precompiled.store import eviction, rank_turns, scratch
 from precompiled.store.artifacts import Store
 from precompiled.store.jobs import JobRecord
