@@ -51,7 +51,7 @@ def filled(with_daemon: Host, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with bucket.served() as port, new_host(with_daemon) as a:
         found = Filled(port, tmp_path_factory.mktemp("config"))
         env = found.env("a", port)
-        command(a, env, "keys", "new")
+        command(a, env, "remote", "keys", "new")
         found.losses = trained(a, env)["losses"]
         assert link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
         yield found
@@ -132,12 +132,12 @@ def _asked(host: Host, key: str) -> bool:
 def test_objects_of_an_untrusted_signer_are_not_used(filled: Filled, with_daemon: Host, tmp_path: Path) -> None:
     with new_host(with_daemon) as b:
         env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}
-        command(b, env, "keys", "new")
+        command(b, env, "remote", "keys", "new")
         found = trained(b, env)
         assert found["losses"] == pytest.approx(filled.losses)
         assert (b.stats().compiled, b.stats().fallbacks) == (2, {})
         wait_until(lambda: codes(b) == {"remote-untrusted"}, str(state(b)))
-        assert "believes" in state(b)["last"]
+        assert "not signed by a key that this host trusts" in state(b)["last"]
 
 
 def test_replayed_older_object_computes_the_same(
