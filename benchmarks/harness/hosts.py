@@ -117,11 +117,11 @@ class Host:
         return {"argv": argv, "env": self.variables(hook=hook), "cwd": str(ROOT)}
 
     def stop_daemon(self) -> None:
-        self._tell("stop")
+        self._tell("daemon", "stop")
 
     def clear(self) -> None:
         """Empty the store. Caches in the workers' memory stay."""
-        self._tell("clear", "--yes")
+        self._tell("cache", "clear", "--yes")
 
     def _tell(self, *arguments: str) -> None:
         command = self.precompiled(*arguments)

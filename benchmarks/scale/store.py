@@ -65,7 +65,7 @@ def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats
         evict_s = time.perf_counter() - started
         if evicted.artifacts:
             raise BenchmarkError(f"{evicted.artifacts} artifacts were evicted: the copies do not fit into the budget")
-        commands = [f"{_command_s(host, verb):.2f}" for verb in ("ls", "status", "stats")]
+        commands = [f"{_command_s(host, name):.2f}" for name in ("cache ls", "status", "cache stats")]
         table.rows.append([f"{count:,}", f"{hit:.0f}", f"{miss:.0f}", f"{read:.0f}", f"{evict_s:.3f}", *commands])
         say(f"{count:,} artifacts: a hit {hit:.0f} µs, a miss {miss:.0f} µs, eviction's look {evict_s:.2f} s")
     return table
@@ -85,8 +85,8 @@ def _microseconds(look: Callable[[Any], bool], items: Sequence[Any]) -> float:
     return 1e6 * statistics.median(seconds)
 
 
-def _command_s(host: Host, verb: str) -> float:
-    command = host.precompiled(verb, "--json", hook=False)
+def _command_s(host: Host, name: str) -> float:
+    command = host.precompiled(*name.split(), "--json", hook=False)
     started = time.perf_counter()
     subprocess.run(command["argv"], env=command["env"], stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
     return time.perf_counter() - started

@@ -80,7 +80,7 @@ def test_slurm_nodes_share_compiled_graphs_through_a_remote(tmp_path: Path) -> N
             assert store.stat().st_mode & 0o777 == 0o700
             with node(host, {**exported, **home, "PRECOMPILED_REMOTE_AHEAD_S": "60"}) as env:
                 if name == "first":
-                    run(host, env, "keys", "new", "--json")
+                    run(host, env, "remote", "keys", "new", "--json")
                 found = run(host, env, *train)
                 assert {graph for graph, _source, _ in found["graphs"]} == {"compiled"}
                 if name == "first":

@@ -297,7 +297,7 @@ def test_users_cannot_see_each_others_artifacts(machine: nspawn.Machine, others_
             done = machine.run(*command, user=other, check=False)
             assert done.status != 0 and "Permission denied" in done.err, command
         listed = machine.run(
-            machine.command, "ls", "--json", user=other, check=False, env={"PRECOMPILED_CACHE_DIR": store}
+            machine.command, "cache", "ls", "--json", user=other, check=False, env={"PRECOMPILED_CACHE_DIR": store}
         )
         assert listed.status == 1 and name not in listed.out
 
