@@ -32,7 +32,7 @@ __all__ = [
 
 
 def enable(mode: "str | None" = None) -> bool:
-    """Route torch.compile in this process to precompiled. Returns whether it is on: PRECOMPILED=0 keeps it off.
+    """Make precompiled serve the graphs of torch.compile in this process. Returns false if PRECOMPILED=0 prevents that.
 
     ``mode``: "eager" (default), "wait", "lookup" or "off". Raises ConfigError for any other value.
     """
@@ -44,7 +44,7 @@ def enable(mode: "str | None" = None) -> bool:
 
 
 def disable() -> None:
-    """Restore torch.compile's own backend in this process. Compiled graphs stay in use."""
+    """Restore torch.compile's own backend in this process. Code that is already compiled stays in use."""
     from precompiled import hook
 
     hook.disable()
@@ -52,32 +52,36 @@ def disable() -> None:
 
 
 def wait(timeout: "float | None" = None) -> bool:
-    """Block until no graph of this process is pending. Returns false if some still are after ``timeout`` seconds."""
+    """Wait until no graph of this process is pending. Returns false if a graph is still pending after ``timeout``
+    seconds.
+    """
     from precompiled.client.process import PROCESS
 
     return True if PROCESS.session is None else PROCESS.session.wait(timeout)
 
 
 def report() -> "list[GraphReport]":
-    """One report for each graph that this process captured, in order."""
+    """Return a report for each graph of this process, in the order of their captures."""
     from precompiled.client.process import PROCESS
 
     return [] if PROCESS.session is None else PROCESS.session.reports()
 
 
 def package_report() -> "list[FunctionReport]":
-    """One report, with the failed guards, for each frame with tensors that Dynamo handled while packages were on."""
+    """Return a report for each frame with tensors that Dynamo handled while packages were on. Each report lists failed
+    guards.
+    """
     from precompiled.client.process import PROCESS
 
     return [] if PROCESS.packages is None else list(PROCESS.packages.reports)
 
 
 def save_package(compiled: "object", path: "str") -> None:
-    """Write the package of ``compiled``, a callable that torch.compile returned, to one file, for a host of the same
-    kind.
+    """Save the package of ``compiled`` in one file. ``compiled`` is a callable that torch.compile returned.
 
     The file contains guards, bytecode and artifacts of all calls so far. The hook and packages must have been on during
-    these calls. The file is code: a process that loads the file runs its code. Raises PackageError.
+    these calls. A host of the same kind can load the file with ``load_package``, which runs code of the file. Raises
+    PackageError.
     """
     from precompiled.packages import portable
 
@@ -85,13 +89,13 @@ def save_package(compiled: "object", path: "str") -> None:
 
 
 def load_package(compiled: "object", path: "str", *, check_source: bool = True) -> int:
-    """Load a file of ``save_package`` into ``compiled``, so that its calls need no trace. Returns the number of
-    entries.
+    """Load a file of ``save_package``, so that Dynamo does not trace the calls of ``compiled`` that the file covers.
+    Returns the number of entries.
 
-    The file is code and is run: load only files that you trust as you trust a program. Every digest in it is verified
-    before anything is decoded. Raises PackageError, which names the difference, if the file is for another function,
-    source, torch, Python, CPU or GPU. ``check_source=False`` skips only the comparison of sources (for a class, also
-    of its attribute values).
+    The file contains code, which is run: load only files that you trust. The digests in the file are verified before
+    its content is decoded. Raises PackageError with the difference if the file is for a different function, source,
+    torch, Python, CPU or GPU. ``check_source=False`` skips only the comparison of sources (for a class, also of the
+    values of its attributes).
     """
     from precompiled.packages import portable
 
@@ -105,17 +109,15 @@ def entry_point(
     fake: bool = True,
     compile: bool = True,
 ) -> "Callable[..., Any]":
-    """Mark a factory for `precompiled watch pkg.module`, as ``@entry_point`` or
-    ``@entry_point(files=["model.yaml"])``.
+    """Mark a function as an entry point, which `precompiled watch pkg.module` finds. Use it as a decorator:
+    ``@entry_point`` or ``@entry_point(files=["model.yaml"])``.
 
-    The factory takes no arguments. It returns, or yields one by one, pairs of a callable and its example inputs
-    (docs/guides/watch.md).
+    The function takes no arguments. It returns a pair of a callable and its example inputs, or yields several pairs
+    (docs/guides/watch.md). The decorator does not change the function for your own calls.
 
-    - ``files``: further files that it depends on, relative to the folder of its own file
-    - ``fake=False``: the factory needs real tensors
+    - ``files``: further files that the function depends on, relative to the folder of its own file
+    - ``fake=False``: the function needs real tensors
     - ``compile=False``: the callable calls ``torch.compile`` itself
-
-    The mark changes nothing for other callers of the factory.
     """
 
     def mark(factory: "Callable[..., Any]") -> "Callable[..., Any]":

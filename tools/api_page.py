@@ -23,9 +23,9 @@ from precompiled.packages.function_report import FunctionReport  # noqa: E402
 _HEAD = """\
 # What programs may call
 
-The functions, reports and errors of `import precompiled`. Only what this page and [cli.md](cli.md) name
-is stable: everything else may change with any version ([upgrading.md](../guides/upgrading.md)). None of these functions
-imports torch before your program does. `python tools/api_page.py` makes this page from docstrings.
+The functions, reports and errors of `import precompiled`. Names on this page and in [cli.md](cli.md) are stable,
+and all others may change with any version ([upgrading.md](../guides/upgrading.md)). No function imports torch
+before your program does. `python tools/api_page.py` makes this page from docstrings.
 """
 _ERRORS = (errors.PrecompiledError, errors.ConfigError, errors.PackageError, errors.NotServed)
 
@@ -42,7 +42,7 @@ def _page() -> Iterator[str]:
             yield f"## `precompiled.{name}{_signature(function)}`\n"
             yield _text(function)
     yield '## `torch.compile(model, backend="precompiled")`\n'
-    yield "Let precompiled serve this model only, without the hook. The arguments `mode=` and `options=` work, too.\n"
+    yield "Let precompiled serve only this model, without the hook. The arguments `mode=` and `options=` work, too.\n"
     for kind, gives in ((GraphReport, "report"), (FunctionReport, "package_report")):
         yield f"## `{kind.__name__}`, of `precompiled.{gives}()`\n"
         yield _text(kind)
@@ -52,7 +52,10 @@ def _page() -> Iterator[str]:
             yield f"| `{item.name}` | `{str(item.type).replace('|', chr(92) + '|')}` | {comments.get(item.name, '')} |"
         yield ""
     yield "## Errors, in `precompiled.core.errors`\n"
-    yield "Each has `code` (stable: [reasons.md](reasons.md)), `message` and `action`.\n"
+    yield (
+        "Each error has a stable `code` ([reasons.md](reasons.md)), a `message`, and an `action` that says what you can"
+        " do.\n"
+    )
     for error in _ERRORS:
         bases = ", ".join(base.__name__ for base in error.__bases__)
         yield f"### `{error.__name__}({bases})`\n"
@@ -65,7 +68,8 @@ def _signature(function: Any) -> str:
 
 
 def _text(thing: Any) -> str:
-    return re.sub(r"``(.+?)``", r"`\1`", inspect.getdoc(thing) or "").replace("(docs/", "(") + "\n"
+    text = re.sub(r"``(.+?)``", r"`\1`", inspect.getdoc(thing) or "")
+    return re.sub(r"\(docs/guides/([\w-]+\.md)\)", r"([\1](../guides/\1))", text) + "\n"
 
 
 def _comments(kind: type) -> dict[str, str]:

@@ -18,13 +18,14 @@ class GraphReport:
     """One captured graph. Times are in seconds.
 
     - ``state``: "eager", "pending", "compiled", "failed" or "bypassed"
-    - ``source``: "hit" (the artifact was in the store), "swap" (it arrived later), "package" (Dynamo traced nothing
-      either), "inline" (compiled in this process), "error" (with ``require``, its call raised), or None while it has
-      run only eager
-    - ``reason``: the stable code of why the graph is bypassed or failed, or why its calls wait ("stand-in-raised");
-      else ""
-    - ``message``: the reason in a sentence
-    - ``spans``: the work of this process for the graph: "lookup", "submit", "wait", "load", "compile in process"
+    - ``source``: "hit" (the lookup found the artifact), "swap" (the artifact came after the lookup), "package" (a hit
+      without a trace), "inline" (compiled in this process), "error" (with ``require``, its call raised an error), or
+      None until the graph has compiled code
+    - ``reason``: a stable code, for a graph that is bypassed or failed, or whose calls wait ("stand-in-raised");
+      otherwise ""
+    - ``message``: the reason as a sentence
+    - ``spans``: what this process did for the graph, with times: "lookup", "submit", "wait", "load", "compile in
+      process"
     """
 
     id: str
@@ -34,10 +35,10 @@ class GraphReport:
     source: str | None = None
     reason: str = ""
     message: str = ""
-    lookup_s: float = 0.0  # time of capture, key and lookup, for which the program waited
+    lookup_s: float = 0.0  # duration of capture, key and lookup; the program waits for them
     load_s: float = 0.0
     swapped_after_s: float = 0.0  # from the cache miss to the swap
-    compile_s: float = 0.0  # what the compile of its artifacts took, on the host that compiled them
+    compile_s: float = 0.0  # duration of the compile, on the host that compiled the artifact
     saved_s: float = 0.0  # the part of compile_s for which this process did not wait
     calls_eager: int = 0
     calls_compiled: int = 0

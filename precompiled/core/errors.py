@@ -25,7 +25,7 @@ STORE_UNWRITABLE = "store-unwritable"
 
 
 class PrecompiledError(Exception):
-    """Base of all exceptions that this project raises on purpose. The class or the constructor sets ``code``."""
+    """Base class of all errors that precompiled raises on purpose. Each error has a ``code``."""
 
     code: str
 
@@ -46,7 +46,7 @@ def code_of(error: BaseException, otherwise: str) -> str:
 
 
 class ConfigError(PrecompiledError):
-    """A setting has a value that cannot be used."""
+    """A setting has an invalid value."""
 
     code = "bad-config"
 
@@ -92,14 +92,16 @@ class CompileFailed(PrecompiledError):
 
 
 class PackageError(PrecompiledError):
-    """A package file cannot be made, or is for another function, source or machine. ``code`` says which."""
+    """A package file cannot be made, or does not fit this function, source or host. ``code`` has the reason."""
 
 
 class NotServed(PrecompiledError):
-    """Raised with ``PRECOMPILED_REQUIRE=1`` instead of a compile in process or an eager run. ``code`` is the reason.
+    """With ``PRECOMPILED_REQUIRE=1``, a call raises this error instead of compiling in process or running eager.
+    ``code`` has the reason.
 
-    The call that compiles a graph raises it, wrapped by Dynamo: as the ``inner_exception`` of
-    ``torch._dynamo.exc.BackendCompilerFailed``. For further sizes of a graph, each call with these sizes raises it.
+    Dynamo wraps the error in the call that compiles a graph: it is the ``inner_exception`` of
+    ``torch._dynamo.exc.BackendCompilerFailed``. If the graph was compiled but not for some sizes, each call with these
+    sizes raises the error, not wrapped.
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:

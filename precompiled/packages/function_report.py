@@ -10,17 +10,17 @@ from precompiled.store import package_format as fmt
 
 @dataclass
 class FunctionReport:
-    """The outcome for one frame for which Dynamo had no code.
+    """What happened when Dynamo had no code for a frame.
 
     ``state`` is one of:
 
-    - "used": served from a package.
-    - "skipped": a package says that Dynamo leaves the frame uncompiled.
-    - "recorded": traced, and written to a package.
-    - "traced": traced, and not written to a package. ``reason`` has the code, ``message`` the explanation.
-    - "audited": traced, to check a package; the results are equal (packages/audit.py).
+    - "used": a package served the frame, without a trace.
+    - "skipped": according to a package, Dynamo leaves the frame uncompiled.
+    - "recorded": Dynamo traced the frame, and the trace was written to a package.
+    - "traced": Dynamo traced the frame, and no package was written. ``reason`` has the code, ``message`` explains it.
+    - "audited": a package fits, but Dynamo traced the frame to check the package. Trace and package agree.
 
-    ``reasons`` says why each entry of the function was not used.
+    ``reasons`` says, for each entry of the function, why the entry was not used.
     """
 
     name: str  # module.qualified name; for a module of torch's own (nn.Sequential), the name of its class
