@@ -37,7 +37,7 @@ PYTHON = "/usr/bin/python3"  # another python3 may be in root's home, where othe
 TORCH = "torch==2.13.0"
 BOOT_S = 120
 STOP_S = 30
-COMMAND_S = 120
+COMMAND_S = 300  # as long as the daemon waits for a worker
 
 # Boots what these tests need, without the other services that this machine enables (databases, ssh, ...).
 TARGET = "precompiled-test.target"

@@ -346,7 +346,7 @@ def test_stop_during_a_compile_leaves_no_process_and_the_program_continues(
         assert running.run("pgrep", "--full", "precompiled.service", check=False).out == ""
         assert program.poll() is None
         running.run("systemctl", "start", UNIT)
-        out, _ = program.communicate(timeout=COMPILE_S)
+        out, _ = program.communicate(timeout=2 * COMPILE_S)
     assert program.returncode == 0
     run = json.loads(out.splitlines()[-1])
     assert served(run) == {("compiled", "swap")}, run
