@@ -38,7 +38,7 @@ from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
 
-# Codes of traces that an audit cannot compare, for a reason that lies in this process or host, not in the package.
+# Reason codes of traces that an audit cannot compare because of this process or host, not because of the package.
 _OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
 
 
@@ -94,8 +94,8 @@ class Automatic:
         self, function: Callable[..., Any], report: GraphReport, program: capture.SerializedGraph, held: list[Any]
     ) -> None:
         if program.cudagraphs or program.frozen:
-            # CUDA graphs need marks that only a trace puts on parameters. With frozen weights, the artifact contains
-            # the values, and an entry does not record which values these are.
+            # No entry can serve these graphs. CUDA graphs need marks that only a trace puts on parameters. With frozen
+            # weights, the artifact contains the weights' values, and an entry does not record which values these are.
             return
         graph = Graph(
             report.key,
@@ -180,7 +180,7 @@ class Automatic:
 
     def traced(self, frame: Frame, traced: Traced) -> None:
         """Publish the result of a trace, or compare it with the audited entry. Never raises."""
-        # ``find`` was not called under a torch function mode, because no frame can be kept under one.
+        # Under a torch function mode, Dynamo does not call ``find``, so ``_looked`` may belong to another frame.
         looked = self._looked if self._looked.frame() is frame else FrameSearch()
         report = FunctionReport(shown_name(frame), "recorded", reasons=tuple(looked.reasons))
         try:

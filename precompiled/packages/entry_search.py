@@ -121,7 +121,7 @@ class EntrySearch:
         return None
 
     def _is_of_its_past(self, store: PackageStore, frame: Frame, name: str) -> bool:
-        """Whether an entry recorded by another program may come from this program before an edit."""
+        """Whether this program may have recorded an entry before its code was edited."""
         if frame.module != "__main__":
             return True
         try:
@@ -165,8 +165,9 @@ class EntrySearch:
             yield entry, True
 
     def _is_audited(self, session: sessions.Session, entry: Entry, frame: Frame) -> bool:
-        """Whether to trace although an entry fits. Only a function's first trace is audited, because later traces know
-        which sizes have changed before.
+        """Whether to trace although an entry fits.
+
+        Only a function's first trace is audited. Later traces also depend on which sizes have changed before.
         """
         if self._audits is None:
             self._audits = audit.is_drawn(session.settings.package_audit)

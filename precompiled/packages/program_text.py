@@ -7,8 +7,8 @@ that prints, or a function that runs later. So a source counts by the code into 
 - statements that only print or log,
 - the bodies of functions that have not run (executed.py; decision 0024).
 
-Code may read a text that is left out as data (``argparse``'s description, ``docopt``). A trace gets it as a value, and
-guards and descriptions compare the value, like any value from the command line.
+A program may read a left-out text as data (a docstring as ``argparse``'s description, or by ``docopt``). In a trace,
+such data is a value, and guards and descriptions compare it, like any value from the command line.
 """
 
 from __future__ import annotations
@@ -207,9 +207,10 @@ def _decides_nothing(statement: ast.AST) -> bool:
 
 
 class _Telling:
-    """Which statements of one source only print or log: a constant, ``print(...)``, and ``log.info(...)`` of a logger.
+    """Finds the statements of one source that only print or log.
 
-    They count as such only if the source binds neither ``print`` nor the logger's name to anything else.
+    These are constants, ``print(...)``, and ``log.info(...)`` of a logger. A call counts only if the source binds
+    neither ``print`` nor the logger's name to anything else.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -243,7 +244,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield node.arg
     elif isinstance(node, ast.alias):
         yield node.asname or node.name.partition(".")[0]
-    else:  # a function, a class, an exception, a pattern; the rest of a mapping
+    else:  # names of functions, classes, exceptions and patterns; ``rest`` of a mapping pattern
         names = getattr(node, "name", None), getattr(node, "rest", None)
         yield from (name for name in names if isinstance(name, str))
 

@@ -22,7 +22,10 @@ class Publisher:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def publish(self, write: Callable[[], object], failed: Callable[[BaseException], None]) -> None:
-        """Call ``write`` soon, in the thread. ``failed`` gets its exception. Raises StoreError if no thread starts."""
+        """Call ``write`` soon, in the thread. If it raises, call ``failed`` with the exception.
+
+        Raises StoreError if no thread can be started.
+        """
         with self._lock:
             self._waiting.append((write, failed))
             if self._thread is None:

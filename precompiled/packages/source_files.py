@@ -40,7 +40,7 @@ from precompiled.packages.main_program import file_of
 from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
-LOOK_S = 1.0  # between two checks whether files were saved
+LOOK_S = 1.0  # seconds between two checks whether files were saved
 # Modules of these packages do not count, because a trace or a compile imports more of them. They are torch, whose
 # version an entry requires, and packages that torch and precompiled import.
 _NOT_THE_PROGRAMS = frozenset(
@@ -171,7 +171,7 @@ class SourceFiles:
             return read[1]
         if files.save_time(path) > files.process_start():
             raise _saved(path)
-        # not read: an extension module may have any size
+        # Extension modules are not read, because they may have any size.
         if path.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES)):
             text = Text(None, digest_of(_size_and_time(now)))
         else:

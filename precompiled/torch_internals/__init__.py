@@ -1,4 +1,6 @@
-"""Code that uses private names of torch, one file per concern. Only ``packages/dynamo`` uses such names as well.
+"""Holds the code that uses private names of torch, one file per concern.
+
+``packages/dynamo`` is the only other folder that uses private names.
 
 Each file lists the private names that it uses and the versions on which they were checked. If a name is missing or
 behaves differently, the graph is bypassed with a reason. No function of these files may make a user's program fail.

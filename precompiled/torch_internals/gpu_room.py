@@ -1,4 +1,4 @@
-"""Frees GPU memory for machine code in a client, if PyTorch's allocator holds all of it.
+"""Frees GPU memory that PyTorch's allocator holds, so that a client can load machine code.
 
 CUDA loads machine code into memory outside the allocator. Eager steps need more memory than compiled ones, so at the
 time of the swap the allocator may hold the whole GPU, although most of its blocks are unused.
@@ -19,13 +19,14 @@ FULL = re.compile(r"CUDA[^\n]*out of memory")  # in the messages of PyTorch's al
 
 
 def with_room(load: Callable[[], T], device: str) -> T:
-    """The result of ``load``. If the GPU is full, free the allocator's unused blocks and call ``load`` again."""
+    """Return the result of ``load``. If the GPU is full, free the allocator's unused blocks and call ``load`` again."""
     try:
         return load()
     except RuntimeError as error:
         if device == "cpu" or not is_full(error):
             raise
-    # CUDA would create a context of hundreds of MB on another GPU, if that one is current in this thread.
+    # Without this line, empty_cache() would create a CUDA context of hundreds of MB on this thread's current GPU, which
+    # may not be the graph's GPU.
     with torch.cuda.device(device):
         torch.cuda.empty_cache()
     return load()

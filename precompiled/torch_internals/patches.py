@@ -43,8 +43,9 @@ class _Patch:
 
 
 class Patches:
-    """The functions that one part of this project has replaced, in order. True if there are any. As a context manager,
-    it restores them at its end.
+    """Replaces functions of torch for one part of this project, and restores them in reverse order.
+
+    The object is true while functions are replaced. As a context manager, it restores them at the end of the block.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class Patches:
         self.undo()
 
     def replace(self, owner: Any, name: str, wrap: Wrap) -> None:
-        """Replace ``owner.name`` by ``wrap(original)``. A static method stays one.
+        """Replace ``owner.name`` by ``wrap(original)``. A static method stays a static method.
 
         Raises AttributeError if ``owner`` lacks the name.
         """

@@ -45,7 +45,7 @@ def qualname(code: types.CodeType) -> str:
 
 
 def outermost(code: types.CodeType) -> str:
-    """The qualified name of the outermost function that is or contains ``code``: at top level, or in a class there."""
+    """The qualified name of the outermost function that is or contains ``code``, such as ``f`` or ``Class.method``."""
     return qualname(code).split(".<locals>")[0]
 
 

@@ -44,7 +44,7 @@ from precompiled.packages.describe.kinds import (
     virtual_subclasses,
 )
 
-MAX_DEPTH = 6  # of nested values that are described
+MAX_DEPTH = 6  # levels of nested values that are described
 MAX_ITEMS = 4096
 
 # Attributes of a wrapper that its description leaves out. The values of the first three are in the wrapper's closure
@@ -99,7 +99,8 @@ class Descriptions:
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to a digest that replaces the code's own digest.
 
-        It has the functions that have not run since the entry was recorded, with their digests at that time.
+        It contains the functions that had not run when the entry was recorded and have not run in this process, with
+        their digests from the entry.
         """
         self._before = before or {}
         self._classes: dict[type, list[object]] = {}
@@ -113,7 +114,7 @@ class Descriptions:
     # ------------------------------------------------------------------ identity
 
     def recount(self) -> None:
-        """Forget everything that depends on the order of calls to this object: for another entry, the order differs."""
+        """Forget everything that depends on the order of calls to this object. Call this before each entry."""
         self._numbers.clear()
         self._functions.clear()
         self._objects.clear()
@@ -387,8 +388,9 @@ class Descriptions:
     def a_class(self, kind: type) -> list[object]:
         """Describe a class by its place and by everything that it and its bases define.
 
-        That is code with defaults and closures, and values. Everything counts, because an object that the frame creates
-        has no source, so its only guard is on its class: ``Scale().factor`` is a constant of the trace.
+        The description covers functions (with defaults and closures) and values. All of them count, because an object
+        that the frame creates has no source. The only guard on such an object is on its class: ``Scale().factor`` is a
+        constant of the trace.
         """
         known = self._classes.get(kind)
         if known is not None:

@@ -70,7 +70,10 @@ def fact(kind: str, here: Any, before: Any) -> Difference:
 
 
 def entries(one: tuple[Header, About], other: tuple[Header, About]) -> list[str]:
-    """How the calls of two entries differ, where both have the fact. "here" is the first entry, "there" the other."""
+    """Say how the calls of two entries differ. Guards that only one of the entries has are left out.
+
+    In the phrases, "here" means the first entry, and "there" the other one.
+    """
     (header, here), (other_header, there) = one, other
     found = [
         requirement(name, header.requires.get(name), other_header.requires.get(name), "there")

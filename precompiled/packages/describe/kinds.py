@@ -108,8 +108,9 @@ def is_installed(kind: type) -> bool:
 def _holds_more(kind: type) -> bool:
     """Whether instances have room for state besides attributes and slots.
 
-    A lock or a compiled regular expression has. Only this distinguishes types of C extensions from Python classes. The
-    room is computed as object.__reduce_ex__(2) computes it (CPython, Objects/typeobject.c: object_getstate_default).
+    True for a lock or a compiled regular expression, for example. No other property distinguishes types of C extensions
+    from Python classes. The room is computed as in object.__reduce_ex__(2) (CPython, Objects/typeobject.c:
+    object_getstate_default).
     """
     pointer = struct.calcsize("P")
     members = (member for base in kind.__mro__ for member in vars(base).values())

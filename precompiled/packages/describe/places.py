@@ -15,7 +15,8 @@ from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
 
-# The cache's type, which is in C; the cached function is its attribute ``__wrapped__``.
+# The type of a function under functools.lru_cache. It is implemented in C, and its attribute ``__wrapped__`` is the
+# original function.
 _CACHE = type(functools.lru_cache(lambda: None))
 
 
@@ -107,6 +108,9 @@ def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType
 
 
 def locals_digest(kinds: dict[str, type]) -> str:
-    """Digest of the names and types of the locals, for frames that are not compiled: values do not matter."""
+    """Return a digest of the names and types of a frame's locals.
+
+    Entries of skipped frames contain it, because whether Dynamo skips a frame does not depend on the locals' values.
+    """
     shown = sorted((name, kind.__module__, kind.__qualname__) for name, kind in kinds.items())
     return hashlib.sha256(repr(shown).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Keeps errors of this project's notes out of a trace.
+"""Keeps errors of this project's wrappers out of Dynamo's traces.
 
 trace_patches.py wraps functions of Dynamo. The wrappers inspect objects of the program, which may raise anything. If a
 wrapper raises an error of its own, Dynamo still gets the result or error of its own function, and the frame is not
@@ -22,7 +22,7 @@ from precompiled.packages.dynamo.trace_log import TraceLog
 
 
 def dynamos_frames() -> Iterator[types.FrameType]:
-    """The frames that led to a note, innermost first, without this project's frames."""
+    """The frames that led to a wrapper's call, innermost first, without this project's frames."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         if not files.is_ours(frame.f_code.co_filename):
@@ -52,7 +52,10 @@ _calls = _Calls()
 def contain_errors(
     original: Callable[..., object], wrap: Callable[..., Callable[..., object]], now: Callable[[], TraceLog | None]
 ) -> Callable[..., object]:
-    """``wrap(original, now)``, with errors of the wrapper contained. ``original`` runs once per call."""
+    """Return ``wrap(original, now)``, changed so that errors of the wrapper do not reach Dynamo.
+
+    ``original`` runs once per call.
+    """
 
     def observed(*args: object, **kwargs: object) -> object:
         call = _calls.open[-1]

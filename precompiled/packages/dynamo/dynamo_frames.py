@@ -55,7 +55,7 @@ _NEEDED = (
 
 
 class FrameHandler(Protocol):
-    """What the hook calls (implemented by packages/automatic.py)."""
+    """Receives the calls of the hook (implemented by packages/automatic.py)."""
 
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
     def ended(self) -> None: ...
@@ -113,7 +113,7 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
             return trace()
         known, problem, traceable = looked
         if not traceable:
-            # Most frames have no tensors (reads of a configuration, for example). Dynamo's result would be the same.
+            # Most frames have no tensors (reads of a configuration, for example). Dynamo would skip them as well.
             return installing.left_alone(known, "no tensor-related objects found in frame")
         try:
             found = _contained(_packages.find, known) if problem is None else None
@@ -132,7 +132,10 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
 def _looked(
     converter: object, frame: object, hooks: object, state: object
 ) -> tuple[Frame, NotPortable | None, bool] | None:
-    """The frame, why its trace cannot be kept, and whether Dynamo has work in it. None: packages do not apply."""
+    """Return the frame, why its trace cannot be kept (or None), and whether it has tensors, so that Dynamo traces it.
+
+    Returns None if packages do not apply to the frame.
+    """
     known, problem = _frame(converter, frame, hooks, state), dynamo_state.mode_problem()
     if known is None:
         return None

@@ -60,10 +60,10 @@ _IRRELEVANT = frozenset(
 
 def is_inductors(path: str) -> bool:
     """Whether a module's file is code that Inductor has generated."""
-    # Does not call Inductor's cache_dir(), which creates the directory and sets the variable.
+    # Inductor's cache_dir() is not called, because it would create the directory and set the variable.
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     folder, _, name = path.removeprefix(os.path.join(os.path.abspath(directory), "")).partition(os.sep)
-    # As codecache.get_path names a file; the folder may also contain files of other origin
+    # codecache.get_path gives files such names. The directory may also contain files of other origin.
     return len(folder) == 2 and name[1:3] == folder
 
 
@@ -95,7 +95,7 @@ def first_device() -> str:
 
 
 def mode_problem() -> NotPortable | None:
-    """Return an error if packages are neither used nor recorded under an active mode; else None."""
+    """Return an error if a mode is active under which packages are neither used nor recorded; else None."""
     if torch._dynamo.config.compiled_autograd:
         # Dynamo then also traces compiled autograd's own code in a backward, and modules that this code imports.
         # Without an earlier trace, such a trace begins in the middle of an import that it needs, and fails.

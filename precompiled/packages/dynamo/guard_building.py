@@ -82,7 +82,7 @@ class Rebuilder:
             name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
             **kept.extra,
         )
-        # The context is empty: some guards look up constants of the trace in it.
+        # Some guards look up constants of the trace in the tracing context, so they get an empty context.
         with (
             tracing(TracingContext(None)),
             torch._C.DisableTorchFunction(),

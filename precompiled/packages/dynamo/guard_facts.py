@@ -69,11 +69,11 @@ _VALUES = frozenset({"CONSTANT_MATCH", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH
 _THINGS = frozenset({"ID_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "CLOSURE_MATCH", "BUILTIN_MATCH"})
 _LENGTHS = frozenset(difference.LENGTHS)
 _KEYS = frozenset({"DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK"})
-# Ends of sources of dictionaries whose keys are not compared: the keys of copyreg's table differ between processes, and
-# the keys of hooks are numbers that each process assigns.
+# Suffixes of the sources of dictionaries whose keys are not compared. The keys of copyreg's table differ between
+# processes, and the keys of hooks are numbers that each process assigns.
 NO_KEYS = (".dispatch_table", "_hooks", "_hooks_with_kwargs", "_hooks_always_called")
-# NOT_NONE_MATCH is on the gradient of a parameter that an optimizer steps. Dynamo assumes that its sizes, strides and
-# other properties stay as they were in the trace.
+# Dynamo puts NOT_NONE_MATCH on the gradient of a parameter that an optimizer steps, and assumes that the gradient's
+# sizes, strides and other properties stay as they were in the trace.
 _TENSORS = frozenset({"TENSOR_MATCH", "NOT_NONE_MATCH"})
 _PARAMETERS = {"attr", "key", "source_b", "recompile_hint", "invert"}
 _MADE_UP = re.compile(
@@ -198,7 +198,10 @@ def compare_values(kept: list[GuardFact], reader: SourceReader) -> None:
 def about(
     guards: list[Guard], kept: Guards, inlined: list[tuple[list[Any], str]], seen: Sequence[Sequence[object]]
 ) -> About:
-    """Describe the guards for reports such as ``precompiled explain``, without names of this process."""
+    """Describe the guards for reports such as ``precompiled explain``.
+
+    The description contains no name that is valid in this process only.
+    """
     return About(
         guards=[
             GuardText(_name(source), kind, _parameters_text(source, parameters), fact, _place(guard))
@@ -359,7 +362,7 @@ def order_of(value: object, source: Any, described: Descriptions) -> object:
         return [described.value(item) for item in value] if all(map(is_hashed_alike, value)) else None
     if not isinstance(value, dict) or source.name.endswith(NO_KEYS):
         return None
-    # Mostly Dynamo has a guard on them too, but not if the trace made a list of the dictionary.
+    # Dynamo usually has a guard on the keys as well, but not if the trace made a list of the dictionary.
     return keys_of(value, described)
 
 

@@ -117,8 +117,8 @@ def _import(
 ) -> None:
     """Import the modules that the trace imported, unless guards on values already rule the entry out.
 
-    Also does what Dynamo does when it first meets a library: it makes einops fill its table of backends, on which there
-    are guards.
+    Also runs Dynamo's preparations for libraries that it meets for the first time. For einops, these fill a table of
+    backends, on which Dynamo guards.
     """
     needed = {*modules, *(place[0] for place, _digest in inlined)}
     unmet = trace_rules._lazy_module_init.keys() & {module.split(".")[0] for module in needed}
@@ -188,7 +188,7 @@ def rebuilt(
 
 
 def _moved(code: types.CodeType, before: types.CodeType, now: types.CodeType) -> types.CodeType:
-    """Give ``code`` the file and lines that its function has now, so that tracebacks name these."""
+    """Give ``code`` the current file and lines of its function, so that tracebacks show them."""
     if before.co_filename == now.co_filename and before.co_firstlineno == now.co_firstlineno:
         return code
     if code.co_filename != before.co_filename:

@@ -98,9 +98,10 @@ def compare(kept: list[Read], described: Descriptions) -> None:
 
 
 def instances(log: TraceLog, described: Descriptions) -> list[Any]:
-    """The sources of the objects that the noticed calls got as arguments: their state counts. Raises NotPortable.
+    """Return the sources of the objects that the noticed calls got as arguments. The caller describes their state.
 
-    An object without a source was created by the trace, or is part of something that is described.
+    An object without a source was created by the trace, or is part of an object that is described. Raises NotPortable
+    if it has no description.
     """
     found: dict[str, object] = {}
     for call in log.native.calls:
@@ -177,10 +178,10 @@ def _imported(code: types.CodeType) -> set[str]:
 
 
 def _leads_elsewhere(value: Any) -> str | None:
-    """Name what may give a value without a description; None if ``value`` cannot.
+    """Return a phrase for ``value`` if code can get undescribed values from it; else None.
 
-    That is a module, an object of Python's or torch's that is not pure (``os.getenv``, a path, a lock), or a memo,
-    whose function does not run if the result is cached.
+    This is possible with a module, with an object of Python's or torch's that is not pure (``os.getenv``, a path, a
+    lock), and with a memo, whose function does not run if the result is cached.
     """
     if type(value) is types.ModuleType:
         return None if value.__name__ in _PURE else f"the module {value.__name__}"

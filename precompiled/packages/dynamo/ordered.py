@@ -101,8 +101,9 @@ def _is_set(variable: object) -> bool:
 def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> None:
     """Refuse the trace if it reads all of a set whose order differs between processes.
 
-    A set of numbers is exempt: its order is described wherever a trace meets one (unguarded.py). ``item_by_item`` says
-    that Dynamo reads the items in the order of its own variable, so a set whose order the trace knows is exempt too.
+    A set of numbers is exempt, because unguarded.py describes the order of each such set that a trace meets.
+    ``item_by_item`` says that Dynamo reads the items in the order of its own variable. Then a set whose order is known
+    (set_order.py) is exempt too.
     """
     if noted.in_any_order or not _is_set(variable) or len(variable.items) < 2:
         return
@@ -144,7 +145,7 @@ def _read(noted: TraceLog, variable: object, tx: object = None, *_: object, **__
 
 
 def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) -> None:
-    """Note a function that Dynamo calls with the set itself, to make a text or a list, for example."""
+    """Note that Dynamo passes the set itself to a function, for example to make a text or a list of the set."""
     callers = (frame.f_code for frame in dynamos_frames() if frame.f_code.co_name != _PASSES_ON)
     code = next(callers)
     if code.co_name == _OF_A_CELL and _ASKS_FOR_THE_FILE in [outer.co_name for outer in itertools.islice(callers, 3)]:
@@ -186,9 +187,9 @@ def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None
 
 
 def _in_any_order(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Allow any order of a set that is the argument itself.
+    """Wrap a function whose result does not depend on the order of its argument: a set may have any order there.
 
-    A generator over a set is not allowed: it may add operators to the graph in the set's order.
+    A generator over a set is not exempt, because it may add operators to the graph in the set's order.
     """
 
     def call(self: object, tx: object, *args: object, **kwargs: object) -> object:

@@ -31,9 +31,10 @@ _STATE_KEY = re.compile(r"(?<=^__composable_api_state_key)_[0-9a-f-]{36}$")
 
 
 def process_groups() -> str:
-    """This rank and all process groups by name: in a trace, ranks, sizes and names of groups are constants.
+    """Describe this rank and all process groups by name. In a trace, ranks, sizes and names of groups are constants.
 
-    Also the bucket sizes of the DistributedDataParallel whose forward is running: Dynamo cuts its graph there.
+    The description also contains the bucket sizes of the DistributedDataParallel whose forward is running, because
+    Dynamo cuts its graph at the buckets.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return "none"
@@ -101,7 +102,9 @@ descriptions.describe_distributed = describe_distributed
 
 
 def is_of_fully_shard(hook: object) -> bool:
-    """Whether a module's hook belongs to fully_shard. Dynamo is disabled inside it, and reads no object of it."""
+    """Whether a module's hook belongs to fully_shard. Dynamo is disabled inside such a hook and reads none of its
+    objects.
+    """
     state = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
     # 2.13 has no such setting: Dynamo is always disabled there.
     disabled = getattr(torch._dynamo.config, "skip_fsdp_hooks", True)

@@ -111,7 +111,7 @@ def wrap(
 
 
 def convert_sizes(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:
-    """Convert the values for an entry, except those of code that no name leads to, which nothing else needs."""
+    """Convert the values for an entry. Values of code that no name leads to are left out."""
     return tuple(_kept(met, root, places))
 
 

@@ -52,7 +52,7 @@ class TraceLog:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
-        """Contain errors of a note: they do not end the trace, but it is not kept."""
+        """Contain errors of this project's notes: the trace goes on after such an error, but is not kept."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):

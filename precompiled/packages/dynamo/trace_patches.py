@@ -1,7 +1,7 @@
 """Notes what a trace reads. unguarded.py describes the reads that have no guard.
 
 Dynamo guards on most things that it finds, and rarely on things that it looks for and does not find. No note may raise
-an error into a trace, because the trace belongs to the user. Noted are:
+an error into a trace, because the trace belongs to the user. This file notes:
 
 - Every value that becomes a variable (``VariableBuilder._wrap``), by its source. Dynamo assumes that some of these stay
   the same: C descriptors, classes in closures, objects in modules of the standard library (os.environ).
@@ -192,7 +192,8 @@ def _looked_up(original: Callable[..., object], now: Callable[[], TraceLog | Non
         noted = now()
         source = getattr(self, "source", None)
         if noted is not None and source is not None:
-            # A key found in a dictionary has a source and a guard. An item of a set has no fixed position.
+            # A key that is found in a dictionary has a source and a guard, so it needs no note. An item of a set has
+            # no fixed position, so it needs one.
             if found and not issubclass(self.python_type(), (set, frozenset)):
                 return found
             key = untraced.constant(key)

@@ -277,7 +277,7 @@ def _in_order(name: str) -> list[object]:
 
 
 def _installed(name: str, value: Any, graphs: list[Graph], guards: list[Any], reader: Any) -> tuple[str, object]:
-    """Kind and data of a value that Dynamo put into the frame's globals. A later process makes an equal value of it."""
+    """Return kind and data of a value that Dynamo put into the frame's globals. A later process rebuilds the value."""
     if value is vars(builtins):
         return "builtins", None
 
@@ -357,7 +357,7 @@ def check_bytecode(traced: Traced, frame: Frame) -> None:
     # (torch/_dynamo/codegen.py: create_load_python_module).
     modules = {name: found.__name__ for name in unknown if isinstance(found := frame.scope.get(name), types.ModuleType)}
     traced.body.imports |= {name: of for name, of in modules.items() if of.rpartition(".")[2] == name}
-    # A function of the frame's own module, which a nested function calls (torch's CheckpointWrapper.forward).
+    # Leave out functions of the frame's own module that a nested function calls (torch's CheckpointWrapper.forward).
     unknown = {name for name in unknown if not _is_defined_there(frame, name)}
     if unknown := unknown - traced.body.imports.keys():
         traced.problem = NotPortable(f"Dynamo put {min(unknown)} into the globals", code="package-global")

@@ -81,8 +81,8 @@ def tensor(value: Any, described: Descriptions) -> object:
 def exactly(value: Any, described: Descriptions) -> object:
     """Describe a tensor with its sizes and strides.
 
-    For tensors on whose identity Dynamo guards, or which Dynamo assumes to stay the same. For other tensors, Dynamo's
-    guards say which sizes the trace accepts.
+    Use this for tensors on whose identity Dynamo guards, or which Dynamo assumes to stay the same. For other tensors,
+    Dynamo's guards say which sizes the trace accepts.
     """
     strides = value.stride() if value.layout is torch.strided else ()
     return [tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
@@ -104,7 +104,7 @@ _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__has
 
 
 def attribute_names(value: object) -> list[str]:
-    """The names of an object's attributes. Another name may be found elsewhere, for example by ``__getattr__``."""
+    """Return the names of an object's attributes. For a name that is missing, a class may have ``__getattr__``."""
     if is_a(value, (type, types.ModuleType)):
         return []
     names = {str(name) for name in namespace_of(value)} - _SET_BY_TORCH
@@ -135,8 +135,8 @@ def _hook(hook: Any, described: Descriptions) -> object:
     if type(hook) is functools.partial:
         given = [described.attribute(item) for item in (hook.args, hook.keywords)]
         return ["partial", _hook(hook.func, described), *given]
-    # Dynamo guards on what a hook reads in its closure, so an object there (a tensor in a table) needs no description.
-    # It does not guard on which hooks there are, so a bound method needs one.
+    # Dynamo guards on the values that a hook reads in its closure, so an object in the closure (a tensor in a table)
+    # needs no description. Dynamo does not guard on the set of hooks, so a bound method must have a description.
     return described.attribute(hook) if type(hook) is types.FunctionType else described.value(hook)
 
 
@@ -171,7 +171,8 @@ def _dispatch_keys(value: torch.Tensor) -> object:
     if value.dispatch_keys is not None:
         return value.dispatch_keys
     with _disable_current_modes(), torch.inference_mode(value.is_inference()):
-        # Keys of a special tensor (a conjugate view) are missing. A real one has them, so it rejects the entry.
+        # A fake conjugate view, for example, lacks the special keys of a real one. So the entry will not be used for a
+        # real one.
         return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
 
 

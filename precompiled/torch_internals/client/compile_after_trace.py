@@ -72,7 +72,10 @@ class Given:
     options: Mapping[str, object]
 
     def compile(self, program: dict[str, Any]) -> Callable[..., Any] | None:
-        """Compile as plain torch.compile does, with its errors. None if the result is valid for only some inputs."""
+        """Compile as plain torch.compile does, and raise its errors.
+
+        Returns None if the result is valid for only some inputs.
+        """
         module = copy_graph(self.module)
         values = [node.meta["example_value"] for node in module.graph.nodes if node.op == "placeholder"]
         mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
@@ -89,7 +92,10 @@ class Given:
 
 
 def copy_graph(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A copy that shares tensors: a compile may change its graph, and the program may run the original eagerly."""
+    """Return a copy of the graph that shares its tensors.
+
+    A compile may change the copy while the program runs the original eagerly.
+    """
     held = {
         node.target: copy_graph(value) if isinstance(value, torch.fx.GraphModule) else value
         for node in module.graph.nodes

@@ -37,10 +37,10 @@ def as_input(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
 
 
 def lift_attributes(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """The graph with the tensors of its module as additional last inputs, in the order of their first use, and the
-    tensors.
+    """Return a graph that takes the tensors of its module as additional inputs, and a list of these tensors.
 
-    Returns the graph itself if its module has no tensors. Raises Bypass if Dynamo gives no metadata for one of them.
+    The new inputs come last, in the order of their first use. If the module has no tensors, returns the graph itself.
+    Raises Bypass if Dynamo gives no metadata for one of the tensors.
     """
     held: dict[str, torch.Tensor] = {}
     reads: dict[str, list[torch.fx.Node]] = {}

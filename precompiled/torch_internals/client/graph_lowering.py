@@ -50,10 +50,10 @@ class Plain:
 
     @contextlib.contextmanager
     def modes(self) -> Iterator[None]:
-        """The modes for the capture. After a trace to ATen, which has applied them, autocast and grad mode are off.
+        """Set the modes for the capture. If the graph was traced to ATen, autocast and grad mode are off.
 
-        If a worker traced again under the program's autocast, it would cast where a backward has switched autocast off
-        (torch.amp.custom_bwd).
+        That trace has already applied the two modes. If a worker applied the program's autocast again, it would add
+        casts where a backward has disabled autocast (torch.amp.custom_bwd).
         """
         with contextlib.ExitStack() as stack:
             if self.traced:
@@ -100,7 +100,9 @@ def _is_of_one_process(module: torch.fx.GraphModule) -> bool:
 
 
 def _flat(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, Callable[[tuple[Any, ...]], list[Any]]]:
-    """The graph with the tensors of its list inputs as separate inputs, and a function that gives these inputs."""
+    """Return a graph that takes the tensors of its list inputs as separate inputs, and a function that flattens the
+    arguments in this way.
+    """
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     picks: list[tuple[int, int | None]] = []

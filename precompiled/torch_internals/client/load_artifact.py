@@ -49,8 +49,7 @@ def load_bundle(
     - ``native``: name of a kernel -> the file that contains it, and the file's SHA-256.
     - ``program_modes``: restored around the load, which reads thread-local state and may run in another thread.
     - ``classes``: the program's tensor subclasses that the bundle needs.
-    - ``frozen``: the graph's last inputs, as far as the compiled code has their values as constants
-      (frozen_weights.py).
+    - ``frozen``: the graph's last inputs, if the compiled code contains their values as constants (frozen_weights.py).
     - ``device``, ``groups``: the graph's device, and the names of its process groups.
 
     Raises Bypass if the artifact cannot be moved to this device and these groups (relocate.py).
@@ -75,7 +74,7 @@ def load_bundle(
     # A separate context, so that the load does not depend on the frame that Dynamo is compiling.
     context = TracingContext(input_metadata.new_fake_mode())
     taken: Callable[[tuple[Any, ...]], list[Any]] = list
-    # In this thread, another GPU than the graph's may be current.
+    # The current GPU of this thread may not be the graph's GPU.
     there = torch.cuda.device(index) if index else nullcontext()
     ahead = cudagraph_parts.made_ahead() if cudagraphs else nullcontext()
     alone = triton_futures.of_this_thread()
@@ -101,7 +100,7 @@ def load_bundle(
 
 def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., str]:
     def after_deserialization(graph: Any, constants: Any) -> str:
-        """Replaces CompiledFxGraph's own method, which writes to Inductor's cache and imports from it."""
+        """Replace CompiledFxGraph's own method, which writes to Inductor's cache and imports from the cache."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
         module.__file__ = filename
         # Makes tracebacks and profilers show the lines of the generated code.

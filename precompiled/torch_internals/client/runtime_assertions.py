@@ -46,7 +46,7 @@ _SIZES = {
 
 
 def restore_assertions(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph itself if it has all its assertions, or else a copy with them. Raises Bypass if none can be made."""
+    """Return the graph if it has all its assertions, or else a copy that has them. Raises Bypass if this fails."""
     env = _shape_env(module)
     if env is None or not env.deferred_runtime_asserts:
         return module

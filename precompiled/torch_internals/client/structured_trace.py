@@ -32,7 +32,7 @@ def is_on() -> bool:
 
 
 def graph(way: str, report: Mapping[str, Any]) -> None:
-    """Add a graph's report. ``way`` is part of the artifact's name."""
+    """Add a graph's report to the trace. ``way`` is part of the artifact's name."""
     if is_on():
         here = CompileContext.current_compile_id()
         if here is not None:
@@ -48,7 +48,7 @@ def belong(graphs: list[str], result: object) -> None:
 
 
 def frame(report: Mapping[str, object], result: object) -> None:
-    """Add a frame's report."""
+    """Add a frame's report to the trace."""
     if is_on():
         _artifact("precompiled_frame", dict(report), _compile_of(result))
 

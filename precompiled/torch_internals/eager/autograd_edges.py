@@ -1,7 +1,7 @@
 """Makes an eager run look like compiled code to autograd, by a node before its inputs and a node after its outputs.
 
 Compiled code is a single node of the autograd graph (torch/_functorch/_aot_autograd/runtime_wrappers.py,
-``CompiledFunction``). A single node decides which gradients a program gets, and when:
+``CompiledFunction``). This affects which gradients a program gets, and when:
 
 - Every output has a gradient: zeros if the loss does not use the output.
 - All gradients of the inputs arrive at once.
@@ -195,9 +195,9 @@ def run_between(
     """Run ``run(*args)`` between the two autograd nodes.
 
     ``positions`` are those of ``differentiable``, ``apart`` those of ``without_gradient``. ``last`` are the outputs
-    that no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise autograd would
-    run into that history, without a gradient. For the state of a recurrent network, the history is the previous step,
-    whose graph is freed already.
+    that no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise the backward
+    would continue into that history without a gradient. For the state of a recurrent network, the history is the
+    previous step, whose graph is already freed.
     """
     taken = [value.detach().requires_grad_() if at in apart else value for at, value in enumerate(args)]
     inner, histories = _inside(taken, positions)
@@ -208,7 +208,7 @@ def run_between(
 
 
 def _inside(args: Sequence[object], positions: list[int]) -> tuple[list[Any], dict[int, Any]]:
-    """The arguments as the operators get them, and the history of each tensor among them."""
+    """Apply the first node. Returns the arguments for the operators, and the ``grad_fn`` of each tensor among them."""
     inner = list(args)
     for at, tensor in zip(positions, _Inputs.apply(*(args[at] for at in positions)), strict=True):
         inner[at] = tensor
@@ -259,7 +259,7 @@ class _Outputs:
         return number
 
     def _place(self, output: object, may_change: Counter[Any]) -> Callable[[Sequence[torch.Tensor]], object]:
-        """A function that gives an output of the graph, once the node's outputs exist."""
+        """Return a function that takes the second node's outputs and returns this output of the graph."""
         at = self._at.get(id(output))
         if at is not None:
             return lambda _made: self._args[at]
@@ -282,7 +282,7 @@ class _Outputs:
 
 
 def run_alone(run: Callable[..., object], args: Sequence[object]) -> object:
-    """The result of ``run(*args)`` if no input requires a gradient."""
+    """Return the result of ``run(*args)``, for a run in which no input requires a gradient."""
     outputs = run(*args)
     if not isinstance(outputs, (tuple, list)):
         return outputs
@@ -293,9 +293,9 @@ def run_alone(run: Callable[..., object], args: Sequence[object]) -> object:
 
 
 def _alone(output: object, storages: set[object]) -> object:
-    """A view of an intermediate as a separate tensor over the same memory.
+    """If ``output`` is a view of an intermediate, return a separate tensor over the same memory.
 
-    Compiled code returns such an output as a separate tensor. Then a custom Function that passes it on (a reentrant
+    Compiled code returns such an output as a separate tensor. So a custom Function that returns the output (a reentrant
     checkpoint) can change it in place.
     """
     if (

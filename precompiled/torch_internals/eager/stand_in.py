@@ -135,7 +135,7 @@ class StandIn:
             return []
         positions = autograd_edges.differentiable(args)
         if self._writes and autograd_edges.share_memory(args, positions):
-            return []  # an in-place change of one input must also change the history of the other
+            return []  # the inputs share memory: an in-place change of one must also change the history of the other
         return positions
 
     def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
@@ -149,11 +149,14 @@ class StandIn:
         return torch.is_grad_enabled() and bool(autograd_edges.differentiable(args))
 
     def must_not_mix(self, args: Sequence[object]) -> bool:
-        """Whether this is one of two runs that must draw the same random numbers, which eager and compiled code cannot.
+        """Whether this is one of two runs that must draw the same random numbers.
 
-        Such pairs are: a run in the forward of a custom autograd Function and one in a backward (a reentrant
-        checkpoint's), and two runs without gradients in another checkpoint. With gradients, a checkpoint's second run
-        is of the same kind as its first (safe_points.py).
+        Eager and compiled code draw different numbers, so both runs must be of one kind. Such pairs are:
+
+        - a run in the forward of a custom autograd Function, and a run in a backward (of a reentrant checkpoint)
+        - two runs without gradients in another checkpoint
+
+        Pairs of runs with gradients in a checkpoint are excluded, because safe_points.py keeps them of one kind.
         """
         if self._draws is False:
             return False
@@ -181,7 +184,7 @@ def _changes_an_input(module: torch.fx.GraphModule) -> bool:
 
 
 def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The node, the node that it is a view of, and so on, up to an input or a node that is not a view."""
+    """Return the node, then the node of which it is a view, and so on, up to an input or a node that is not a view."""
     chain = [node]
     while chain[-1].op.startswith("call_") and chain[-1].all_input_nodes:
         if (
@@ -219,7 +222,7 @@ def _symbolic_sizes(module: torch.fx.GraphModule) -> list[tuple[int, set[int]]]:
 
 
 def eager(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph itself if it can run as it is, or else a copy that can."""
+    """Return the graph if it can run eagerly without changes, or else a copy that can."""
     inner = {
         node.target: held
         for node in module.graph.nodes

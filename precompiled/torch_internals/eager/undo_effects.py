@@ -132,7 +132,7 @@ class Before:
         return _is_opaque(failed.target) and not is_of_memory
 
     def _changed_elsewhere(self) -> bool:
-        """Whether an input has changed that no copy can restore, because it shares no memory with a copied input."""
+        """Whether the run has changed an input that cannot be restored: one without memory in common with a copy."""
         if self._versions is None:
             return False
         copied = {autograd_edges.storage(self._args[at]) for at in self._copies}

@@ -37,7 +37,7 @@ from precompiled.core.errors import Bypass, CompileFailed
 
 
 def read(uses_cpu: bool, on_gpu: bool = True) -> dict[str, object]:
-    """The current modes as plain data.
+    """Return the current modes as plain data.
 
     ``uses_cpu``: include the number of threads, which Inductor compiles into CPU kernels only. ``on_gpu``: include the
     priority of attention backends, which does not exist on the CPU. Raises Bypass if AOTAutograd would trace hooks on
@@ -104,7 +104,8 @@ _REDUCED_PRECISION = ("allow_fp16_reduced_precision_reduction", "allow_bf16_redu
 
 @cache
 def _settled_sdp_priority() -> None:
-    # Torch sets the priority before it chooses a backend. The choice warns and raises if all backends are disabled.
+    # _fused_sdp_choice() sets the priority and then chooses a backend. The choice warns and raises if all backends are
+    # disabled.
     with warnings.catch_warnings(), suppress(RuntimeError):
         warnings.simplefilter("ignore")
         with _disable_current_modes(), FakeTensorMode(), torch.no_grad():
@@ -126,8 +127,9 @@ def _settle_sdp_priority() -> None:
 
 
 def _legacy_matmul_precision() -> str | None:
-    """The precision in its older form; None if the program has used the newer ``fp32_precision``, after which the older
-    getter raises.
+    """Return the precision of float32 matrix products from torch's older getter.
+
+    Returns None if the program has set the newer ``fp32_precision``, because the older getter then raises.
     """
     try:
         return torch.get_float32_matmul_precision()
@@ -136,7 +138,7 @@ def _legacy_matmul_precision() -> str | None:
 
 
 def _opt_einsum() -> list[object]:
-    """Whether torch.einsum uses opt_einsum when it is traced, and its strategy (torch/functional.py)."""
+    """Return whether a traced torch.einsum uses opt_einsum, and opt_einsum's strategy (torch/functional.py)."""
     einsum = torch.backends.opt_einsum
     return [True, einsum.strategy] if einsum.is_available() and einsum.enabled else [False, None]
 
@@ -167,7 +169,7 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def process_wide(modes: Mapping[str, object]) -> Iterator[None]:
-    """Set all other modes as ``modes`` says, in this process. For workers, which compile one graph at a time."""
+    """Set the process-wide modes as ``modes`` says. Only workers may call this: they compile one graph at a time."""
     before = read(uses_cpu=True)
     try:
         _set(modes)

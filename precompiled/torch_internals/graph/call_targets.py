@@ -114,7 +114,7 @@ def _namespace(name: str) -> object:
 
 @cache
 def _searched() -> dict[int, tuple[str, str]]:
-    """id of each callable in _NAMESPACES -> (namespace, attribute). Built when the first target needs it."""
+    """Return a table: id of each callable in _NAMESPACES -> (namespace, attribute). Built at the first call."""
     table: dict[int, tuple[str, str]] = {}
     for name in _NAMESPACES:
         space = _namespace(name)
@@ -192,7 +192,7 @@ def _op_name(qualified: str) -> tuple[str, str]:
     namespace, _, name = qualified.partition("::")
     if namespace in _OTHER_COLLECTIVE_OP_NAMESPACES:
         raise Bypass(f"the graph has the collective {qualified}", code="collective")
-    # Such an operator refers to its stream or event by a number that is valid in this process only.
+    # Operators of this namespace refer to a stream or event by a number that is valid in this process only.
     if namespace == "streams":
         raise Bypass(f"the graph has {qualified}", code="marked-node")
     return namespace, name
@@ -303,7 +303,7 @@ def names_group(target: object) -> bool:
 
 
 def modules_of(name: list[str]) -> dict[str, str]:
-    """What a worker must load for this target: name -> digest, of modules to import and of operators to define."""
+    """Return what a worker must load for this target, as name -> digest: modules to import, operators to define."""
     if name[0] != "cop":
         return {}
     _, _, _, _, modules, digest, _, *source = name
@@ -317,7 +317,8 @@ def decode(name: list[str]) -> Any:
     """The object that ``encode`` named. Raises ValueError, ImportError or AttributeError if there is none."""
     if name[0] in ("fn", "local") and not (_is_torchs_own(name[1]) or name[1] in _NAMESPACES):
         raise ValueError(f"{name[1]} is not a module of torch")
-    # Not cached for an operator that the program defines: a notebook cell that runs again redefines it.
+    # An operator that the program defines is not cached, because the program may redefine it (by running a notebook
+    # cell again).
     return _decode.__wrapped__(tuple(name)) if name[0] == "cop" and name[7:] else _decode(tuple(name))
 
 

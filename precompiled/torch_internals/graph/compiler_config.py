@@ -42,12 +42,13 @@ _IRRELEVANT = (
 )
 # "aot_inductor." is not in this list, because its debug_compile and debug_symbols also affect torch.compile.
 _IRRELEVANT_PREFIXES = ("trace.", "quiesce_")
-# Under these settings, an artifact would differ from plain torch.compile's result, or could not contain its code.
+# Under these settings, an artifact would differ from plain torch.compile's result, or could not contain all of the
+# compiled code.
 _REFUSED = {
     "force_disable_caches": ("caches-disabled", "Inductor's caches are disabled (force_disable_caches)"),
     "fx_wrapper": ("fx-wrapper", "fx_wrapper has no code to keep"),
 }
-_COMMS = "config_comms"  # the settings that Inductor reads in addition if one of _REORDERS is on
+_COMMS = "config_comms"  # settings that Inductor reads only if the setting _REORDERS is on
 _REORDERS = "reorder_for_compute_comm_overlap"
 _SHAPES = "shapes"  # settings of symbolic sizes that differ from torch's defaults (backed_size_oblivious, for example)
 _MODULES = {
@@ -83,10 +84,10 @@ _OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
 
 
 def refuse_ranks(settings: Mapping[str, Mapping[str, object]]) -> None:
-    """Refuse settings (of ``snapshot``) under which a graph with collectives has no artifact for all ranks.
+    """Raise Bypass if no artifact of a graph with collectives can serve all ranks under these settings.
 
-    Raises Bypass if Inductor would compile the graph together with other ranks, or would write group names into machine
-    code.
+    This is the case if Inductor would compile the graph together with other ranks, or would write group names into
+    machine code. ``settings`` is a result of ``snapshot``.
     """
     if settings["inductor"].get("cpp_wrapper"):
         raise Bypass("cpp_wrapper code of collectives names their groups", code="cpp-wrapper")
@@ -203,8 +204,9 @@ def changed_settings() -> list[str]:
 
 
 def _set(module: Any) -> dict[str, object]:
-    """Settings that were changed, and that torch omits when it saves its configuration because their values may be
-    code.
+    """Return the changed settings among those that torch omits when it saves its configuration.
+
+    Torch omits them because their values may be code.
     """
     values = {name: getattr(module, name) for name in module._save_config_ignore if hasattr(module, name)}
     return _other_than_torchs(module, values)

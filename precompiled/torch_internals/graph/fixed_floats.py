@@ -38,7 +38,7 @@ def fixed_symbol(value: torch.SymFloat) -> str:
     if not symbol.is_Symbol or not content.is_number:
         return ""
     name = str(symbol)
-    # If Dynamo has already had this request and kept the input, another retrace would loop forever.
+    # If Dynamo has kept the input in spite of an earlier request, further requests would make it retrace forever.
     return "" if TensorifyState.should_specialize(name) else name
 
 

@@ -3,8 +3,8 @@
 A backend's ``example_inputs`` contain real tensors for parameters. The fake tensors of the placeholders
 (``node.meta["example_value"]``) have the same metadata, so no weight is read or sent.
 
-Dynamo writes the metadata in torch/_dynamo/output_graph.py. For a fake tensor with a history,
-torch/_subclasses/meta_utils.py makes a DelayedError its history.
+Dynamo writes the metadata in torch/_dynamo/output_graph.py. If an input has a ``grad_fn``, the worker's fake tensor
+gets the autograd node DelayedError, as in torch/_subclasses/meta_utils.py.
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"],
 torch.Tensor.{_dynamo_static_input_type, _is_param}, torch.UntypedStorage._cdata,

@@ -24,8 +24,9 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
 
-# Operations that change a tensor's metadata or history in place. An eager run between autograd edges would apply them
-# to a detached input instead of the caller's tensor.
+# Operations that change a tensor's metadata or history in place. They must not be applied to an input of an eager run
+# with autograd_edges.py: the operators get another tensor over the same memory, so the caller's tensor would keep its
+# old metadata.
 CHANGE_THE_TENSOR = frozenset(
     {
         "as_strided_",
@@ -233,7 +234,7 @@ def writes(node: torch.fx.Node) -> bool:
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The arguments that an operation may change in place. If it is unknown which, all of them."""
+    """Return the arguments that an operation may change in place, or all arguments if these are unknown."""
     if node.op not in ("call_function", "call_method"):
         return []
     names = _arguments(node.target, name(node))
@@ -336,9 +337,10 @@ def _place_of_inplace(target: Any) -> int | None:
 
 
 def with_unversioned_statistics(target: Any) -> Callable[..., object] | None:
-    """Torch's batch norm with a backward that accepts later changes of the running statistics; None for other targets.
+    """Return a batch norm whose backward still runs after the running statistics have changed.
 
-    In training a batch norm saves the running statistics for its backward, which does not read their values.
+    In training, torch's batch norm saves the running statistics for its backward, which never reads their values. But
+    autograd raises an error if a saved tensor has changed. Returns None if the target is not a batch norm of torch.
     """
     if target is torch.nn.functional.batch_norm:
         names = list(inspect.signature(target).parameters)

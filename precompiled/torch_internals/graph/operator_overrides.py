@@ -11,7 +11,7 @@ from precompiled.core.errors import Bypass
 from precompiled.torch_internals.graph import call_targets
 from precompiled.torch_internals.user_code import dispatcher_overrides, inductor_overrides
 
-# The operators of torch are composed of these, so any graph may use them.
+# Torch's operators are composed of operators in these namespaces, so any graph may use them.
 _ANYWHERE = frozenset({"aten", "prims", "prim"})
 
 

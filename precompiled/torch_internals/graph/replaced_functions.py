@@ -5,8 +5,8 @@ Dynamo inlines a replacement that the user's code calls directly. But a graph al
 call in turn. A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. An entry
 of a package requires the replacements that were in place when it was traced.
 
-A public function of torch has the name under which its namespace contains it, except for underscores and for a prefix
-(``torch.special.psi`` has the name ``special_psi``). _ALIASES lists the exceptions.
+The ``__name__`` of a public function of torch equals its name in the namespace, apart from underscores and a prefix
+(``torch.special.psi`` has the ``__name__`` ``special_psi``). _ALIASES lists the exceptions.
 
 Private names: torch._C.{_nn, _special, _linalg, _fft, TensorBase}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -45,10 +45,11 @@ _ALIASES = {
     "__pos__": "positive",
     "__torch_dispatch__": "_disabled_torch_dispatch_impl",
 }
-# Installed packages, without unittest, whose mocks replace functions.
+# Functions of these packages are no replacements by the program. unittest is excluded, because its mocks are.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
-# Python calls these special methods for these functions, besides NAME, rNAME and iNAME. The reflected form of < is >.
+# Function of the operator module -> the special methods that Python may call for it, besides NAME, rNAME and iNAME.
+# The reflected form of < is >, for example.
 _OTHERS = {
     "lt": ("gt",),
     "gt": ("lt",),
@@ -172,7 +173,7 @@ def _refuse_reached(function: types.FunctionType, replaced: Mapping[str, object]
 def _names_within(function: types.FunctionType) -> Set[str]:
     """All names, attributes included, in a function of torch and in the functions of torch that it calls.
 
-    Not cached, because the calls depend on what is replaced now.
+    The result is not cached, because it depends on the functions that are replaced now.
     """
     names: set[str] = set()
     seen = {function}

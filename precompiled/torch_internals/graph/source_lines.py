@@ -1,4 +1,6 @@
-"""Finds the source line of each operation of a graph: file, line, function and code. People read them; no key has them.
+"""Finds the source line of each operation of a graph: file, line, function and code.
+
+The lines are for display only, so they are not in the key.
 
 The lines are collected when a graph is submitted, so a cache hit costs nothing. They are sent beside the program
 (graph/about.py)::

@@ -291,9 +291,9 @@ def guard_check(guards: str) -> Callable[[list[int]], bool]:
 
 
 def tell_nothing_new(guards: str, inputs: dict[str, Any]) -> bool:
-    """Whether the captured inputs alone imply an artifact's guards, by bounds of symbols and values of fixed sizes.
+    """Whether an artifact's guards follow from the captured inputs: from the symbols' bounds and the fixed sizes.
 
-    ``inputs`` is that section of a program.
+    ``inputs`` is the section ``inputs`` of a program.
     """
     encoded = [item["size"] for item in inputs["args"] if is_size_input(item)]
 

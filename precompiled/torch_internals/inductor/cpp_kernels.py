@@ -6,7 +6,8 @@ handler collects the sources (kernel_units.py). In a client it maps the artifact
 that no compiler, no probe of vector units and no precompiled header runs (docs/decisions/0003).
 
 With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes all of it to
-``CppWrapperCodeCache.load_pybinding(...)``. Its result is an extension module too, handled as those of kernels.
+``CppWrapperCodeCache.load_pybinding(...)``. This call also returns an extension module, and this file handles it like a
+kernel's module.
 
 Triton kernels are part of the pickled result (torch/_inductor/triton_bundler.py). While an artifact is loaded, this
 file also prevents two actions of torch that start processes:

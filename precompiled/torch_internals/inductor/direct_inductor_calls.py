@@ -109,7 +109,7 @@ def _counted(original: Callable[..., object]) -> Callable[..., Any]:
 
 
 class _Finder:
-    """Waits for the module's import, which may never come. Finds no module itself, like bootstrap.py for torch."""
+    """Calls back when the module is imported, if it ever is. Like bootstrap.py for torch, it finds no module itself."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
         if name != _MODULE:
@@ -128,7 +128,7 @@ def _then(loader: object, action: Callable[[], None]) -> None:
     """Call ``action`` after ``loader`` has executed its module, and restore the loader."""
     attributes, real = getattr(loader, "__dict__", None), getattr(loader, "exec_module", None)
     if real is None or not isinstance(attributes, dict):
-        return  # compiles of this process are not counted
+        return  # the loader cannot be wrapped, so compiles of this process are not counted
 
     def exec_module(module: object) -> None:
         attributes.pop("exec_module", None)

@@ -148,7 +148,7 @@ def code_of(part: Any) -> Any:
 
 
 class _Freezing:
-    """The weights and packed tensors of the compiles that run while ``collected`` is open."""
+    """Collects the weights and packed tensors of the compiles that run while ``collected`` is open."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self._weights = list(weights)
@@ -228,7 +228,10 @@ def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def hold(module: torch.fx.GraphModule, weights: Sequence[torch.Tensor]) -> None:
-    """Turn a graph's last inputs, which have Dynamo's marks, back into tensors of its module, as Dynamo has them."""
+    """Turn a graph's last inputs back into tensors of its module, as in Dynamo's own graph.
+
+    The nodes keep the metadata that Dynamo gave them.
+    """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, weight in zip(placeholders[len(placeholders) - len(weights) :], weights, strict=True):
         name = f"held_{node.name}"

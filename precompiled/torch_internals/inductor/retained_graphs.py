@@ -47,7 +47,7 @@ def inner_compile(*args: object, **kwargs: object) -> Any:
         donated = context.fw_metadata.bw_donated_idxs
         if donated and getattr(compiled, "current_callable", None) is not None:
             compiled.current_callable = on_copies(compiled.current_callable, tuple(donated))
-            # Clear the list itself: with tensor subclasses, a second metadata object, which each call checks, shares
-            # the list.
+            # Clear the list in place. With tensor subclasses, a second metadata object shares the list, and each call
+            # checks that object.
             donated.clear()
     return compiled

@@ -26,7 +26,7 @@ from precompiled.torch_internals.patches import Patches
 
 
 class RankReads:
-    """Whether this compile has read a rank's place. ``on_first_read`` is called at the first read."""
+    """Records whether this compile has read a rank's place. ``on_first_read`` is called at the first read."""
 
     def __init__(self, on_first_read: Callable[[], None]) -> None:
         self._on_first_read = on_first_read

@@ -1,4 +1,4 @@
-"""Encodes launches of user Triton kernels in a graph: replaces numbers in a table by names and values, and back.
+"""Encodes launches of user Triton kernels in a graph, and decodes them.
 
 Dynamo puts ``kernel[grid](...)`` into a graph as a call of ``triton_kernel_wrapper_mutation`` (after AOTAutograd, of
 ``..._functional``). Its ``kernel_idx`` and ``constant_args_idx`` are positions in a table that each process fills in

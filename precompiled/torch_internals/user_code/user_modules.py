@@ -41,8 +41,9 @@ _INSTALLED = tuple(
 
 # The key contains torch's version. SCHEMA (graph/key.py) changes whenever a worker handles a graph differently.
 _IN_THE_KEY = frozenset({"torch", "precompiled"})
-# vLLM declares the variables on which its operators depend, and these are in the key (graph/environment.py). Each
-# engine sets further values in vLLM's modules, and a worker has none of these values.
+# Packages whose modules' values are left out of the digest. vLLM declares the environment variables on which its
+# operators depend, and these are in the key (graph/environment.py). Each engine sets further values in vLLM's modules,
+# which a worker does not have.
 _SAYS_ITSELF = frozenset({"vllm"})
 # A function or class at the top level of a module: module, qualified name, digest of the sources ("" if in the key).
 Name = list[str]
@@ -227,7 +228,8 @@ def _referred(module: ModuleType | None) -> set[str]:
             found = value.__name__ if issubclass(type(value), ModuleType) else getattr(value, "__module__", None)
         except Exception:  # noqa: BLE001 - a proxy, whose attributes run the user's code
             continue
-        # A package has an attribute for each imported module of its own, and a worker may have imported different ones.
+        # Leave out submodules: a package has an attribute for each imported submodule, and a worker may have imported
+        # different ones.
         if isinstance(found, str) and not found.startswith(f"{module.__name__}."):
             names.add(found)
     return names

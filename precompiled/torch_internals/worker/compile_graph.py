@@ -99,7 +99,8 @@ def compile_graph(
     The caller has applied the program's modes and configuration.
 
     - ``weights``: the values of the last inputs, for freezing.
-    - ``on_rank_read``: called as soon as the result turns out to be valid for this rank's place in its meshes only.
+    - ``on_rank_read``: called when the compile first reads this rank's place in its meshes. The result is then valid
+      for this place only.
     - ``progress``: gets the number of built kernels, and a phase once only the compilers are still running.
     """
     progress = progress or compile_phases.IgnoredProgress()
@@ -223,11 +224,12 @@ def _compile(
     try:
         compiled = compile_fx(module, made, inner_compile=inner_compile)
     except TensorifyScalarRestartAnalysis as error:
-        # Otherwise the floats of the next graph would be fixed too. In a client, the floats that Dynamo has fixed stay
-        # fixed.
+        # Without this reset, the floats of the next graph would be fixed too. In a client, the reset keeps the floats
+        # that Dynamo has fixed.
         TensorifyState.force_specializations = fixed
         raise CompileFailed("it holds for one value of a float argument only", code="fixed-float") from error
-    except Exception as error:  # torch's own error, except with aliased inputs: the program alone may not fail
+    except Exception as error:
+        # With aliased inputs, plain torch.compile may succeed, so the error does not count as torch's own.
         if not aliased:
             raise
         raise CompileFailed(_ALIASED, code="aliased-mutation") from error

@@ -2,13 +2,15 @@
 
 A process that finds a file of Inductor's C++ builds (kernels, objects, the precompiled header, test programs for vector
 units) treats it as complete, because torch only checks that it exists (codecache.py: _worker_compile_cpp;
-cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If it is killed in between,
-every later worker uses the incomplete file: a graph's kernels cannot be loaded, or with an incomplete header no kernel
-can be built, until the store is cleared. So the compiler writes to a temporary name, and a rename follows.
+cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the linker is killed in
+between, every later worker uses the incomplete file. Then a graph's kernels cannot be loaded, or (with an incomplete
+header) no kernel can be built, until the store is cleared. So the compiler writes to a temporary name, and the worker
+renames the finished file.
 
 Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
-header in torch's directory for temporary files, the worker copies it, unless another user could have created it. That
-program may have been killed as well, so a build that fails with a header is retried without it.
+header in torch's directory for temporary files, the worker copies the header, unless another user could have created
+it. The header may be incomplete because that program was killed, so a build that fails with a copied header is retried
+without the copy.
 
 All of torch's C++ builds go through one function, which this file replaces. The writers of the other caches below the
 scratch directory already rename files into place (docs/reference/artifact-format.md).

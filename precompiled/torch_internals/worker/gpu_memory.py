@@ -1,4 +1,4 @@
-"""Limits a worker's use of GPU memory, so that the user's programs have enough: one of them waits for this job.
+"""Limits a worker's use of GPU memory, so that enough is left for the user's programs.
 
 - Between two jobs a worker keeps only its context.
 - A full GPU says nothing about a graph. A worker that finds no memory, even for a context, leaves the graph to the

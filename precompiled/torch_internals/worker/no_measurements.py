@@ -7,9 +7,9 @@ Inductor measures during a compile:
 - under max-autotune and coordinate descent, into how many parts to split a reduction over rows and columns
   (codegen/simd.py, mix order)
 
-Of each, this file selects the form that needs no choice: no padding, the library's kernel, and the number of parts that
-Inductor starts with. It counts these choices. Any other measurement makes the compile fail. Nothing that such a compile
-measures is cached, because Inductor records a refused time as infinite, and a later compile, even one with a GPU, would
+This file replaces each of these choices by a fixed one: no padding, the library's kernel, and the number of parts that
+Inductor starts with. It counts the replaced choices. Any other measurement makes the compile fail. Nothing that such a
+compile measures is cached: Inductor records a refused time as infinite, and a later compile, even one with a GPU, would
 use the infinite time. Configurations of Triton kernels, including those of coordinate descent, are measured at the
 first launch, in the client.
 
@@ -51,7 +51,7 @@ class _Measured(Exception):
 
 @contextmanager
 def choices() -> Iterator[UndecidedChoices]:
-    """Use the forms without a choice, and count them, in a compile whose result is kept.
+    """Replace choices that need a measured time by fixed ones, and count them, in a compile whose result is kept.
 
     Raises CompileFailed if code requests a time anyway, even if the compile handled the error. Does nothing for the
     CPU, or on a device that can measure. Call this inside the program's configuration: the key contains that

@@ -58,9 +58,12 @@ def settled_unless(of_the_host: Callable[[BaseException | None], bool]) -> None:
 def beside(needed: bool = True) -> Iterator[None]:
     """Detect the units in parallel with the code inside this context, if ``needed`` and not yet known.
 
-    The test programs are built in TORCHINDUCTOR_CACHE_DIR, and stay in it. The thread ends with the job, for two
-    reasons: it works in the job's store, which may then be removed, and torch writes the directory that it has read
-    back to TORCHINDUCTOR_CACHE_DIR, where the next job has already set its own.
+    The test programs are built in TORCHINDUCTOR_CACHE_DIR, and stay in it. The thread must end with the job, for two
+    reasons:
+
+    - The thread works in the job's store, which may be removed after the job.
+    - Torch reads TORCHINDUCTOR_CACHE_DIR and later sets the variable to the value that it has read. By then, the next
+      job may have set its own value.
     """
     global _found  # noqa: PLW0603
     if needed and _found is None and platform.machine() == "x86_64":
