@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import os
 import select
 import socket
@@ -25,24 +24,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from precompiled import wire
 from precompiled.core import durable
 from precompiled.core.config import Settings
-from precompiled.core.errors import PrecompiledError, StoreError, WireError
+from precompiled.core.errors import WireError
 from precompiled.farm import farm
-from precompiled.remote import lease, link, lists, starting, transfer, trusting
+from precompiled.remote import link, starting, transfer
 from precompiled.remote.claims import Claims
-from precompiled.remote.errors import RemoteError
 from precompiled.remote.evicting import Evicting
-from precompiled.remote.puts import Puts, QueuedPut
+from precompiled.remote.job_turns import JobTurns, send_answer
+from precompiled.remote.opened_remote import OpenedRemote
+from precompiled.remote.program_fetches import ProgramFetches
+from precompiled.remote.uploads import Uploads
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
 from precompiled.store.artifacts import Store
 
 LOOK_S = 1.0
 DRAIN_S = 5.0  # seconds at exit for the remaining puts; the next helper waits for them (starting.LEAVING_S)
-STREAM_KEPT_S = 10.0  # for this many seconds, processes of one program share a fetch that one of them began
-MAX_JOB_BYTES = 1 << 30
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,46 +60,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Stream:
-    """The fetch of the objects that a program used last. ``listed``: the number of objects. ``fetched``: the number of
-    objects that the store lacked.
-    """
-
-    def __init__(self, there: transfer.Transfer, program: str) -> None:
-        self._there, self._program = there, program
-        self.begun, self.ended = threading.Event(), threading.Event()
-        self.listed = self.fetched = 0
-        self.ended_at = math.inf
-
-    def run(self) -> None:
-        _lists, objects = lists.read_lists(self._there, self._program)
-        self.listed = len(objects)
-        self.begun.set()
-        before = self._there.counts.fetched
-        try:
-            self._there.bring(objects)
-        finally:
-            self.fetched = self._there.counts.fetched - before  # includes objects that workers requested meanwhile
-
-
 class Helper:
     """The helper's main object. ``serve`` opens the remote and answers requests, each in a thread of its own."""
 
     def __init__(self, options: argparse.Namespace, arguments: Sequence[str]) -> None:
         self._options, self._arguments = options, list(arguments)
         self._folder = link.folder(options.store)
-        self._transfer: transfer.Transfer | None = None
-        self._problem: PrecompiledError | None = None
-        self._opened = threading.Event()
-        self._claims = Claims(self._failed, may_hold=not options.no_put)
-        self._streams: dict[str, _Stream] = {}  # program -> its last fetch of this kind
+        self._remote = OpenedRemote()
+        self._claims = Claims(self._remote.failed, may_hold=not options.no_put)
+        self._uploads = Uploads(
+            self._remote, self._claims, self._tell, wanted=bool(options.remote) and not options.no_put
+        )
+        self._fetches = ProgramFetches(self._remote, self._wait_s, self._tell)
+        self._turns = JobTurns(self._remote, self._claims, self._uploads, self._tell)
         self._lock = threading.Lock()
-        self._puts = Puts(self._put, failed=self._failed, given_up=self._gave_up, changed=self._tell, rests=self._rests)
         store = Store(options.store, options.base)
-        self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._failed)
-        self._farm = farm.open_farm(options.farm, options.store, options.base, self._came) if options.farm else None
+        self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._remote.failed)
+        if options.farm:
+            self._turns.farm = farm.open_farm(options.farm, options.store, options.base, self._turns.on_farm_ended)
+        self._farm = self._turns.farm
         self._states_written: dict[str, dict[str, Any]] = {}  # file name -> the state that it holds
-        self._began = self._asked = time.monotonic()
+        self._asked = time.monotonic()
         self._stopping = False
         self._connections = 0
 
@@ -111,7 +90,7 @@ class Helper:
 
     def serve(self, listening: socket.socket) -> None:
         """Answer requests until no request has come for ``--idle-s`` seconds, or a stop request comes."""
-        for target in (self._open, self._put_all):
+        for target in (self._open, self._uploads.run):
             threading.Thread(target=target, daemon=True).start()
         path = self._folder / link.SOCKET
         # Without its socket, no peer can connect. The socket is gone if the store was removed.
@@ -126,20 +105,20 @@ class Helper:
         with suppress(OSError):  # later requests go to the next helper
             path.unlink()
         until = time.monotonic() + DRAIN_S
-        self._puts.leave(DRAIN_S)
+        self._uploads.leave(DRAIN_S)
         self._claims.settle(until - time.monotonic())
         self._tell()
 
     def _is_wanted(self) -> bool:
         # If the remote never opens, no put can succeed.
-        puts = self._opened.is_set() and self._puts.waiting > 0
+        puts = self._remote.done.is_set() and self._uploads.waiting > 0
         at_work = puts or self._claims.held > 0 or (self._farm is not None and self._farm.busy)
         return at_work or self._connections > 0 or time.monotonic() - self._asked < self._options.idle_s
 
     @property
     def _published(self) -> int:
         """How many objects have arrived in this store."""
-        there, farm = self._transfer, self._farm
+        there, farm = self._remote.transfer, self._farm
         return (there.counts.fetched if there is not None else 0) + (farm.counts.compiled if farm is not None else 0)
 
     # ------------------------------------------------ requests
@@ -156,106 +135,42 @@ class Helper:
             sock.settimeout(link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
             with suppress(OSError):  # a peer that has sent its request and closed is still served
-                _say(file, {"wait_s": self._wait_s, "arguments": self._arguments})
+                send_answer(file, {"wait_s": self._wait_s, "arguments": self._arguments})
             line = file.readline(link.MAX_LINE)
             if not line:
                 return  # the peer only checked whether this helper runs
             self._asked = time.monotonic()
             question = json.loads(line)
             if question.get("do") == "turn":
-                self._turn(sock, file, question)
+                try:
+                    self._turns.answer(sock, file, question)
+                finally:
+                    self._asked = time.monotonic()
                 return
             for answer in self._answers(question):
-                _say(file, answer)
-
-    def _turn(self, sock: socket.socket, file: IO[bytes], question: dict[str, Any]) -> None:
-        """Answer a worker that asks for its turn at a key, and take its reports on the same connection; or answer a
-        courier.
-        """
-        key, courier = question["key"], bool(question.get("courier"))
-        if not fmt.is_key(key):
-            return
-        answer = self._farm.ask(key, courier=courier) if self._farm is not None else {} if courier else None
-        if answer is None:
-            answer = self._remotes(key)
-            if courier and "compile" in answer:
-                answer = {"send": True}
-        self._tell()
-        # From here on, this method must end the key's lease, if it has one: the peer may have closed the connection
-        # already.
-        said, ours = "", "compile" in answer or "send" in answer
-        try:
-            _say(file, answer)
-            if "send" in answer:
-                ours = False  # ``_take`` or the farm ends it
-                _say(file, self._take(sock, file, key))
-                return
-            sock.settimeout(None)  # no time limit while the worker compiles
-            while "compile" in answer and (line := file.readline(link.MAX_LINE)):
-                what = json.loads(line)
-                if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
-                    said = "put" if self._will_put(what) else ""
-                    if self._farm is not None:
-                        self._farm.published_here(key)
-                elif what.get("do") == "failed":
-                    said = "failed"
-                _say(file, {})
-        finally:
-            self._asked = time.monotonic()
-            if ours and said != "put":  # a put ends the lease later
-                self._claims.ended(key, said)
-
-    def _remotes(self, key: str) -> dict[str, Any]:
-        """The remote's answer about a key, for a worker or a courier."""
-        if not self._opened.wait(link.AGAIN_S / 2):
-            return {"again_s": link.AGAIN_S} if time.monotonic() - self._began < link.STARTING_S else {"compile": True}
-        return {"compile": True} if self._transfer is None else self._claims.ask(self._transfer, key)
-
-    def _take(self, sock: socket.socket, file: IO[bytes], key: str) -> dict[str, Any]:
-        """Take a courier's job for the farm, which then holds the key's lease."""
-        assert self._farm is not None
-        taken = False
-        try:
-            sock.settimeout(link.SENT_S)
-            size = int(json.loads(file.readline(link.MAX_LINE))["bytes"])
-            job: wire.PoolMessage = wire.decode(file.read(min(size, MAX_JOB_BYTES)), wire.PoolMessage, MAX_JOB_BYTES)
-            if isinstance(job, wire.Job) and job.key == key and job.offer is not None:
-                answer, taken = self._farm.take(job), True
-                return answer
-            return {}
-        finally:
-            if not taken:
-                self._claims.ended(key, "")
-
-    def _came(self, key: str, slots: list[int]) -> None:
-        """Called when the farm has ended a key. The results are published in these slots."""
-        put = [self._will_put({"do": "put", "key": key, "slot": slot}) for slot in slots]
-        if not any(put):
-            self._claims.ended(key, "")
-        self._tell()
+                send_answer(file, answer)
 
     def _answers(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         match question:
             case {"do": "ahead", "program": str(program)} if fmt.is_key(program):
-                yield from self._ahead(program)
+                yield from self._fetches.fetch(program)
             case _:
                 yield self._answer(question)
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         match question:
             case {"do": "put", "key": str(key), "slot": int()} if fmt.is_key(key):
-                self._will_put(question)
+                self._uploads.add(question)
             case {"do": "put-entry", "function": str(function), "name": str(name)} if fmt.is_key(
                 function
             ) and package_format.is_name(name):
-                self._will_put(question)
+                self._uploads.add(question)
             case {"do": "used", "program": str(program), "keys": [*keys], "fresh": [*_], "entries": [*entries]} if all(
                 map(fmt.is_key, [program, *keys])
             ) and all(fmt.is_key(function) and package_format.is_name(name) for function, name in entries):
-                self._will_put(question)
+                self._uploads.add(question)
             case {"do": "flush"}:
-                self._opened.wait()
-                self._puts.flush()
+                self._uploads.flush()
                 self._tell()
             case {"do": "farm"} if self._farm is not None:
                 self._farm.look(self._wait_s)
@@ -267,109 +182,31 @@ class Helper:
                     (self._folder / link.SOCKET).unlink()
         return {}
 
-    def _ahead(self, program: str) -> Iterator[dict[str, Any]]:
-        """Fetch the objects that a program used last, once for all of the program's processes that request them
-        meanwhile.
-        """
-        if not self._opened.wait(self._wait_s) or self._transfer is None:
-            return
-        with self._lock:
-            stream = self._streams.get(program)
-            if stream is None or time.monotonic() - stream.ended_at > STREAM_KEPT_S:
-                stream = self._streams[program] = _Stream(self._transfer, program)
-                threading.Thread(target=self._stream, args=(stream,), daemon=True).start()
-        if stream.begun.wait(self._wait_s):
-            yield {"listed": stream.listed}
-            if stream.ended.wait(self._wait_s):
-                yield {"fetched": stream.fetched}
-
-    def _stream(self, stream: _Stream) -> None:
-        try:
-            stream.run()
-        except (RemoteError, StoreError) as error:
-            self._failed(error)
-        finally:
-            stream.ended_at = time.monotonic()
-            stream.begun.set()
-            stream.ended.set()
-            self._tell()
-
-    def _will_put(self, what: dict[str, Any]) -> bool:
-        return bool(self._options.remote) and not self._options.no_put and self._puts.add(what)
-
-    def _put_all(self) -> None:
-        self._opened.wait()
-        self._puts.run()
-
-    def _put(self, item: QueuedPut) -> None:
-        there, what = self._transfer, item.what
-        if there is None:
-            return  # the remote is unusable; the state file gives the reason
-        if what["do"] == "used":
-            lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"])
-            return
-        if what["do"] == "put-entry":
-            there.put_entry(what["function"], what["name"])
-            return
-        try:
-            for artifact in there.store.lookup(what["key"]):
-                is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
-                # If an earlier try has put the object, it is in the remote already.
-                if is_it and (there.put_artifact(artifact) or item.tries):
-                    lease.remove_given_up(there, what["key"])
-        finally:
-            if not item.tries:  # a second try has no lease: another worker may hold the key's lease by then
-                self._claims.ended(what["key"], "put")
-
-    def _rests(self) -> bool:
-        there = self._transfer
-        return there is not None and (there.bucket.writing.rests or there.bucket.reading.rests)
-
-    def _gave_up(self, number: int, why: str) -> None:
-        if self._transfer is not None:
-            self._transfer.gave_up(number, why)
-
     # ------------------------------------------------ its state
 
     def _open(self) -> None:
-        options = self._options
         try:
-            if not options.remote:
-                return
-            self._transfer = transfer.open_transfer(
-                options.store, options.remote, options.timeout_s, trusting.trust(options.unsigned), options.base
-            )
-        except PrecompiledError as error:
-            self._problem = error
+            self._remote.open(self._options)
         finally:
-            self._opened.set()
             self._tell()
-
-    def _failed(self, error: Exception) -> None:
-        if isinstance(error, RemoteError) and self._transfer is not None:
-            self._transfer.failed(error)
-        # The log's disk is full, but a thread that puts or holds a lease must go on.
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
-            sys.stderr.flush()
 
     def _tell(self) -> None:
         """Write the states of the remote and of the farm to their files, if they have changed."""
         if self._farm is not None:
             self._write(link.FARM_STATE, self._farm.document())
-        if self._problem is not None:
+        if self._remote.problem is not None:
             state: dict[str, Any] = {
                 "remote": self._options.remote,
                 "state": "unusable",
-                "code": self._problem.code,
-                "reason": str(self._problem),
+                "code": self._remote.problem.code,
+                "reason": str(self._remote.problem),
                 **dataclasses.asdict(transfer.TransferCounts()),
             }
-        elif self._transfer is not None:
-            state = self._transfer.document()
+        elif self._remote.transfer is not None:
+            state = self._remote.transfer.document()
         else:
             return
-        self._write(link.STATE, {**state, "waiting": self._puts.waiting})
+        self._write(link.STATE, {**state, "waiting": self._uploads.waiting})
 
     def _write(self, name: str, state: dict[str, Any]) -> None:
         with self._lock, suppress(OSError):
@@ -377,11 +214,6 @@ class Helper:
                 with durable.replacing(self._folder / name, 0o600, sync=False) as file:
                     file.write(json.dumps({**state, "pid": os.getpid(), "at": time.time()}).encode())
                 self._states_written[name] = state
-
-
-def _say(file: IO[bytes], answer: dict[str, Any]) -> None:
-    file.write(json.dumps(answer).encode() + b"\n")
-    file.flush()
 
 
 def main(argv: Sequence[str]) -> int:

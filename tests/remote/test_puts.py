@@ -19,7 +19,7 @@ from support_daemon import wait_until
 from support_remote import host
 from support_store import KEY, payload
 
-from precompiled.remote import bucket, envelope, helper, lease, link, puts, starting
+from precompiled.remote import bucket, envelope, helper, lease, link, opened_remote, puts, starting, transfer
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.puts import Puts, QueuedPut
 from precompiled.store.artifacts import Store
@@ -222,7 +222,7 @@ def test_helper_with_a_full_disk_continues_and_exits(
 ) -> None:
     monkeypatch.setattr(puts, "AGAIN_S", 0.2)
     monkeypatch.setattr(puts, "KEPT_S", 3.0)
-    monkeypatch.setattr(helper, "sys", types.SimpleNamespace(stderr=_Full()))
+    monkeypatch.setattr(opened_remote, "sys", types.SimpleNamespace(stderr=_Full()))
     assert last_state(tmp_path, place)["given_up"] == 1
 
 
@@ -231,7 +231,7 @@ def test_remote_that_never_opens_does_not_keep_a_helper(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
-    monkeypatch.setattr(helper.transfer, "open_transfer", lambda *_: over.wait(120.0) and None)
+    monkeypatch.setattr(transfer, "open_transfer", lambda *_: over.wait(120.0) and None)
     last_state(tmp_path, place)
     over.set()
 

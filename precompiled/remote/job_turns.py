@@ -1,0 +1,98 @@
+"""Answers workers and couriers about a job: compile it, wait, use what arrived, or send it to the farm."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+from precompiled import wire
+from precompiled.farm.farm import Farm
+from precompiled.remote import link
+from precompiled.remote.claims import Claims
+from precompiled.remote.opened_remote import OpenedRemote
+from precompiled.remote.uploads import Uploads
+from precompiled.store import artifact_format as fmt
+
+MAX_JOB_BYTES = 1 << 30
+
+
+class JobTurns:
+    """The turns of a helper's peers. Thread-safe. ``changed`` is called when the state of the farm may have changed."""
+
+    def __init__(self, remote: OpenedRemote, claims: Claims, uploads: Uploads, changed: Callable[[], None]) -> None:
+        self._remote, self._claims, self._uploads, self._changed = remote, claims, uploads, changed
+        self._began = time.monotonic()
+        self.farm: Farm | None = None
+
+    def answer(self, sock: socket.socket, file: IO[bytes], question: dict[str, Any]) -> None:
+        """Answer a worker that asks for its turn at a key, and take its reports on the same connection; or answer a
+        courier.
+        """
+        key, courier = question["key"], bool(question.get("courier"))
+        if not fmt.is_key(key):
+            return
+        answer = self.farm.ask(key, courier=courier) if self.farm is not None else {} if courier else None
+        if answer is None:
+            answer = self._remotes(key)
+            if courier and "compile" in answer:
+                answer = {"send": True}
+        self._changed()
+        # From here on, this method must end the key's lease, if it has one: the peer may have closed the connection
+        # already.
+        said, ours = "", "compile" in answer or "send" in answer
+        try:
+            send_answer(file, answer)
+            if "send" in answer:
+                ours = False  # ``_take`` or the farm ends it
+                send_answer(file, self._take(sock, file, key))
+                return
+            sock.settimeout(None)  # no time limit while the worker compiles
+            while "compile" in answer and (line := file.readline(link.MAX_LINE)):
+                what = json.loads(line)
+                if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
+                    said = "put" if self._uploads.add(what) else ""
+                    if self.farm is not None:
+                        self.farm.published_here(key)
+                elif what.get("do") == "failed":
+                    said = "failed"
+                send_answer(file, {})
+        finally:
+            if ours and said != "put":  # a put ends the lease later
+                self._claims.ended(key, said)
+
+    def _remotes(self, key: str) -> dict[str, Any]:
+        """The remote's answer about a key, for a worker or a courier."""
+        if not self._remote.done.wait(link.AGAIN_S / 2):
+            return {"again_s": link.AGAIN_S} if time.monotonic() - self._began < link.STARTING_S else {"compile": True}
+        return {"compile": True} if self._remote.transfer is None else self._claims.ask(self._remote.transfer, key)
+
+    def _take(self, sock: socket.socket, file: IO[bytes], key: str) -> dict[str, Any]:
+        """Take a courier's job for the farm, which then holds the key's lease."""
+        assert self.farm is not None
+        taken = False
+        try:
+            sock.settimeout(link.SENT_S)
+            size = int(json.loads(file.readline(link.MAX_LINE))["bytes"])
+            job: wire.PoolMessage = wire.decode(file.read(min(size, MAX_JOB_BYTES)), wire.PoolMessage, MAX_JOB_BYTES)
+            if isinstance(job, wire.Job) and job.key == key and job.offer is not None:
+                answer, taken = self.farm.take(job), True
+                return answer
+            return {}
+        finally:
+            if not taken:
+                self._claims.ended(key, "")
+
+    def on_farm_ended(self, key: str, slots: list[int]) -> None:
+        """Queue the puts of a key that the farm has ended. Its results are published in these slots."""
+        put = [self._uploads.add({"do": "put", "key": key, "slot": slot}) for slot in slots]
+        if not any(put):
+            self._claims.ended(key, "")
+        self._changed()
+
+
+def send_answer(file: IO[bytes], answer: dict[str, Any]) -> None:
+    file.write(json.dumps(answer).encode() + b"\n")
+    file.flush()

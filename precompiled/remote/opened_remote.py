@@ -1,0 +1,56 @@
+"""Opens the helper's remote, once, and counts and logs its errors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from contextlib import suppress
+
+from precompiled.core.errors import PrecompiledError
+from precompiled.remote import transfer, trusting
+from precompiled.remote.errors import RemoteError
+
+
+class OpenedRemote:
+    """The remote of a helper. Until ``done`` is set, ``open`` is under way. Then ``transfer`` is set if the remote can
+    be used, and ``problem`` if not. Neither is set without a remote.
+    """
+
+    def __init__(self) -> None:
+        self.transfer: transfer.Transfer | None = None
+        self.problem: PrecompiledError | None = None
+        self.done = threading.Event()
+
+    def open(self, options: argparse.Namespace) -> None:
+        """Open the remote, or keep the problem."""
+        try:
+            if not options.remote:
+                return
+            self.transfer = transfer.open_transfer(
+                options.store, options.remote, options.timeout_s, trusting.trust(options.unsigned), options.base
+            )
+        except PrecompiledError as error:
+            self.problem = error
+        finally:
+            self.done.set()
+
+    def failed(self, error: Exception) -> None:
+        """Count an error of the remote, and write each error to the log."""
+        if isinstance(error, RemoteError) and self.transfer is not None:
+            self.transfer.failed(error)
+        # The log's disk is full, but a thread that puts or holds a lease must go on.
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
+            sys.stderr.flush()
+
+    def rests(self) -> bool:
+        """Whether the remote must not be used now."""
+        there = self.transfer
+        return there is not None and (there.bucket.writing.rests or there.bucket.reading.rests)
+
+    def gave_up(self, number: int, why: str) -> None:
+        """Count puts that are not tried again."""
+        if self.transfer is not None:
+            self.transfer.gave_up(number, why)

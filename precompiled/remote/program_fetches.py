@@ -1,0 +1,74 @@
+"""Fetches the objects that a program used last, once for all of its processes (decision 0047)."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from precompiled.core.errors import StoreError
+from precompiled.remote import lists, transfer
+from precompiled.remote.errors import RemoteError
+from precompiled.remote.opened_remote import OpenedRemote
+
+STREAM_KEPT_S = 10.0  # for this many seconds, processes of one program share a fetch that one of them began
+
+
+class _Stream:
+    """The fetch of the objects that a program used last. ``listed``: the number of objects. ``fetched``: the number of
+    objects that the store lacked.
+    """
+
+    def __init__(self, there: transfer.Transfer, program: str) -> None:
+        self._there, self._program = there, program
+        self.begun, self.ended = threading.Event(), threading.Event()
+        self.listed = self.fetched = 0
+        self.ended_at = math.inf
+
+    def run(self) -> None:
+        _lists, objects = lists.read_lists(self._there, self._program)
+        self.listed = len(objects)
+        self.begun.set()
+        before = self._there.counts.fetched
+        try:
+            self._there.bring(objects)
+        finally:
+            self.fetched = self._there.counts.fetched - before  # includes objects that workers requested meanwhile
+
+
+class ProgramFetches:
+    """The fetches of a helper, by program. Thread-safe. ``changed`` is called after each fetch."""
+
+    def __init__(self, remote: OpenedRemote, wait_s: float, changed: Callable[[], None]) -> None:
+        self._remote, self._wait_s, self._changed = remote, wait_s, changed
+        self._streams: dict[str, _Stream] = {}  # program -> its last fetch
+        self._lock = threading.Lock()
+
+    def fetch(self, program: str) -> Iterator[dict[str, Any]]:
+        """Fetch the objects that a program used last, once for all of the program's processes that request them
+        meanwhile.
+        """
+        if not self._remote.done.wait(self._wait_s) or self._remote.transfer is None:
+            return
+        with self._lock:
+            stream = self._streams.get(program)
+            if stream is None or time.monotonic() - stream.ended_at > STREAM_KEPT_S:
+                stream = self._streams[program] = _Stream(self._remote.transfer, program)
+                threading.Thread(target=self._stream, args=(stream,), daemon=True).start()
+        if stream.begun.wait(self._wait_s):
+            yield {"listed": stream.listed}
+            if stream.ended.wait(self._wait_s):
+                yield {"fetched": stream.fetched}
+
+    def _stream(self, stream: _Stream) -> None:
+        try:
+            stream.run()
+        except (RemoteError, StoreError) as error:
+            self._remote.failed(error)
+        finally:
+            stream.ended_at = time.monotonic()
+            stream.begun.set()
+            stream.ended.set()
+            self._changed()
