@@ -155,7 +155,7 @@ def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
     """All that need the graph would wait for it, here and on other hosts."""
     with with_remote(tmp_path, monkeypatch) as (root, bucket, _drivers, running):
         answers: list[dict[str, Any]] = []
-        remotes = running._remotes
+        remotes = running._turns._remotes
 
         def killed(key: str) -> dict[str, Any]:
             answers.append(remotes(key))
@@ -164,7 +164,7 @@ def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
             return answers[-1]
 
         with monkeypatch.context() as patch:
-            patch.setattr(running, "_remotes", killed)
+            patch.setattr(running._turns, "_remotes", killed)
             while not answers or "compile" not in answers[-1]:  # the remote may take its time
                 gone = socket.socket(socket.AF_UNIX)
                 gone.connect(str(link.folder(root) / link.SOCKET))

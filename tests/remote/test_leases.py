@@ -246,20 +246,6 @@ def test_holder_renews_its_lease_and_is_replaced_if_it_stops(tmp_path: Path, fai
     assert decided(lambda: of_b.ask(b, OTHER)) == {"compile": True} and names(b, OTHER)[-1].endswith("2")
 
 
-@pytest.mark.usefixtures("quick")
-def test_unused_lease_is_given_back(
-    tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claims, "ANSWER_S", 0.0)
-    there = host(tmp_path / "a", memory())
-    mine = Claims(failed.append, may_hold=True, ttl_s=0.3)
-    assert "again_s" in mine.ask(there, KEY)
-    wait_until(lambda: names(there))
-    monkeypatch.setattr(claims, "UNCLAIMED_S", 0.05)
-    wait_until(lambda: not names(there))
-    assert mine.held == 0
-
-
 class Slow(Bucket):
     """A place that does not answer until the test allows it."""
 
@@ -272,14 +258,32 @@ class Slow(Bucket):
         return super().listed(folder)
 
 
+def slow_host(root: Path, url: str) -> tuple[Transfer, Slow]:
+    bucket, there = Slow(url), host(root, url)
+    return Transfer(there.store, bucket, there.trust), bucket
+
+
+@pytest.mark.usefixtures("quick")
+def test_unused_lease_is_given_back(
+    tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "ANSWER_S", 0.0)
+    there, bucket = slow_host(tmp_path / "a", memory())
+    mine = Claims(failed.append, may_hold=True, ttl_s=0.3)
+    assert "again_s" in mine.ask(there, KEY)
+    bucket.answers.set()  # only now, so that no worker has the lease
+    wait_until(lambda: names(there))
+    monkeypatch.setattr(claims, "UNCLAIMED_S", 0.05)
+    wait_until(lambda: not names(there))
+    assert mine.held == 0
+
+
 def test_unresponsive_remote_does_not_block_a_worker(
     tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "ANSWER_S", 0.01)
     monkeypatch.setattr(claims, "PATIENCE_S", 0.2)
-    url = memory()
-    bucket = Slow(url)
-    there = Transfer(host(tmp_path / "a", url).store, bucket, host(tmp_path / "a", url).trust)
+    there, bucket = slow_host(tmp_path / "a", memory())
     mine = Claims(failed.append, may_hold=True)
     began = time.monotonic()
     assert "again_s" in mine.ask(there, KEY) and time.monotonic() - began < 0.2
