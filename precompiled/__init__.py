@@ -132,16 +132,16 @@ def load_ipython_extension(shell: "Any") -> None:
     """`%load_ext precompiled` in IPython: the hook, a line below each cell with graphs, and the command
     `%precompiled`.
     """
-    from precompiled import notebook
+    from precompiled import parts
 
-    notebook.load(shell)
+    parts.NOTEBOOK.require().load(shell)
 
 
 def unload_ipython_extension(shell: "Any") -> None:
     """`%unload_ext precompiled`: removes the line and the command. The hook stays on."""
-    from precompiled import notebook
+    from precompiled import parts
 
-    notebook.unload(shell)
+    parts.NOTEBOOK.require().unload(shell)
 
 
 def _forget_settings() -> None:

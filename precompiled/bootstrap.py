@@ -160,17 +160,20 @@ def _fire() -> None:
 
 def _make_up_devices() -> None:
     """Make up a GPU, in a process of `--target` (docs/guides/targets.md). Ends the process if that fails."""
-    from precompiled.made_up_cuda import activate
+    from precompiled import parts
 
-    activate.activate()
+    made_up = parts.MADE_UP_CUDA.get()
+    if made_up is None:
+        raise SystemExit("made-up CUDA: CUDA_MADE_UP is set, but precompiled's part `made_up_cuda` is not installed")
+    made_up.activate()
 
 
 def _record() -> None:
     """Record the imports from here on, in a process that is a watch's capture (docs/guides/watch.md)."""
     try:
-        from precompiled.client import recorder
+        from precompiled import parts
 
-        recorder.begin()
+        parts.WATCH.require().record()
     except Exception as error:  # noqa: BLE001 - the run goes on, and the watch reports that nothing was captured
         note("this capture is not recorded", error)
 
@@ -182,9 +185,9 @@ def _begin_ahead() -> None:
 
         settings = PROCESS.settings()
         if settings.has_helper:
-            from precompiled.client import ahead
+            from precompiled import parts
 
-            ahead.begin(settings)
+            parts.REMOTE.require().begin(settings)
     except Exception:  # noqa: BLE001, S110 - `_route` begins it as well, and records why it fails
         pass
 

@@ -15,13 +15,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from precompiled import wire
+from precompiled import parts, wire
 from precompiled.core.errors import (
     DEVICE_LOST,
     GPU_UNAVAILABLE,
@@ -33,8 +34,6 @@ from precompiled.core.errors import (
     code_of,
 )
 from precompiled.graph import places
-from precompiled.made_up_cuda import activate
-from precompiled.remote import link
 from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, rank_turns, scratch
 from precompiled.store.artifacts import Store
@@ -54,7 +53,8 @@ _records: dict[Path, JobRecord] = {}  # by store
 def warm_up() -> None:
     """Import what every compile needs, so that the first job does not wait for the imports."""
     global _ready  # noqa: PLW0603
-    activate.in_a_worker()  # before torch
+    if (made_up := parts.MADE_UP_CUDA.get()) is not None:
+        made_up.in_a_worker()  # before torch
     import precompiled.torch_internals.worker.compile_graph  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals.client import garbage_collection
 
@@ -95,7 +95,7 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
         for _variant in range(fmt.MAX_VARIANTS):
             record.phase("remote")
             asked = time.monotonic()
-            with link.turn(store.root, job.key) as among_hosts:
+            with _turn(store.root, job.key) as among_hosts:
                 record.spent("remote", time.monotonic() - asked)
                 if not among_hosts.found:
                     return _among_hosts(store, job, data, started, among_hosts, record)
@@ -116,8 +116,25 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
             sys.modules["torch"].compiler.reset()  # also removes what a failed compile left behind
 
 
+class _OnlyHost:
+    """The turn of a host without a remote: it compiles, and reports to no host."""
+
+    found, again_s = False, 0.0
+
+    def published(self, slot: int) -> None:
+        pass
+
+    def failed(self) -> None:
+        pass
+
+
+def _turn(root: Path, key: str) -> AbstractContextManager[parts.TurnProtocol]:
+    remote = parts.REMOTE.get()
+    return nullcontext(_OnlyHost()) if remote is None else remote.turn(root, key)
+
+
 def _among_hosts(
-    store: Store, job: wire.Job, data: bytes, started: float, among_hosts: link.Turn, record: JobRecord
+    store: Store, job: wire.Job, data: bytes, started: float, among_hosts: parts.TurnProtocol, record: JobRecord
 ) -> wire.Finished:
     """Compile and publish a graph that no other host has compiled. If one compiles it now, park the job."""
     if among_hosts.again_s and job.may_park:
@@ -144,9 +161,10 @@ def _among_hosts(
             among_hosts.failed()  # the graph itself fails, so the next host would fail too
         raise
     among_hosts.published(artifact.slot)
-    for key, slot in further.items():
-        if slot is not None:
-            link.put_artifact(store.root, key, slot)
+    if (remote := parts.REMOTE.get()) is not None:
+        for key, slot in further.items():
+            if slot is not None:
+                remote.put_artifact(store.root, key, slot)
     seconds = time.monotonic() - started
     _evict(store, job)
     return wire.Finished(job.id, job.key, "published", seconds, artifact_bytes=artifact.manifest.bytes)
@@ -354,7 +372,8 @@ def _publish_failure(
 
 
 def _is_made_up(job: wire.Job) -> bool:
-    return job.device != "cpu" and activate.is_active()
+    made_up = parts.MADE_UP_CUDA.get()
+    return job.device != "cpu" and made_up is not None and made_up.is_active()
 
 
 def _of_the_gpu(job: wire.Job, error: Exception) -> CompileFailed | None:

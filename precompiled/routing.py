@@ -54,9 +54,10 @@ def route() -> None:
     routes.install(_serve, _went_around, _first_trace)
     _undo_by(routes.remove)
     if settings.has_helper:
-        from precompiled.client import ahead
+        from precompiled import parts
 
-        ahead.begin(settings)
+        if (remote := parts.REMOTE.get()) is not None:
+            remote.begin(settings)
     if settings.packages != "off":
         from precompiled import packages
         from precompiled.core.files import process_start

@@ -49,9 +49,9 @@ from precompiled.service.pool import Pool
 from precompiled.service.processes import become_subreaper
 from precompiled.service.scheduler import Scheduler
 from precompiled.service.server import ClientRequest, Lock, Sender, Server, prepare_runtime_dir
-from precompiled.service.watcher_link import REFUSED, WatcherLink
+from precompiled.service.watcher_link import NOT_INSTALLED, REFUSED, WatcherLink
 
-from precompiled import wire
+from precompiled import parts, wire
 from precompiled.core.config import CLIENT_ONLY, NAMES, Settings
 from precompiled.core.errors import DaemonError
 from precompiled.core.paths import LOCK_NAME
@@ -104,7 +104,8 @@ class Daemon:
             memory_bytes=self._memory_limit * limits.slots,
             lines=self._lines,
         )
-        self._watcher = None if system else WatcherLink(settings.runtime_dir, settings.cache_dir)
+        watch = None if system else parts.WATCH.get()
+        self._watcher = None if watch is None else WatcherLink(watch, settings.runtime_dir, settings.cache_dir)
         self._metrics = Metrics()
         self._notifier = notifier or Notifier()
         self._wake = (-1, -1)
@@ -361,7 +362,7 @@ class Daemon:
     def _asked_to_watch(self, peer: Sender, message: wire.Watch | wire.Unwatch | wire.Watches) -> None:
         watcher = self._watcher
         if watcher is None:
-            self._server.send(peer.routing_id, REFUSED)
+            self._server.send(peer.routing_id, REFUSED if self._system else NOT_INSTALLED)
         elif isinstance(message, wire.Watches):
             watcher.ask_for_watches(peer.routing_id)
         elif peer.uid != os.geteuid():  # root's registrations would run as this user

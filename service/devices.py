@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from precompiled.made_up_cuda.kinds import UUID_PREFIX
+from precompiled import parts
 
 QUERY_TIMEOUT_S = 30.0  # without persistence mode the driver initialises every GPU first, which takes seconds
 
@@ -88,7 +88,8 @@ class Devices:
             return uuid  # a MIG slice, which the list does not contain
         if not uuid.startswith("GPU-"):
             uuid = "GPU-" + uuid  # torch leaves the prefix out
-        if uuid.startswith(UUID_PREFIX):
+        made_up = parts.MADE_UP_CUDA.get()
+        if made_up is not None and made_up.is_made_up(uuid):
             return uuid  # a made-up GPU (docs/guides/targets.md): the worker sees none unless its variables define it
         self.begin()
         known = self._gpus

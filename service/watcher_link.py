@@ -17,9 +17,8 @@ from pathlib import Path
 
 from precompiled.service import processes
 from precompiled.service.channel import Channel
-from precompiled.service.watch import registry
 
-from precompiled import wire
+from precompiled import parts, wire
 from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.watcher_link")
@@ -36,10 +35,17 @@ REFUSED = wire.Rejected(
 )
 
 
+NOT_INSTALLED = wire.Rejected(
+    "no-watcher",
+    "this daemon's installation lacks the part `watch`",
+    "Install all of precompiled, and restart the daemon",
+)
+
+
 class WatcherLink:
     """The daemon's connection to the watcher; used from the daemon's one thread."""
 
-    def __init__(self, runtime_dir: Path, cache_dir: Path) -> None:
+    def __init__(self, watch: parts.WatchProtocol, runtime_dir: Path, cache_dir: Path) -> None:
         self._runtime_dir, self._cache_dir = runtime_dir, cache_dir
         self._popen: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -48,7 +54,7 @@ class WatcherLink:
         self._has_report = False
         self._number = 0
         self._started = 0.0
-        self._start_at: float | None = 0.0 if registry.any_registered(cache_dir) else None
+        self._start_at: float | None = 0.0 if watch.any_registered(cache_dir) else None
         self._pause = RESTART_MIN_S
         self._problem = ""
         self.watches: list[wire.WatchStatus] = []

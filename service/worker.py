@@ -32,7 +32,7 @@ MESSAGE_CHARS = 20_000  # of a traceback; the message must stay far below wire.M
 
 
 class Compiler(Protocol):
-    """The interface of precompiled.compiler, of precompiled.courier (offers jobs to a farm), and of test doubles."""
+    """The interface of precompiled.compiler, of parts.COURIER (offers jobs to a farm), and of test doubles."""
 
     def warm_up(self) -> None: ...
 
@@ -154,11 +154,13 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     sock.set_inheritable(False)  # a compiler process must not keep the stream open
     if compiler is None:
         if arguments.courier:
-            from precompiled import courier as real  # type: ignore[attr-defined, unused-ignore]
-        else:
-            from precompiled import compiler as real  # type: ignore[attr-defined, unused-ignore, no-redef]
+            from precompiled import parts
 
-        compiler = real
+            compiler = parts.COURIER.require()
+        else:
+            from precompiled import compiler as real  # type: ignore[attr-defined, unused-ignore]
+
+            compiler = real
     try:
         serve(sock, compiler)  # type: ignore[arg-type, unused-ignore]
     except OSError as error:  # the daemon closed the stream between two messages

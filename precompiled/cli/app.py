@@ -37,11 +37,11 @@ class Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         path = f"{self.path} {cmd_name}".strip()
+        if not tree.exists(path):
+            return None
         if path in tree.GROUPS:
             return Group(path)
-        if path not in tree.COMMANDS:
-            return None
-        module = importlib.import_module(f"precompiled.cli.{tree.COMMANDS[path]}")
+        module = importlib.import_module(f"precompiled.{tree.COMMANDS[path]}")
         found = getattr(module, f"{cmd_name}_command")
         assert isinstance(found, click.Command)
         return found
@@ -105,7 +105,7 @@ class Cli(Group):
         # Dense, so that it fits a screen of 24 lines.
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]     (each COMMAND has --help)")
         formatter.write(f"\n{self.help}\n\n")
-        for title, names in tree.SECTIONS.items():
+        for title, names in tree.sections().items():
             formatter.write(f"{_heading(title)}\n")
             formatter.write("".join(f"  {name:<10}{self.summary(ctx, name)}\n" for name in names))
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import click
 
-from precompiled.cli import targets
+from precompiled import parts
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ask_daemon, stop_daemon
 from precompiled.cli.output import Output
+from precompiled.cli.target_option import target_option
 from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, Settings
 from precompiled.core.errors import PrecompiledError
@@ -61,7 +62,7 @@ STOP_S = 30.0
     metavar="SECONDS",
     help="End the command after this time and save what is compiled. 0 means no limit.",
 )
-@targets.option
+@target_option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def bake_command(
     out: Output,
@@ -69,8 +70,8 @@ def bake_command(
     output: Path,
     steps: int,
     timeout: float,
-    target: targets.WantedDevices | None,
     cmd: tuple[str, ...],
+    target: parts.WantedDevicesProtocol | None = None,
 ) -> None:
     """Run a command and save its compiled graphs in a directory.
 
@@ -97,6 +98,7 @@ def bake_command(
     try:
         own = {}
         if target is not None:
+            targets = parts.TARGETS.require()
             own = targets.variables(target, cmd, runtime / "caches")
             out.note(targets.warning(target))
         document = _bake(out, place, store, runtime, steps, timeout, cmd, own)

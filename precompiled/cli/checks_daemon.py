@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precompiled.cli.check import Check, ask_program
 from precompiled.core import paths
+from precompiled.core.check import Check, ask_program
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, DaemonError, PrecompiledError, UntrustedStore
 from precompiled.store import trust

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from precompiled.cli import probe, pth
-from precompiled.cli.check import Check
 from precompiled.core import python_path
+from precompiled.core.check import Check
 from precompiled.core.config import ENV_PREFIX, NAMES, Settings
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.version import ON, SWITCH, switched_off

@@ -8,8 +8,8 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from precompiled.cli import targets as cli_targets
-from precompiled.cli.check import Check, ask_program
+from precompiled import parts
+from precompiled.core.check import Check, ask_program
 from precompiled.core.config import Settings
 from precompiled.core.words import format_count, human_bytes
 
@@ -23,7 +23,8 @@ def run(settings: Settings) -> Iterator[Check]:
     yield compiler(os.environ)
     yield headers(Path(sysconfig.get_path("include")) / "Python.h")
     yield gpus(os.environ)
-    yield targets()
+    if (made_up := parts.TARGETS.get()) is not None:
+        yield targets(made_up)
     yield memory()
 
 
@@ -99,9 +100,9 @@ def judge_gpus(status: int, said: str, limited: str, device_files: bool) -> Chec
     return Check("gpus", "ok", f"none{limited}; graphs on the CPU are served")
 
 
-def targets() -> Check:
+def targets(made_up: parts.TargetsProtocol) -> Check:
     """Whether artifacts can be made for GPUs that this host lacks. Always ok, since the feature is optional."""
-    found, action = cli_targets.available()
+    found, action = made_up.available()
     return Check("targets", "ok", found, action)
 
 

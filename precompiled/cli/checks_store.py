@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from precompiled.cli.check import Check
 from precompiled.cli.checks_daemon import existing_parent, why_not_made
 from precompiled.core import filesystems, paths
+from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import UntrustedStore
 from precompiled.core.words import format_count, human_bytes

@@ -9,21 +9,26 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from precompiled.cli import checks_daemon, checks_farm, checks_hook, checks_host, checks_remote, checks_store
+from precompiled import parts
+from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_store
 from precompiled.cli.app import command
-from precompiled.cli.check import Check
 from precompiled.cli.output import Output, table
+from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.words import format_count
 
-GROUPS: tuple[Callable[[Settings], Iterator[Check]], ...] = (
-    checks_hook.run,
-    checks_daemon.run,
-    checks_store.run,
-    checks_remote.run,
-    checks_farm.run,
-    checks_host.run,
-)
+_Checks = Callable[[Settings], Iterator[Check]]
+
+
+def groups() -> dict[str, _Checks]:
+    """The groups of checks, in order: those of the core, and of the parts that are installed."""
+    found: dict[str, _Checks] = {"hook": checks_hook.run, "daemon": checks_daemon.run, "store": checks_store.run}
+    for name, entry in (("remote", parts.REMOTE_STATE), ("farm", parts.FARM_STATE)):
+        if (part := entry.get()) is not None:
+            found[name] = part.checks
+    return found | {"host": checks_host.run}
+
+
 MARKS = {"ok": "ok", "warn": "WARN", "fail": "FAIL"}
 
 
@@ -44,14 +49,13 @@ def doctor_command(out: Output, settings: Settings) -> int:
 def run_checks(settings: Settings) -> list[Check]:
     """Run all checks, in order. A check that raises counts as failed, and the others still run."""
     checks: list[Check] = []
-    for group in GROUPS:
+    for name, group in groups().items():
         try:
             for check in group(settings):
                 checks.append(check)
         except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{where.filename}:{where.lineno}"
-            name = group.__module__.rpartition("_")[2]
             checks.append(Check(name, "fail", f"this check failed with {error!r} ({place})", "Report this bug"))
     return checks
 

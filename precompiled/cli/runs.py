@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from precompiled.cli import checks_store, misses
-from precompiled.cli.check import Check
 from precompiled.cli.checks_daemon import existing_parent
 from precompiled.cli.output import SHOWN_DIGITS, human_age, pairs, table
+from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import in_words

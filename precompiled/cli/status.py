@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from precompiled.cli import farm, remote, runs, top
+from precompiled import parts
+from precompiled.cli import runs, top
 from precompiled.cli.app import command
 from precompiled.cli.daemon import ANSWER_TIMEOUT_S, NOT_RUNNING, ask_daemon, fields, socket_of, timeout_option
 from precompiled.cli.output import Output, pairs, table
@@ -17,6 +18,8 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store.jobs import UnderWay, under_way
+
+_STATES = {"remote": parts.REMOTE_STATE, "farm": parts.FARM_STATE}
 
 
 @command("status", examples=["precompiled status", "precompiled status --watch"])
@@ -65,8 +68,7 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
             "watches": [],
             "runs": [],
             "jobs": [],
-            "remote": remote.last_state(settings),
-            "farm": farm.last_state(settings),
+            **_last_states(settings),
         }
         further = (
             f"None can start: {why}. {paths.NO_PLACE_ACTION}."
@@ -75,7 +77,7 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
         )
         out.result(document, f"No daemon runs at {document['socket']}. {further}")
         return 1
-    reply["remote"], reply["farm"] = remote.last_state(settings), farm.last_state(settings)
+    reply |= _last_states(settings)
     reply["runs"] = runs.live(settings)
     reply["jobs"] = [dataclasses.asdict(job) for job in under_way(settings.cache_dir)]
     out.result(reply, lambda: _show_status(reply))
@@ -96,15 +98,13 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
     from precompiled import wire
 
     reply = fields(ask_daemon(settings, wire.Stats(), timeout))
-    reply["remote"], reply["farm"] = remote.last_state(settings), farm.last_state(settings)
+    reply |= _last_states(settings)
 
     def show() -> None:
         rows = []
         for name, value in reply.items():
-            if name == "remote":
-                rows.append((name, remote.line(value) if value else "-"))
-            elif name == "farm":
-                rows.append((name, farm.line(value) if value else "-"))
+            if name in _STATES:
+                rows.append((name, _line(name, value) if value else "-"))
             elif isinstance(value, dict):
                 rows.append((name, ", ".join(f"{reason} {count}" for reason, count in sorted(value.items())) or "-"))
             elif name.endswith("_s"):
@@ -115,6 +115,16 @@ def stats_command(out: Output, settings: Settings, run: str | None, timeout: flo
 
     out.result(reply, show)
     return 0
+
+
+def _last_states(settings: Settings) -> dict[str, dict[str, Any] | None]:
+    """The last states of the remote and of the farm. None if one is not set up or not installed."""
+    installed = {name: entry.get() for name, entry in _STATES.items()}
+    return {name: None if part is None else part.last_state(settings) for name, part in installed.items()}
+
+
+def _line(name: str, state: dict[str, Any]) -> str:
+    return _STATES[name].require().line(state)
 
 
 def _share(name: str, reply: Mapping[str, Any]) -> str:
@@ -138,17 +148,14 @@ def _show_status(reply: dict[str, Any]) -> None:
             ("memory", human_bytes(reply["rss_bytes"])),
             ("queued", str(reply["queue_depth"])),
             *(("degraded", text) for text in reply["degraded"]),
-            *([("remote", remote.line(reply["remote"]))] if reply["remote"] else []),
-            *([("farm", farm.line(reply["farm"]))] if reply["farm"] else []),
+            *((name, _line(name, reply[name])) for name in _STATES if reply[name]),
         ]
     )
     _show_workers(reply)
     runs.show_live(reply["runs"])
-    if reply["watches"]:
-        from precompiled.cli.watch import show_watches
-
+    if reply["watches"] and (watch := parts.WATCH.get()) is not None:
         click.echo()
-        show_watches(reply["watches"])
+        watch.show_watches(reply["watches"])
 
 
 def _now(worker: dict[str, Any], jobs: list[dict[str, Any]]) -> str:

@@ -9,9 +9,10 @@ import sys
 
 import click
 
-from precompiled.cli import targets
+from precompiled import parts
 from precompiled.cli.app import command
 from precompiled.cli.output import Output
+from precompiled.cli.target_option import target_option
 from precompiled.core import python_path
 from precompiled.core.config import ENV_PREFIX, MODES, Settings
 from precompiled.core.errors import PrecompiledError
@@ -34,10 +35,14 @@ NOT_FOUND = 127
     ],
 )
 @click.option("--mode", type=click.Choice(MODES), help="Set PRECOMPILED_MODE for the command.")
-@targets.option
+@target_option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def run_command(
-    out: Output, settings: Settings, mode: str | None, target: targets.WantedDevices | None, cmd: tuple[str, ...]
+    out: Output,
+    settings: Settings,
+    mode: str | None,
+    cmd: tuple[str, ...],
+    target: parts.WantedDevicesProtocol | None = None,
 ) -> int:
     """Run a command, and its Python children, with precompiled on.
 
@@ -57,6 +62,7 @@ def run_command(
     if target is not None:
         # In the scratch folder, since eviction limits its size. The user's own caches are not changed.
         caches = scratch.directory(settings.cache_dir) / "targets" / target.kind.code
+        targets = parts.TARGETS.require()
         variables.update(targets.variables(target, cmd, caches))
         out.note(targets.warning(target))
     for name in ("SIGPIPE", "SIGXFSZ"):

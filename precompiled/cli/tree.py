@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from precompiled import parts
+
 # The help shows these sections, and the commands of each, in this order.
 SECTIONS = {
     "Use it": ("run", "enable", "disable", "watch", "bake"),
@@ -22,48 +24,49 @@ GROUPS = {
 }
 # A group that is called without one of its commands runs this one.
 DEFAULTS = {"config": "show"}
-# Command -> its module in precompiled/cli, in the order of the help. The module defines `<last word>_command`.
+# Command -> its module below precompiled, in the order of the help. The module defines `<last word>_command`. A command
+# of a part that is not installed does not exist.
 COMMANDS = {
-    "run": "switch",
-    "enable": "switch",
-    "disable": "switch",
-    "watch": "watch",
-    "bake": "bake",
-    "status": "status",
-    "explain": "explain",
-    "timeline": "timeline",
-    "doctor": "doctor",
-    "config show": "settings",
-    "config set": "settings",
-    "cache ls": "store",
-    "cache show": "store",
-    "cache stats": "status",
-    "cache size": "store",
-    "cache dir": "store",
-    "cache clear": "store",
-    "cache gc": "store",
-    "daemon start": "daemon",
-    "daemon stop": "daemon",
-    "daemon restart": "daemon",
-    "daemon logs": "logs",
-    "daemon cancel": "jobs",
-    "daemon retry": "jobs",
-    "daemon serve": "daemon",
-    "remote push": "remote",
-    "remote pull": "remote",
-    "remote sync": "remote",
-    "remote ls": "remote",
-    "remote gc": "remote",
-    "remote keys new": "keys",
-    "remote keys list": "keys",
-    "remote keys trust": "keys",
-    "remote keys forget": "keys",
-    "farm status": "farm",
-    "tools tune": "tune",
-    "tools trace": "timeline",
-    "tools metrics": "metrics",
-    "tools package": "package",
-    "tools completion": "completion",
+    "run": "cli.switch",
+    "enable": "cli.switch",
+    "disable": "cli.switch",
+    "watch": "watch.commands",
+    "bake": "cli.bake",
+    "status": "cli.status",
+    "explain": "cli.explain",
+    "timeline": "timeline.commands",
+    "doctor": "cli.doctor",
+    "config show": "cli.settings",
+    "config set": "cli.settings",
+    "cache ls": "cli.store",
+    "cache show": "cli.store",
+    "cache stats": "cli.status",
+    "cache size": "cli.store",
+    "cache dir": "cli.store",
+    "cache clear": "cli.store",
+    "cache gc": "cli.store",
+    "daemon start": "cli.daemon",
+    "daemon stop": "cli.daemon",
+    "daemon restart": "cli.daemon",
+    "daemon logs": "cli.logs",
+    "daemon cancel": "cli.jobs",
+    "daemon retry": "cli.jobs",
+    "daemon serve": "cli.daemon",
+    "remote push": "remote.commands",
+    "remote pull": "remote.commands",
+    "remote sync": "remote.commands",
+    "remote ls": "remote.commands",
+    "remote gc": "remote.commands",
+    "remote keys new": "remote.key_commands",
+    "remote keys list": "remote.key_commands",
+    "remote keys trust": "remote.key_commands",
+    "remote keys forget": "remote.key_commands",
+    "farm status": "farm.commands",
+    "tools tune": "made_up_cuda.tune",
+    "tools trace": "timeline.commands",
+    "tools metrics": "metrics.commands",
+    "tools package": "cli.package",
+    "tools completion": "cli.completion",
 }
 # Old name -> new name, for names up to version 0.1. They work in one more version.
 RENAMED = {
@@ -108,19 +111,39 @@ SYNONYMS = {
 }
 
 
+def exists(path: str) -> bool:
+    """Whether a command or a group exists. One of a part exists if the part is installed."""
+    if path in GROUPS:
+        return any(exists(name) for name in COMMANDS if name.startswith(f"{path} "))
+    module = COMMANDS.get(path)
+    return module is not None and (module.startswith("cli.") or parts.is_installed(f"precompiled.{module}"))
+
+
+def sections() -> dict[str, list[str]]:
+    """The sections of the help, with the names that exist."""
+    found = {title: [name for name in names if exists(name)] for title, names in SECTIONS.items()}
+    return {title: names for title, names in found.items() if names}
+
+
 def children(group: str) -> list[str]:
     """The names directly below a group ("" is the top), in the order of the help."""
     if not group:
-        return [name for names in SECTIONS.values() for name in names]
+        return [name for names in sections().values() for name in names]
     start = f"{group} "
-    return list(dict.fromkeys(name.removeprefix(start).split()[0] for name in COMMANDS if name.startswith(start)))
+    below = (name.removeprefix(start).split()[0] for name in COMMANDS if name.startswith(start) and exists(name))
+    return list(dict.fromkeys(below))
+
+
+def _is_old_name(name: str) -> bool:
+    """Whether a name is the old name of a command that exists."""
+    return name in RENAMED and exists(RENAMED[name].partition(" --")[0])
 
 
 def replace_old_name(arguments: list[str]) -> tuple[str, list[str]]:
     """The old name that a command line begins with ("" if none), and the line with the new name."""
     for words in (2, 1):
         old = " ".join(arguments[:words])
-        if old in RENAMED:
+        if _is_old_name(old):
             return old, [*RENAMED[old].split(), *arguments[words:]]
     return "", arguments
 
@@ -132,7 +155,9 @@ def suggestion(group: str, name: str) -> str:
     if not group and name in SYNONYMS:
         return SYNONYMS[name]
     here = {known: known for known in children(group)}
-    below = {known.split()[-1]: known for known in reversed(COMMANDS)} | RENAMED
+    commands = [known for known in COMMANDS if exists(known)]
+    below = {known.split()[-1]: known for known in reversed(commands)}
+    below |= {old: new for old, new in RENAMED.items() if _is_old_name(old)}
     for cutoff in (0.7, 0.6):
         for names in (here, below):
             if near := get_close_matches(name.lower(), names, 1, cutoff):

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from precompiled.client.ledger import GraphReport
     from precompiled.core.config import Settings
+    from precompiled.parts import AheadProtocol
 
 
 class SessionProtocol(Protocol):
@@ -55,24 +56,8 @@ class PackagesProtocol(Protocol):
         """Restore Dynamo's own methods."""
 
 
-class AheadProtocol(Protocol):
-    """client/ahead.Ahead waits for the objects that the remote's helper fetches for this process."""
-
-    @property
-    def under_way(self) -> bool:
-        """Whether the helper may still fetch something."""
-
-    def wait(self) -> bool:
-        """Whether something has arrived. Waits for it within the process's total time for such waits."""
-
-    def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
-        """Report what this process has used: artifacts (``keys``), the artifacts that the store lacked at first
-        (``fresh``), and entries of packages.
-        """
-
-
 class RecorderProtocol(Protocol):
-    """client/recorder.Recorder reports to the watcher, if this process is a watch's capture (docs/guides/watch.md)."""
+    """watch/recorder.Recorder reports to the watcher, if this process is a watch's capture (docs/guides/watch.md)."""
 
     def graph(
         self,

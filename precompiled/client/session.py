@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from precompiled import parts
 from precompiled.client import baking
 from precompiled.client.connection import DaemonConnection
 from precompiled.client.count_sender import CountSender
@@ -102,15 +103,16 @@ class Session:
         """Start the helper of a remote or farm unless the hook has done so: workers need it for the first graph."""
         if not self.settings.has_helper:
             return
-        from precompiled.client import ahead
 
         def failed(error: Exception) -> None:
             code = "remote-unusable" if self.settings.remote else "farm-unusable"
             self.ledger.count_reason("fallbacks", code)
             log.warning("no helper can be started (%s): %s", code, error)
 
-        found = ahead.begin(self.settings)
-        if found is not None:
+        remote = parts.REMOTE.get()
+        if remote is None:
+            failed(ImportError(f"{parts.REMOTE.module} is not installed"))
+        elif (found := remote.begin(self.settings)) is not None:
             found.on_problem(failed)
 
     def came_ahead(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precompiled import parts
 from precompiled.client.awaited import Awaited, NotNow
 from precompiled.client.dispatch import Compiled, Dispatch
 from precompiled.client.ledger import GraphCalls
@@ -168,7 +169,9 @@ class Submitter:
             device=device,
             name=report.name,
             base=[str(path) for path in session.settings.base],
-            farm=bool(session.settings.farm) and (without_gpu or program.device == "cpu"),
+            farm=bool(session.settings.farm)
+            and parts.is_installed(parts.COURIER.module)
+            and (without_gpu or program.device == "cpu"),
             waiting=waiting or session.settings.mode == "wait" or bool(program.no_stand_in),
         )
         graph = program.to_job(self.about(), hints)

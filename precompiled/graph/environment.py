@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from precompiled import parts
 from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals.user_code import custom_ops
 from precompiled.torch_internals.worker import libdevice
@@ -340,14 +341,15 @@ def worker_for(device: str, modules: Mapping[str, str] | None = None, *, without
     interpreter = interpreter_of_a_worker(modules)
     if device == "cpu" or not without_gpu:
         return interpreter, device_of_a_worker(device)
-    from precompiled.made_up_cuda import build, kinds
-
-    try:
-        build.check(build.find_torch())
-    except build.CannotBuild as error:
-        raise PrecompiledError(f"a worker without the GPU: {error}", error.action, code="no-made-up-gpu") from error
-    interpreter.variables["CUDA_MADE_UP"] = kinds.like(torch.cuda.get_device_properties(device))
-    return interpreter, f"cuda:{kinds.FIRST_UUID}"
+    made_up = parts.MADE_UP_CUDA.get()
+    if made_up is None:
+        raise PrecompiledError(
+            "a worker without the GPU: made-up CUDA is not installed",
+            "Install all of precompiled, or unset `compile_without_gpu`",
+            code="no-made-up-gpu",
+        )
+    interpreter.variables["CUDA_MADE_UP"], uuid = made_up.stand_in(torch.cuda.get_device_properties(device))
+    return interpreter, f"cuda:{uuid}"
 
 
 def device_of_a_worker(device: str) -> str:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from precompiled import parts
 from precompiled.client import session as sessions
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
@@ -31,12 +32,12 @@ from precompiled.packages.function_report import FunctionReport, shown_name
 from precompiled.packages.program import ANY, UNKNOWN, Program
 from precompiled.packages.publisher import Publisher
 from precompiled.packages.source_files import SourceFiles
-from precompiled.remote import link
 from precompiled.store.packages import PackageStore
 from precompiled.torch_internals.client import garbage_collection, structured_trace
 from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
+_REMOTE = parts.REMOTE.get()  # imported here, since a fork waits for imports of other threads
 
 # Reason codes of traces that an audit cannot compare because of this process or host, not because of the package.
 _OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
@@ -247,7 +248,8 @@ class Automatic:
             name = store.publish(header, made.about.to_bytes(), made.body)
             entries.append((header.function, name))
             self.used.add((header.function, name))
-            link.put_entry(store.root, header.function, name)  # upload the entry, if this host has a remote
+            if _REMOTE is not None:
+                _REMOTE.put_entry(store.root, header.function, name)  # upload the entry, if this host has a remote
 
         self.publisher.publish(write, lambda error: self._not_kept(report, error))
 

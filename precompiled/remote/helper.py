@@ -4,7 +4,7 @@ It moves objects between the store and the remote, and sends jobs to the farm (p
 
 The helper is a process of its own with its user's credentials. So no program waits for a network or loads network
 libraries, and the daemon, which serves all users, holds no credentials. A client starts the helper
-(client/remote_helper.py). The helper exits after ``--idle-s`` seconds without a request. A store has only one helper,
+(helper_process.py). The helper exits after ``--idle-s`` seconds without a request. A store has only one helper,
 which holds a lock while it runs. The helper's state is in ``remote/state.json`` and ``remote/farm.json``.
 """
 

@@ -19,11 +19,11 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from precompiled import hook
-from precompiled.client import recorder as recording
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.files import is_users
 from precompiled.core.names import attribute_at
 from precompiled.core.paths import CAPTURE_VARIABLE
+from precompiled.watch import recorder as recording
 
 MARK = "__precompiled_entry_point__"  # set by precompiled.entry_point
 _HERE = os.path.dirname(os.path.abspath(__file__))

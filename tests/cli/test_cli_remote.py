@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from support_cli import answer, invoke
 
-from precompiled.cli import checks_remote, remote
 from precompiled.core import config
-from precompiled.remote import expiry
+from precompiled.remote import commands, expiry, state
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, runs
 from precompiled.store.artifacts import Store
@@ -85,7 +84,7 @@ def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp
     other = str(tmp_path / "other.py")
     assert answer("remote", "push", "--program", other, *hosts["a"], status=2)["error"]["code"] == "usage"
     assert answer("remote", "push", "--program", str(program), KEY, *hosts["a"], status=2)["error"]["code"] == "usage"
-    there = remote.open_remote(config.load({"cache_dir": tmp_path / "a"}))
+    there = state.open_remote(config.load({"cache_dir": tmp_path / "a"}))
     [function, other] = ("f" * 64, "e" * 64)
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled", artifacts=[KEY])
     name = there.store.packages.publish(header, b"{}", b"body")
@@ -139,22 +138,22 @@ def test_a_fast_local_clock_removes_no_valid_lease(
     lease.parent.mkdir(parents=True)
     lease.write_text("x")
     fast = types.SimpleNamespace(time=lambda: time.time() + 2 * 3600.0)
-    for module in (remote, expiry):
+    for module in (commands, expiry):
         monkeypatch.setattr(module, "time", fast)
     assert answer("remote", "gc", "--days", "30", *hosts["a"])["removed"] == []
     assert os.listdir(tmp_path / "bucket") == ["artifacts"] and lease.exists()
 
 
 def test_doctor_and_status_show_the_remote(hosts: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    [check] = checks_remote.run(config.load())
+    [check] = state.checks(config.load())
     assert check.state == "warn" and "remote-unusable" in check.message and check.action
     answer("remote", "keys", "new")
-    [check] = checks_remote.run(config.load())
+    [check] = state.checks(config.load())
     assert (check.check, check.state) == ("remote", "ok")
     monkeypatch.setenv("PRECOMPILED_REMOTE_UNSIGNED", "1")
-    assert [check.state for check in checks_remote.run(config.load())] == ["ok", "warn"]
+    assert [check.state for check in state.checks(config.load())] == ["ok", "warn"]
     status = answer("status", "--runtime-dir", "/nonexistent/run", *hosts["a"], status=1)
     assert status["remote"]["state"] == "unused"
     monkeypatch.delenv("PRECOMPILED_REMOTE")
-    assert list(checks_remote.run(config.load())) == []
+    assert list(state.checks(config.load())) == []
     assert answer("remote", "pull", *hosts["a"], status=1)["error"]["code"] == "remote-unusable"

@@ -13,8 +13,8 @@ from support_cli import answer, invoke
 
 from precompiled import wire
 from precompiled.cli import checks_daemon, checks_hook, checks_host, checks_store, doctor, probe, pth
-from precompiled.cli.check import Check
 from precompiled.core import config, paths, python_path
+from precompiled.core.check import Check
 from precompiled.core.errors import DaemonError
 from precompiled.store.artifacts import Store
 from precompiled.version import VERSION
@@ -312,7 +312,7 @@ def own_directories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("state", "status"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_exit_status(monkeypatch: pytest.MonkeyPatch, state: str, status: int) -> None:
     found = [Check("first", "ok", "[bold]fine[/bold]"), Check("second", state, "so", "do this")]  # type: ignore[arg-type]
-    monkeypatch.setattr(doctor, "GROUPS", (lambda settings: iter(found),))
+    monkeypatch.setattr(doctor, "groups", lambda: {"found": lambda settings: iter(found)})
     result = invoke("doctor")
     assert result.exit_code == status and "-> do this" in result.output and "[bold]fine[/bold]" in result.output
     warnings = "1 warning." if state == "warn" else "no warnings."
@@ -328,7 +328,8 @@ def test_a_check_that_raises_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -
         yield Check("before", "ok", "fine")
         raise RuntimeError("the check is wrong")
 
-    monkeypatch.setattr(doctor, "GROUPS", (broken, lambda settings: iter([Check("after", "ok", "fine")])))
+    after = [Check("after", "ok", "fine")]
+    monkeypatch.setattr(doctor, "groups", lambda: {"broken": broken, "after": lambda settings: iter(after)})
     checks = doctor.run_checks(config.load())
     assert [check.state for check in checks] == ["ok", "fail", "ok"] and "the check is wrong" in checks[1].message
 

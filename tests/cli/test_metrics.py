@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support_daemon import DaemonUnderTest, graph, raw_client, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.cli import metric_families as metrics
+from precompiled.metrics import families as metrics
 
 ROOT = Path(__file__).parent.parent.parent
 MONITORING = ROOT / "monitoring"

@@ -9,9 +9,8 @@ import pytest
 import torch
 from support_cli import answer
 
-from precompiled.cli import targets
 from precompiled.core.errors import PrecompiledError
-from precompiled.made_up_cuda import build
+from precompiled.made_up_cuda import build, targets
 
 
 @pytest.mark.parametrize(

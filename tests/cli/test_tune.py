@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support_host import Host
 
-from precompiled.cli import tune
 from precompiled.cli.output import Output
 from precompiled.core.errors import PrecompiledError
+from precompiled.made_up_cuda import tune
 from precompiled.store import artifact_format as fmt
 
 pytestmark = pytest.mark.integration

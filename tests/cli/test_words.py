@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from support_cli import invoke
 
-from precompiled.cli import checks_host, checks_store, functions, runs, status, watch
+from precompiled.cli import checks_host, checks_store, functions, runs, status
 from precompiled.client.ledger import GraphReport
 from precompiled.client.runs import RunRecord
 from precompiled.core.words import format_count, format_list, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
+from precompiled.watch import commands
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 import support_store
@@ -105,7 +106,7 @@ def test_screens_about_workers_and_packages(number: int, tmp_path: Path, capsys:
     for skipped in (0, 1):
         functions.show_rows([package] * number + [{**package, "skipped": number + 1}] * number * skipped, [])
     fields = dict.fromkeys(("captured", "reused", "compiling", "ready", "failed", "bypassed", "packages"), number)
-    print(watch._cells({**fields, "edited": "", "id": "1", "name": "m:f", "state": "ready", "ready_s": 0.04}))
+    print(commands._cells({**fields, "edited": "", "id": "1", "name": "m:f", "state": "ready", "ready_s": 0.04}))
     store = Store(tmp_path / "store")
     watches = checks_host.inotify(number, 128, number)
     for check in (checks_store.entries(store), checks_store.quarantine(store), watches):

@@ -20,15 +20,13 @@ from support_daemon import wait_until
 from support_driver import Drivers, body, job
 from support_store import KEY, OTHER, payload
 
-from precompiled import courier
-from precompiled.client import ahead, remote_helper
 from precompiled.client.process import PROCESS
 from precompiled.core import config
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError
 from precompiled.farm import farm
 from precompiled.graph import key
-from precompiled.remote import helper, link, starting
+from precompiled.remote import ahead, courier, helper, helper_process, link, starting
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.lease import is_lease
 from precompiled.store.artifacts import Store
@@ -51,7 +49,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
 @pytest.mark.reason("farm-unusable")
 def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) -> None:
     root = settings.cache_dir
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     assert courier.run_job(job(KEY, str(root))).outcome == "kept"
     status = link.ask(root, {"do": "farm"})
     assert status is not None and (status["state"], status["code"]) == ("unusable", "farm-unusable")

@@ -12,10 +12,9 @@ from support_daemon import wait_until
 from support_remote import fetched, host
 from support_store import KEY, OTHER, payload
 
-from precompiled.client import remote_helper
 from precompiled.core import config
 from precompiled.core.config import Settings
-from precompiled.remote import evicting, link
+from precompiled.remote import evicting, helper_process, link
 from precompiled.remote.evicting import Evicting
 from precompiled.store.artifacts import Store
 
@@ -38,7 +37,7 @@ def test_helper_evicts_to_make_room_for_fetched_artifacts(settings: Settings, tm
     store, there = Store(settings.cache_dir), host(tmp_path / "other", settings.remote)
     there.put_artifact(there.store.publish(payload(OTHER, size=100_000)))
     old(store, KEY)
-    remote_helper.ensure(replace(settings, cache_max_bytes=350_000))
+    helper_process.ensure(replace(settings, cache_max_bytes=350_000))
     assert fetched(settings.cache_dir, OTHER)
     wait_until(lambda: not store.lookup(KEY))
     assert store.lookup(OTHER)

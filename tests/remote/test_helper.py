@@ -20,10 +20,9 @@ from support_remote import FUNCTION, HEADER, fetched, host
 from support_store import KEY, OTHER, payload
 
 from precompiled import compiler, wire
-from precompiled.client import ahead, remote_helper
 from precompiled.core import config
 from precompiled.core.config import Settings
-from precompiled.remote import lease, link
+from precompiled.remote import ahead, helper_process, lease, link
 from precompiled.remote.envelope import ARTIFACT, ENTRY
 from precompiled.store.artifacts import Store
 from precompiled.store.requests import requests
@@ -49,7 +48,7 @@ def state(root: Path) -> dict[str, object]:
 def test_helper_puts_published_artifacts_and_fetches_existing_ones(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     there.put_artifact(there.store.publish(payload()))
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     assert fetched(root, KEY)  # this call waits for a helper that is being started
     store = Store(root)
     assert store.read_files(store.lookup(KEY)[0]) == payload().files
@@ -70,14 +69,14 @@ def test_helper_puts_published_artifacts_and_fetches_existing_ones(settings: Set
 
 def test_store_has_one_helper_until_its_settings_change(settings: Settings) -> None:
     root = settings.cache_dir
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     wait_until(lambda: "pid" in state(root))
     first = state(root)["pid"]
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
-    remote_helper.ensure(replace(settings, cache_max_bytes=1 << 30))  # the same helper with another budget
+    helper_process.ensure(replace(settings, cache_max_bytes=1 << 30))  # the same helper with another budget
     assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
-    remote_helper.ensure(replace(settings, remote_put=False))
+    helper_process.ensure(replace(settings, remote_put=False))
     # The first helper exits late. The test reads its state file, since a connection to its socket would keep it alive.
     wait_until(lambda: state(root).get("pid") not in (None, first), "the other one has come")
     assert link.greeting(root)["arguments"][-1] == "--no-put"
@@ -99,13 +98,13 @@ def test_without_a_helper_clients_do_not_wait(tmp_path: Path) -> None:
 
 def test_killed_helper_is_replaced(settings: Settings) -> None:
     root = settings.cache_dir
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     wait_until(lambda: "pid" in state(root))
     process = psutil.Process(int(str(state(root)["pid"])))
     process.kill()
     process.wait(10)
     assert not fetched(root, KEY)
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     assert link.ask(root, {"do": "flush"}) == {}
 
 
@@ -116,7 +115,7 @@ def test_unusable_remote_is_reported(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     changed = replace(settings, **spoil)  # type: ignore[arg-type]
-    remote_helper.ensure(changed)
+    helper_process.ensure(changed)
     assert not fetched(settings.cache_dir, KEY)
     wait_until(lambda: state(settings.cache_dir))
     report = state(settings.cache_dir)
@@ -124,7 +123,7 @@ def test_unusable_remote_is_reported(
 
 
 def test_invalid_requests_get_an_empty_reply(settings: Settings) -> None:
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     questions: list[dict[str, object]] = [
         {}, {"do": "turn", "key": "../../etc"}, {"do": "turn"}, {"do": "ahead", "program": "x"},
         {"do": "put-entry", "function": "x", "name": "y"},
@@ -137,15 +136,15 @@ def test_invalid_requests_get_an_empty_reply(settings: Settings) -> None:
 def test_clients_do_not_wait_for_a_helper_that_cannot_start(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_helper.sys, "executable", "/bin/false")
-    remote_helper.ensure(settings)
+    monkeypatch.setattr(helper_process.sys, "executable", "/bin/false")
+    helper_process.ensure(settings)
     began = time.monotonic()
     assert not fetched(settings.cache_dir, KEY)
     assert time.monotonic() - began < link.STARTING_S
 
 
 def test_helper_exits_if_its_store_is_removed(settings: Settings) -> None:
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
     pid = int(str(state(settings.cache_dir)["pid"]))
     shutil.rmtree(settings.cache_dir)
@@ -165,7 +164,7 @@ def suspended(root: Path) -> Iterator[psutil.Process]:
 
 
 def test_client_does_not_wait_for_a_hanging_helper(settings: Settings) -> None:
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     with suspended(settings.cache_dir):
         began = time.monotonic()
         assert ahead.Ahead(settings).under_way
@@ -175,7 +174,7 @@ def test_client_does_not_wait_for_a_hanging_helper(settings: Settings) -> None:
 def test_late_helper_processes_earlier_requests(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     store = Store(root)
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     with suspended(root):
         # This call does not wait forever.
         link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
@@ -185,7 +184,7 @@ def test_late_helper_processes_earlier_requests(settings: Settings, tmp_path: Pa
 
 def test_worker_waits_for_a_late_helper_and_gets_a_lease(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     with suspended(root) as process:
         late = threading.Timer(1.25 * link.GREETING_S, process.resume)
         late.start()
@@ -201,7 +200,7 @@ def test_worker_waits_for_a_late_helper_and_gets_a_lease(settings: Settings, tmp
 def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     there.put_artifact(there.store.publish(payload()))
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     # The job has no graph, so its compile would fail.
     job = wire.Job(id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0,
                    may_park=True)  # fmt: skip
@@ -218,7 +217,7 @@ def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_pat
 
 def test_failed_or_dead_worker_holds_no_lease(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     # The reply is to compile the key. Then the connection ends, by which the helper knows that the worker has ended.
     assert not fetched(root, KEY)
     wait_until(lambda: not there.bucket.listed(f"artifacts/{KEY}"))
@@ -231,12 +230,11 @@ def test_failed_or_dead_worker_holds_no_lease(settings: Settings, tmp_path: Path
 FORKED = """\
 import os, sys
 from pathlib import Path
-from precompiled.client import remote_helper
 from precompiled.core import config
-from precompiled.remote import lease, link
+from precompiled.remote import helper_process, link
 
 settings = config.load()
-remote_helper.ensure(settings)
+helper_process.ensure(settings)
 assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
 if os.fork() == 0:
     os._exit(3)
@@ -276,7 +274,7 @@ def test_successful_compile_removes_an_earlier_empty_lease(settings: Settings, t
     folder, store = f"artifacts/{KEY}", Store(root)
     there.bucket.write(f"{folder}/lease-{'0' * 16}-00000001", b"")  # of another signer
     there.bucket.write(f"{folder}/lease-unsigned-00000002", b"of one who is at work")
-    remote_helper.ensure(settings)
+    helper_process.ensure(settings)
     for number in (1, 3):
         there.bucket.write(f"{folder}/lease-unsigned-{number:08}", b"")
     link.put_artifact(root, KEY, store.publish(payload()).slot)

@@ -18,12 +18,11 @@ from support_daemon import wait_until
 from support_remote import FUNCTION, HEADER, host, memory
 from support_store import KEY, OTHER, payload
 
-from precompiled.client import ahead
 from precompiled.client.process import PROCESS
 from precompiled.core import config
 from precompiled.core.config import Settings
+from precompiled.remote import ahead, link, lists
 from precompiled.remote import envelope as form
-from precompiled.remote import link, lists
 from precompiled.remote.transfer import Transfer
 
 PROGRAM = "a" * 64
@@ -143,7 +142,7 @@ def test_process_waits_only_once_and_briefly_for_a_hanging_helper(
 
 @pytest.mark.integration
 def test_failed_start_of_the_helper_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead.remote_helper.subprocess, "Popen", _refuses)
+    monkeypatch.setattr(ahead.helper_process.subprocess, "Popen", _refuses)
     found = ahead.begin(settings)
     problems: list[Exception] = []
     assert found is not None
@@ -163,7 +162,7 @@ def test_no_remote_means_no_thread(settings: Settings) -> None:
 
 # ---------------------------------------------------------------- which program it is
 
-SHOW = "from precompiled.client import ahead; print(ahead.identity())"
+SHOW = "from precompiled.remote import ahead; print(ahead.identity())"
 
 
 def shown(*command: str, cwd: Path) -> str:

@@ -21,14 +21,14 @@ from precompiled.service.watcher_link import WatcherLink
 from support_daemon import TIMEOUT_S, DaemonUnderTest, running_daemon
 
 from precompiled import wire
-from precompiled.cli import app, watch
-from precompiled.client import ask, recorder
+from precompiled.cli import app
+from precompiled.client import ask
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
 from precompiled.client.runs import RunRecord
 from precompiled.client.session import Session
 from precompiled.store import runs
-from precompiled.watch import entry
+from precompiled.watch import commands, entry, part, recorder
 
 # ---------------------------------------------------------------- the command
 
@@ -82,13 +82,13 @@ def test_a_module_that_is_not_there_is_not_registered(
     (tmp_path / "pkg" / "model.py").write_text("raise SystemExit('it is not imported')")
     path = list(sys.path)
     missing = {"nosuch:f": "nosuch", "pkg.modle:f": "pkg.modle", "pkg.model.deeper": "pkg.model.deeper"}
-    for target, part in missing.items():
+    for target, module in missing.items():
         error = refused(target)
-        assert error["code"] == "no-such-module" and f"no module {part!r}" in error["message"]
+        assert error["code"] == "no-such-module" and f"no module {module!r}" in error["message"]
         assert "--wait" in error["action"]
     assert sys.path == path and ask.request(daemon.settings, wire.Watches()).watches == []
     for target in ("pkg.model:f", "pkg.model", "json:loads", "pytest"):
-        watch._check_module(target.partition(":")[0], str(tmp_path))
+        commands._check_module(target.partition(":")[0], str(tmp_path))
 
 
 @pytest.mark.reason("no-such-watch")
@@ -157,7 +157,7 @@ def answer(link: WatcherLink, request: wire.Watch | wire.Unwatch) -> Any:
 def link(tmp_path: Path) -> Iterator[WatcherLink]:
     for name in ("run", "cache"):
         (tmp_path / name).mkdir(mode=0o700)
-    found = WatcherLink(tmp_path / "run", tmp_path / "cache")
+    found = WatcherLink(part, tmp_path / "run", tmp_path / "cache")
     yield found
     found.close()
     assert os.listdir(tmp_path / "run") == []

@@ -1,4 +1,4 @@
-"""Counts optimizer steps, to detect the end of a recorded run (precompiled/client/recorder.py).
+"""Counts optimizer steps, to detect the end of a recorded run (precompiled/watch/recorder.py).
 
 The hook is public (torch.optim.optimizer.register_optimizer_step_post_hook, since 2.0). If a program compiles its
 optimizer's step, Dynamo inlines the hook. The hook must leave nothing in that graph, or the watch would compile another

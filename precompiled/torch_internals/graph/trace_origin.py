@@ -3,7 +3,7 @@ operations.
 
 traced_code lists the code objects that Dynamo has inlined for the current frame. node.stack_trace adds the lines of the
 operations (source_lines.py). If traced_code is missing, functions that leave no operation in the graph are covered only
-by their imported modules (precompiled/client/recorder.py).
+by their imported modules (precompiled/watch/recorder.py).
 
 Private names: torch._guards.TracingContext.{try_get, traced_code}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -33,8 +33,8 @@ from typing import Any
 import torch
 import torch._inductor.config as inductor
 
+from precompiled import parts
 from precompiled.core.errors import CompileFailed
-from precompiled.made_up_cuda import activate
 from precompiled.torch_internals.patches import Patches
 
 
@@ -58,7 +58,8 @@ def choices() -> Iterator[UndecidedChoices]:
     configuration but not the settings of this function.
     """
     found = UndecidedChoices()
-    if not (activate.is_active() and torch.cuda.is_available()):
+    made_up = parts.MADE_UP_CUDA.get()
+    if made_up is None or not (made_up.is_active() and torch.cuda.is_available()):
         yield found
         return
     from torch import _utils_internal
@@ -86,7 +87,7 @@ def choices() -> Iterator[UndecidedChoices]:
         # Times of fusions and combined kernels are stored beside their code (.kernel_perf), others in a cache.
         patches.replace(triton, "write_atomic", lambda original: _not_kept)
         patches.replace(CacheBase, "update_local_cache", lambda original: _not_kept)
-        with inductor.patch(settled), activate.compiling() as refused:
+        with inductor.patch(settled), made_up.compiling() as refused:
             try:
                 yield found
             except Exception as error:

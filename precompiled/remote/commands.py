@@ -12,16 +12,13 @@ import click
 from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import KEY, match_all, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output, table
-from precompiled.client import ahead
 from precompiled.core.config import Settings
-from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import format_count, human_bytes
-from precompiled.remote import expiry, lists, transfer, trusting
-from precompiled.remote.errors import RemoteError
+from precompiled.remote import ahead, expiry, lists, transfer
+from precompiled.remote.state import open_remote
 from precompiled.store import runs
 from precompiled.store.artifacts import Store
 
-NOT_SET = "no remote is set"
 DAY_S = 86_400.0
 
 
@@ -218,57 +215,3 @@ def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: i
         },
         text,
     )
-
-
-def open_remote(settings: Settings) -> transfer.Transfer:
-    """Open the store and its remote. Raises RemoteError."""
-    if not settings.remote:
-        raise RemoteError(
-            NOT_SET,
-            "Run `precompiled config set remote s3://bucket/prefix`, or set PRECOMPILED_REMOTE",
-            code="remote-unusable",
-        )
-    return transfer.open_transfer(
-        settings.cache_dir, settings.remote, settings.remote_timeout_s, trusting.trust(settings.remote_unsigned)
-    )
-
-
-# ---------------------------------------------------------------- for status, stats and doctor
-
-
-def last_state(settings: Settings) -> dict[str, Any] | None:
-    """The last state that the remote's helper recorded; None if no remote is set."""
-    from precompiled.remote import link
-
-    if not settings.remote:
-        return None
-    state = link.state(settings.cache_dir)
-    if state is None or state.get("remote") != settings.remote:
-        return {"remote": settings.remote, "state": "unused", "code": "", "reason": "", "running": False}
-    return {**state, "running": link.greeting(settings.cache_dir) is not None}
-
-
-def line(state: dict[str, Any]) -> str:
-    """A helper's state in one line of text."""
-    text = f"{state['remote']}: {state['state']}"
-    if state.get("reason"):
-        text += f" ({state['code']}: {state['reason']})"
-    if "fetched" in state:
-        text += f"; {state['fetched']} fetched, {state['put']} put, {state['absent']} not there"
-        for what in ("refused", "failed"):
-            if counts := state.get(what):
-                text += f", {what}: {', '.join(f'{code} {count}' for code, count in sorted(counts.items()))}"
-        if state.get("given_up"):
-            text += f", {state['given_up']} given up"
-        if state.get("last"):
-            text += f" (the last: {state['last']})"
-    return text
-
-
-def problem(settings: Settings) -> PrecompiledError | None:
-    """Send the remote a request; returns why it cannot be used, or None if it answers."""
-    try:
-        open_remote(settings).bucket.listed("artifacts")
-    except RemoteError as error:
-        return error
-    return None

@@ -1,16 +1,15 @@
-"""farm status: the Ray cluster that compiles jobs for which this host has no free worker."""
+"""The farm's state, for `farm status`, `status`, `cache stats` and `doctor` (parts.StateProtocol)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from precompiled.cli.app import command
-from precompiled.cli.output import Output, pairs, table
-from precompiled.client import remote_helper
+from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import format_count
-from precompiled.remote import link
+from precompiled.remote import helper_process, link
 
 HELPER_LOG = "Read helper.log in the store, which `precompiled cache dir` names"
 UNUSED = {"state": "unused", "code": "", "reason": "", "running": False}
@@ -22,26 +21,6 @@ class FarmError(PrecompiledError):
     code = "farm-unusable"
 
 
-@command("status", overrides=True, examples=["precompiled farm status", "precompiled farm status --set farm=auto"])
-def status_command(out: Output, settings: Settings) -> int:
-    """Show the cluster's nodes and the jobs it got from here.
-
-    The exit status is 1 if no node of the cluster compiles.
-    """
-    state = ask_farm_state(settings)
-
-    def show() -> None:
-        pairs([("farm", line(state))])
-        table(
-            ("NODE", "ADDRESS", "PLACES"),
-            [(node["name"], node["address"], str(node["places"])) for node in state["nodes"]],
-            right=("PLACES",),
-        )
-
-    out.result(state, show)
-    return int(state["state"] != "ok")
-
-
 def ask_farm_state(settings: Settings) -> dict[str, Any]:
     """The farm's state from the helper, once the cluster has answered or failed. Starts a helper if none runs.
 
@@ -50,7 +29,7 @@ def ask_farm_state(settings: Settings) -> dict[str, Any]:
     if not settings.farm:
         raise FarmError("no farm is set", "Run `precompiled config set farm auto`, or set PRECOMPILED_FARM")
     try:
-        remote_helper.ensure(settings)
+        helper_process.ensure(settings)
     except OSError as error:
         raise FarmError(f"the helper process cannot start: {error}", HELPER_LOG) from error
     found = link.ask(settings.cache_dir, {"do": "farm"})
@@ -84,3 +63,20 @@ def line(state: dict[str, Any]) -> str:
         if state["last"]:
             text += f" (the last: {state['last']})"
     return text
+
+
+def checks(settings: Settings) -> Iterator[Check]:
+    """Does a node compile, and were jobs refused or failed?"""
+    if not settings.farm:
+        return
+    try:
+        state = ask_farm_state(settings)
+    except FarmError as error:
+        yield Check("farm", "warn", f"{error.code}: {error.message}", error.action)
+        return
+    wrong = {**state["refused"], **state["failed"]}
+    code = state["code"] or next(iter(wrong), "")
+    if code or state["state"] != "ok":  # ask_farm_state has waited for the cluster's answer
+        yield Check("farm", "warn", line(state), f"`precompiled explain {code or 'farm-unusable'}`")
+    else:
+        yield Check("farm", "ok", line(state))

@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,6 +19,7 @@ from precompiled.core.paths import TARGET_VARIABLE
 from precompiled.core.words import format_count
 from precompiled.made_up_cuda.kinds import KINDS, Kind
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _FORM = re.compile(r"(?:(?P<code>[a-z]+\d+)|(?:cuda:)?sm_(?P<capability>\d+)a?)(?:x(?P<count>[1-9]\d?))?")
 
 
@@ -42,13 +43,16 @@ class Target(click.ParamType):
         return parse(value) if isinstance(value, str) else value
 
 
-option = click.option(
-    "--target",
-    type=Target(),
-    metavar="KIND",
-    help=f"Compile for a GPU that this host lacks: {', '.join(KINDS)}, cuda:sm_80, or several (h100x8). "
-    "What the command itself computes is meaningless.",
-)
+def option(function: _Function) -> _Function:
+    """Decorator: give a command the option --target, as the argument ``target``."""
+    add = click.option(
+        "--target",
+        type=Target(),
+        metavar="KIND",
+        help=f"Compile for a GPU that this host lacks: {', '.join(KINDS)}, cuda:sm_80, or several (h100x8). "
+        "What the command itself computes is meaningless.",
+    )
+    return add(function)
 
 
 def parse(text: str) -> WantedDevices:

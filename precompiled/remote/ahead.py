@@ -19,9 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precompiled.client import remote_helper
 from precompiled.client.process import PROCESS
-from precompiled.remote import link
+from precompiled.remote import helper_process, link
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
@@ -34,7 +33,7 @@ _INSTRUCTIONS = frozenset(
 
 
 class Ahead:
-    """What the helper fetches for this process, and what the process has used (process.AheadProtocol). Thread-safe."""
+    """What the helper fetches for this process, and what the process has used (parts.AheadProtocol). Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -53,7 +52,7 @@ class Ahead:
 
     def _run(self) -> None:
         try:
-            remote_helper.ensure(self._settings)
+            helper_process.ensure(self._settings)
             if not self._settings.remote:
                 return  # a farm without a remote: nothing is fetched, and uses are not reported
             self._program = identity()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from precompiled import parts
 from precompiled.cli.app import command
 from precompiled.cli.key_prefixes import KEY, resolve
 from precompiled.cli.output import SHOWN_DIGITS, Output
@@ -84,11 +85,10 @@ def untuned_artifacts(store: Store, beginnings: Sequence[str] = ()) -> list[Arti
 def _connected(settings: Settings) -> DaemonConnection:
     from precompiled.client.connection import DaemonConnection
     from precompiled.client.link import daemon_reachable
-    from precompiled.client.remote_helper import ensure
     from precompiled.client.start import start_daemon
 
-    if settings.has_helper:  # it copies the new artifacts to the remote
-        ensure(settings)
+    if settings.has_helper and (remote := parts.REMOTE.get()) is not None:
+        remote.ensure_helper(settings)  # the helper copies the new artifacts to the remote
     if not daemon_reachable(settings):
         outcome = start_daemon(settings)
         if not outcome.runs:

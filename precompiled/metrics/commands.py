@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from precompiled.cli import remote
+from precompiled import parts
 from precompiled.cli.app import command
-from precompiled.cli.metric_families import families
 from precompiled.cli.output import Output
 from precompiled.cli.top import look
 from precompiled.cli.top_view import Rates
 from precompiled.core import words
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
+from precompiled.metrics.families import families
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -39,7 +39,9 @@ class _Host:
         self._settings = settings
 
     def collect(self) -> Iterator[object]:
-        return families(look(self._settings, Rates()), remote.last_state(self._settings))
+        remote = parts.REMOTE_STATE.get()
+        state = None if remote is None else remote.last_state(self._settings)
+        return families(look(self._settings, Rates()), state)
 
     def describe(self) -> list[object]:
         return []  # otherwise registering would call collect()

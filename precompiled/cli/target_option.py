@@ -1,0 +1,16 @@
+"""The option --target of run and bake, if made-up CUDA is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from precompiled import parts
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def target_option(function: _Function) -> _Function:
+    """Decorator: give a command the option, as the argument ``target``."""
+    targets = parts.TARGETS.get()
+    return function if targets is None else targets.option(function)

@@ -1,0 +1,1 @@
+"""Metrics of this host for Prometheus (docs/guides/seeing.md)."""

@@ -1,0 +1,25 @@
+"""Implements parts.RemoteProtocol: what the core calls of this part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from precompiled.remote.link import put_artifact, put_entry, turn
+
+if TYPE_CHECKING:
+    from precompiled.core.config import Settings
+    from precompiled.remote.ahead import Ahead
+
+__all__ = ["begin", "ensure_helper", "put_artifact", "put_entry", "turn"]
+
+
+def begin(settings: Settings) -> Ahead | None:
+    from precompiled.remote import ahead  # not needed in a worker
+
+    return ahead.begin(settings)
+
+
+def ensure_helper(settings: Settings) -> None:
+    from precompiled.remote import helper_process
+
+    helper_process.ensure(settings)
