@@ -93,7 +93,7 @@ class AheadProtocol(Protocol):
         """Whether the helper may still fetch something."""
 
     def wait(self) -> bool:
-        """Whether something has arrived. Waits for it within the process's total time for such waits."""
+        """Wait for the objects, within the process's total time for such waits. Returns whether any have arrived."""
 
     def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
         """Report what this process has used: artifacts (``keys``), the artifacts that the store lacked at first

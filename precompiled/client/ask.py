@@ -1,4 +1,4 @@
-"""Sends requests to the daemon without a Connection: those of the command line, and the last counts of a program."""
+"""Sends the command line's requests and a program's last counts to the daemon, without a DaemonConnection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reports, in a process that `precompiled bake --steps N` runs, when its steps are done and its results are stored.
+"""Reports when the steps of a process are done and its results are stored. For processes that
+`precompiled bake --steps N` runs.
 
 ``PRECOMPILED_BAKING=<N>:<directory>``. The process creates the file ``<pid>`` in the directory when it has its first
 graph, and ``<pid>.done`` after N calls of its most-called graph. It counts calls, since a hook on optimizer steps
@@ -24,7 +25,7 @@ FLUSH_S = 60.0
 
 
 def begin(session: SessionProtocol) -> None:
-    """Start the thread if this process is baked. Called when this process gets a session."""
+    """Start the thread if `precompiled bake` runs this process. Called when this process gets a session."""
     described = os.environ.get(VARIABLE)
     if described:
         steps, _, directory = described.partition(":")
@@ -45,4 +46,4 @@ def _follow(session: SessionProtocol, steps: int, directory: Path) -> None:
         session.flush(FLUSH_S)
         (directory / f"{os.getpid()}.done").touch()
     except OSError:
-        pass  # the directory is gone, and with it the process that waits
+        pass  # the directory was removed, so no process waits for the file

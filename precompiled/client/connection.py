@@ -53,7 +53,7 @@ STARTS_MIN_S, STARTS_MAX_S = 5.0, 120.0  # seconds between two starts of a daemo
 REVIVAL_MIN_S = 1.0  # seconds between two threads that ensure_running starts; doubles up to STARTS_MAX_S
 MAX_TALLIES = 200
 EXPECTED_S = 10.0  # how long an Expect stays valid while the daemon starts
-MAX_LOST = 5  # connections that broke between sending a graph and the reply to it
+MAX_LOST = 5  # a graph is rejected after this many connections have broken between its sending and the reply
 
 OnReply = Callable[["wire.DaemonMessage"], None]
 
@@ -216,7 +216,7 @@ class DaemonConnection:
                 self._open_waker()
                 thread.start()
             except (RuntimeError, OSError) as error:
-                # At interpreter shutdown, or without memory or descriptors. The program runs eager.
+                # The interpreter is shutting down, or memory or descriptors are used up. The program runs eager.
                 log.info("no thread for the connection to the daemon: %s", error)
                 return
             self._thread = thread
@@ -254,8 +254,8 @@ class DaemonConnection:
     def _retire(self) -> Link | None:
         """End this thread's role; the next submit starts another thread. The caller holds the lock.
 
-        Returns the link, which the thread closes without the lock: that takes time, and the next thread may already
-        work.
+        Returns the link. The thread closes it after it has released the lock, because closing takes time and the next
+        thread may need the lock.
         """
         self._thread = None
         link, self._link = self._link, None
@@ -372,12 +372,12 @@ class DaemonConnection:
         assert self._link is not None
         with self._changed:
             due = [p for p in self._submits.values() if p.state == "unsent" and p.due <= now]
-            # Submits with waiting clients first, as in the daemon.
+            # The submits for which a call of the program waits come first, as in the daemon.
             due.sort(key=lambda submit: not submit.message.waiting)
         for submit in due:
             size, limit = len(submit.blob), self._settings.max_graph_bytes
             if size > limit or submit.lost >= MAX_LOST:
-                # The daemon would close the connection without a reply.
+                # Reject the graph in this process, because the daemon would close the connection without a reply.
                 what = f"the graph has {size} bytes, the limit is {limit}"
                 if size <= limit:
                     what = f"the connection broke {submit.lost} times over this graph of {size} bytes"
@@ -450,5 +450,5 @@ class DaemonConnection:
             for submit in self._submits.values():
                 if submit.state == "sent" and len(submit.blob) > 1 << 20:
                     submit.lost += 1
-                # Accepted ones as well: the daemon's queue is lost with the link.
+                # Accepted submits are sent again too, because the daemon's queue is lost with the link.
                 submit.state = "unsent"

@@ -4,8 +4,8 @@
 - With guards on symbolic sizes, each call checks them. A call that no variant serves runs eager, and a variant for
   its sizes is submitted.
 - While an eager run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
-- A call must run compiled, and so waits for the artifact, if its counterpart ran compiled (stand_in.py) or if the
-  graph must not run eager.
+- Some calls must run compiled, so they wait for the artifact: the calls of a graph that must not run eager, and the
+  second of two calls that must draw the same random numbers if the first one ran compiled (stand_in.py).
 - If an eager run raises, the call waits for compiled code, and the graph does not run eager any more: for some
   operators, types and values torch generates code but has no eager kernel.
 """
@@ -36,8 +36,8 @@ class EagerRunner(Protocol):
     def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
         """Whether a checkpoint computes this call twice and expects the same result.
 
-        Returns a keeper, an object that lives until the second run (None if the call is not repeated), and whether
-        this call is the second run.
+        Returns the call's keeper (safe_points.py; None if the call is not repeated), and whether this call is the
+        second run.
         """
 
     def must_not_mix(self, args: Sequence[object]) -> bool:
@@ -51,7 +51,7 @@ class EagerRunner(Protocol):
         """
 
     def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
-        """Prepare a run. Returns a function that undoes it after an exception; this returns false if it cannot."""
+        """Prepare a run. Returns a function that undoes the run after an exception, and returns false if it cannot."""
 
 
 class Dispatch:
@@ -100,7 +100,7 @@ class Dispatch:
         # Values of the size inputs -> a function that waits until their artifact is loaded or has failed. Filled by
         # Submitter.submit_and_await and Submitter.without_a_job.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
-        # Values of the size inputs -> what the next call with these values does first.
+        # Values of the size inputs -> an action that the next call with these values runs first.
         self._before: dict[tuple[int, ...], Callable[[], None]] = {}
 
         flipped: Compiled | None = None
@@ -238,8 +238,9 @@ class Dispatch:
             if is_new:
                 self._safe_point.release(keeper)
             return function(*args)
-        # The first run of this computation was compiled, by another graph of the function: Dynamo tries the graph first
-        # that it used last. So this second run must be compiled, too.
+        # No eager run holds this keeper, so the first run of this computation was compiled, and the second run must be
+        # compiled too. Another graph of the function may have served the first run, because Dynamo first tries the
+        # graph that it used last.
         is_compiled = keeper is not None and not self._safe_point.is_held(keeper)
         if is_compiled or eager.must_not_mix(args):
             function = self._await(args)
@@ -251,7 +252,7 @@ class Dispatch:
         """Run eager. If that raises, undo it and try compiled code: the exception counts as the program's only if
         compiled code raises as well.
 
-        ``is_first``: no other eager run has the same keeper. With one, compiled code would not match that run.
+        ``is_first``: no other eager run has the same keeper. If another run has, compiled code would not match it.
         """
         eager = self._eager
         if not is_first or self._stays_eager or (self._is_capturing is not None and self._is_capturing()):

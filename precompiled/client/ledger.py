@@ -55,8 +55,8 @@ class Ledger:
         self._counts: dict[str, Any] = {}  # since the last Tally, by its field names (wire.py)
 
     def after_fork(self) -> None:
-        """In a fork's child: make a new lock, since a thread of the parent may hold the old one. The counts are the
-        parent's.
+        """In a fork's child: make a new lock, since a thread of the parent may hold the old one. Drop the counts, which
+        the parent sends.
         """
         self._lock = threading.Lock()
         self._counts = {}
@@ -66,7 +66,7 @@ class Ledger:
             self._graphs.append(graph)
 
     def forget(self, graph: GraphCalls) -> None:
-        """Remove a graph that does not count as one, since Dynamo retraces its frame."""
+        """Remove a graph that must not be counted, because Dynamo retraces its frame."""
         with self._lock:
             self._graphs.remove(graph)
 
@@ -114,7 +114,7 @@ class GraphCalls:
     def loaded(
         self, source: str, load_s: float, compile_s: float, swap: Swap | None = None, waited_s: float = 0.0
     ) -> float:
-        """An artifact serves this graph. Returns the seconds that it saved.
+        """Record that an artifact serves this graph. Returns the seconds that the artifact saved.
 
         - ``source``: as in GraphReport
         - ``load_s``, ``compile_s``: seconds that the load and the worker's compile took

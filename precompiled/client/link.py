@@ -182,7 +182,7 @@ class Link:
         return replies
 
     def silent_since(self, now: float) -> float | None:
-        """Since when the daemon has failed to answer, or None. Called while a reply is due.
+        """Return the time since which the daemon has failed to answer, or None. Called while a reply is due.
 
         After a long silence the client sends a status request, since a daemon that hangs or was stopped by a signal
         keeps its connections.

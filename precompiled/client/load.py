@@ -43,7 +43,7 @@ def load(
 
     - ``modes``: the ambient modes of the capture
     - ``classes``: the program's classes that the artifact needs, by digest
-    - ``frozen``: the graph's last inputs, if the compiled code has their values as constants (frozen weights)
+    - ``frozen``: the graph's last inputs, if the compiled code contains their values as constants (frozen weights)
     - ``device``: the device that the graph runs on
     - ``groups``: the names of the graph's process groups
     - ``context``: the context variables of the compile, since torch reads settings from them

@@ -203,8 +203,8 @@ class Pending:
                 openmp_threads.beside_compile(max(item.threads for item in awaited))
                 for item in awaited:
                     self._guarded(item)
-                # After the look at the store: a failure record says why a worker failed, and is preferred to the
-                # refusal.
+                # Refusals come after the look at the store, because a failure record says why a worker failed. The
+                # record is preferred to the refusal.
                 for id, code, text in refused:
                     self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
@@ -232,7 +232,7 @@ class Pending:
                     self.abandon(item)
         finally:
             with self._changed:
-                # Otherwise the next thread has already set its own number.
+                # If another thread has taken over, it has already set its own number.
                 if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 
@@ -247,7 +247,7 @@ class Pending:
     def _look(self, item: Awaited) -> None:
         store = self._session.store
         try:
-            # Two calls of stat. The store is read only if a name exists or was reported as published.
+            # This costs two calls of stat. The store is read only if a name exists or was reported as published.
             with self._changed:
                 answered, item.answered = item.answered, False
             if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):

@@ -36,7 +36,7 @@ class AwaitedGraph(Protocol):
 
 
 class Progress:
-    """The state of the lines. Used by one thread at a time."""
+    """Prints the lines when they are due. Used by one thread at a time."""
 
     def __init__(self, *, wanted: bool, waits: bool) -> None:
         """``wanted``: the setting ``progress``. ``waits``: the program waits for each graph (mode "wait" or
@@ -75,7 +75,10 @@ class Progress:
             self._graphs, self._since = [], 0.0
 
     def ended(self, left: int, goes_on: Callable[[], bool]) -> None:
-        """The program ends with ``left`` graphs not compiled. ``goes_on``: whether the daemon compiles them."""
+        """Print the last line of a program that ends while ``left`` graphs are not compiled.
+
+        ``goes_on``: whether the daemon goes on compiling them.
+        """
         if self._over or not left:
             return
         self._over = True
@@ -142,7 +145,8 @@ def _say(text: str) -> bool:
     fd = stream.fileno()
     if not _takes_lines(fd):
         return False
-    # Not through Python's buffer: the program may need its lock while the terminal is paused (Ctrl-S).
+    # Do not write through Python's buffer. While the terminal is paused (Ctrl-S), this thread would hold the buffer's
+    # lock, which the program may need.
     os.write(fd, line.encode())
     return True
 

@@ -79,7 +79,9 @@ def place(variables: Mapping[str, str]) -> RunMembership:
 
 
 def _program_pid() -> int:
-    """The pid of the process that the user started. For a worker of multiprocessing or pytest-xdist, its starter's."""
+    """The pid of the process that the user started. In a worker of multiprocessing or pytest-xdist, this is the pid of
+    the process that started the worker.
+    """
     pid = os.getpid()
     module = sys.modules.get("multiprocessing.process")
     parent = module.parent_process() if module is not None else None
@@ -212,7 +214,7 @@ class RunRecord:
 
 
 def _program() -> str:
-    """The program's name as people call it: of the script, of the module after ``-m``, or of the notebook."""
+    """Return the program's name for display: the name of the script, of the module after ``-m``, or of the notebook."""
     if "ipykernel" in sys.modules:
         # Jupyter sets the variable to the notebook's file
         return os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))[:100] or "notebook"

@@ -2,14 +2,15 @@
 
 A non-reentrant ``torch.utils.checkpoint`` outside a compiled function runs the function again in the backward, and
 expects the second run to save the same tensors as the first. So both runs must be eager, or both compiled. An eager
-run inside such a checkpoint therefore holds swaps back until the checkpoint keeps nothing any more. Artifacts that
-are loaded meanwhile are swapped in then.
+run inside such a checkpoint therefore holds swaps back until the checkpoint has freed what it saved. Artifacts that are
+loaded meanwhile are swapped in then.
 
-Dynamo may have several graphs for one function, and tries the one first that it used last: the second run may use
-another graph than the first. So a hold applies to all graphs of a function. It remembers its checkpoint, because the
-second run of another checkpoint may have a compiled first run.
+Dynamo may have several graphs for one function. It first tries the graph that it used last, so the second run may use
+another graph than the first. Therefore a hold applies to all graphs of a function. But each hold belongs to one
+checkpoint: if the first run in another checkpoint was compiled, the second run in that checkpoint must be compiled too.
 
-No torch, no I/O. ``dispatch.py`` uses this file; torch_internals/eager/enclosing_regions.py finds the checkpoints.
+This file needs no torch and does no I/O. ``dispatch.py`` uses it; torch_internals/eager/enclosing_regions.py finds the
+checkpoints.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from types import CodeType
 
 
 class SafePoint:
-    """The safe point of one function's graphs. Thread-safe. A *keeper* is an object that a checkpoint keeps until its
-    second run.
+    """The safe point of one function's graphs. Thread-safe.
+
+    A *keeper* is an object of a checkpoint that is freed when no second run can follow any more. A hold lasts as long
+    as its keeper.
     """
 
     def __init__(self) -> None:

@@ -208,7 +208,7 @@ def current() -> Session:
 
 
 def _configure_log(settings: Settings) -> None:
-    # Only if the setting ``log`` is set: otherwise the program configures logging.
+    # Add a handler only if the setting ``log`` is set. Otherwise the program configures logging.
     if settings.origins.get("log", "default") != "default" and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("precompiled %(process)d %(levelname)s: %(message)s"))

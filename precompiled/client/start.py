@@ -62,8 +62,8 @@ class Starting:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._finish(StartOutcome("failed", f"a daemon cannot be started: {error}"))
             return
-        # A thread, because the process from which the daemon detaches must be reaped even if no caller requests the
-        # result.
+        # Use a thread, because the process from which the daemon detaches must be reaped even if no caller requests
+        # the result.
         try:
             threading.Thread(
                 target=self._follow, args=(settings, process, ready, errors), name="precompiled-start", daemon=True
@@ -112,8 +112,8 @@ def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> St
 
 
 def arguments(settings: Settings) -> list[str]:
-    """The daemon's flags. The daemon reads the same settings files as this process, but lacks its flags and
-    directories.
+    """Return the daemon's flags. They repeat this process's flags, variables and directories, because the daemon reads
+    only the settings files by itself.
     """
     flags = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
@@ -160,9 +160,7 @@ def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.Guarded
 
 
 def variables() -> dict[str, str]:
-    """The environment variables for a process of precompiled's that a client starts: the client's own, with
-    credentials.
-    """
+    """Return the environment variables for a daemon or helper that this process starts: its own, with credentials."""
     found = {
         name: value
         for name, value in os.environ.items()
@@ -187,7 +185,7 @@ def _read(ready: sockets.GuardedSocket, errors: sockets.GuardedSocket) -> tuple[
     """Read until the daemon sends a line, or ends without one. Returns the line and its stderr."""
     said = {ready: b"", errors: b""}
     waiting = [ready, errors]
-    # The end without a line means a failed start: its last words follow until the end of its stderr.
+    # If the daemon ends without a line, its start has failed. Then read its stderr to the end, for the error message.
     while waiting and not said[ready].endswith(b"\n"):
         sockets.wait(waiting)
         for each in list(waiting):

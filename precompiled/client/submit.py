@@ -46,7 +46,7 @@ def as_required(session: Session, program: capture.SerializedGraph) -> capture.S
 class Submitter:
     """Submits one graph.
 
-    - ``about``: returns the graph's source lines, which people read (torch_internals/graph/source_lines.py)
+    - ``about``: returns the graph's source lines, for display (torch_internals/graph/source_lines.py)
     - ``given``: the graph as Dynamo gave it, if it can be compiled in that form after the trace has ended
     - ``traced``: the frame that it was traced from, if Dynamo can trace that frame again
     """
@@ -200,7 +200,7 @@ def compile_inline(
     try:
         return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
-        # As in a worker: the compiled code would be valid for only some of the calls.
+        # As in a worker, the result is refused because it would be valid for only some of the calls.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:

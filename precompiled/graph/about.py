@@ -1,9 +1,9 @@
-"""Describes a graph for reports: its source lines, its callers, what set its settings, and the CPU.
+"""Describes a graph for reports: its source lines, its callers, which code set its settings, and the CPU.
 
 The description is collected when a graph is submitted, so a hit pays nothing for it. Neither the key nor the compile
 depends on it. To the fields of torch_internals/graph/source_lines.py, it adds::
 
-    "set": {"inductor.max_autotune": "options", "variable CPATH": "program", ...}     who set what (below)
+    "set": {"inductor.max_autotune": "options", "variable CPATH": "program", ...}     what set each (below)
     "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  the key has a digest of the flags
 
 "options" means that ``mode=`` or ``options=`` of torch.compile set a setting; "program" means that other code of the
@@ -30,7 +30,7 @@ MAX_CHARS = 1 << 20
 
 
 def text(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> str:
-    """The description as JSON text, or "" if it cannot be made. Never raises: a graph is sent with or without it.
+    """Return the description as JSON text, or "" if it cannot be made. Never raises, so that the graph is sent anyway.
 
     ``options`` are those of torch.compile, as for ``capture``.
     """

@@ -202,7 +202,7 @@ def capture(
 
 
 def modules(program: Mapping[str, Any]) -> dict[str, str]:
-    """What a worker of a parsed program needs, with digests: modules to import, and operators to define."""
+    """Return what a worker needs for a parsed program, as name -> digest: modules to import, operators to define."""
     found = {**graph_codec.modules(program["graph"]), **input_metadata.modules(program["inputs"])}
     return {**found, **compiler_config.modules(program["configs"])}
 

@@ -16,8 +16,8 @@ from precompiled.core.words import format_count
 from precompiled.graph import difference, listing
 from precompiled.graph.difference import Change
 
-# Two graphs count as versions of one graph if they share this fraction of their operators: with equal names, and with
-# different names.
+# Two graphs count as versions of one graph if they share at least this fraction of their operators. The first number is
+# for graphs with equal names, the second for graphs with different names.
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _ADVICE = {
@@ -125,7 +125,7 @@ def causes(before: dict[str, Any], after: dict[str, Any], changes: Sequence[Chan
     if not any(cause.kind == "edit" for cause in of_graph):
         of_inputs = list(_inputs(by_section.get("inputs", []), at, is_alone=not found))
         found += of_inputs
-        if of_inputs:  # a change of sizes or dtypes changes constants of the graph too, which are not listed then
+        if of_inputs:  # changed sizes or dtypes also change constants of the graph, so the constants are not listed
             of_graph = [cause for cause in of_graph if cause.kind == "operator"]
     unplaced = _unplaced(before, after, bool(by_section.get("graph")))
     return [*of_graph, *found] or [*unplaced] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
@@ -170,7 +170,7 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
         else:
             kind = "input"
         kinds.setdefault(kind, []).append(change)
-    if "size" in kinds:  # a size that has become symbolic also has a range and an input, which are not listed then
+    if "size" in kinds:  # a size that has become symbolic adds a range and an input, so these two are not listed
         kinds.pop("range", None)
     if len(kinds) > 1 or not is_alone:
         kinds.pop("input", None)
@@ -254,7 +254,7 @@ def _places(program: dict[str, Any]) -> set[listing.Place | None]:
 
 
 def _same_operator(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> bool:
-    """Whether both programs call the same operator at a place, with other arguments."""
+    """Whether both programs call the same operator at a place, with different arguments."""
     names = [
         listing.operator(program["graph"][place[0]][place[1]]) for program in (before, after) if _has(program, place)
     ]

@@ -23,7 +23,8 @@ from precompiled.graph.mode_names import PARTS, SET_BY
 NOT_SET = "not set"
 RANGE = "range of the size"
 NONE = "none"
-# If two long texts differ far from their begin, both are shown around that place.
+# Texts are cut to _MAX_TEXT characters. If two texts first differ beyond that, both are shown from _CONTEXT characters
+# before the first difference on.
 _MAX_TEXT = 300
 _CONTEXT = 60
 _MAX_FLAGS = 12
@@ -100,7 +101,7 @@ def _graph(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
 
 
 def _line(before: dict[str, Any], after: dict[str, Any], graph: int, node: int) -> str:
-    """The source line of an operation. If the other graph has a different line at this position, that line too."""
+    """Return the source line of an operation. Include the other graph's line at this position if it is different."""
     now, then = listing.place(after, graph, node), listing.place(before, graph, node)
     if now is None:
         return "" if then is None else f"in the other graph: {then}"

@@ -142,8 +142,8 @@ def _is_set_by_torch(name: str) -> bool:
     """Whether torch itself has set a variable, which therefore is not part of the environment.
 
     Builds with their own assembler (2.11) set TRITON_PTXAS_PATH before their first compile for a GPU, for the rest of
-    the process (torch/_inductor/runtime/compile_tasks.py). Other builds set the path of CUDA's math library. A process
-    has the same environment before and after its first compile.
+    the process (torch/_inductor/runtime/compile_tasks.py). Other builds set the path of CUDA's math library. Without
+    these variables, the environment of a process stays the same after its first compile.
     """
     if name == libdevice.VARIABLE:
         return libdevice.is_torchs() and name not in _began_with()
@@ -333,7 +333,7 @@ def likely_device() -> str:
 
 
 def worker_for(device: str, modules: Mapping[str, str] | None = None, *, without_gpu: bool = False) -> tuple[Any, str]:
-    """The interpreter and the device of a worker for graphs on ``device``, as this process calls it.
+    """Return the interpreter and the device of a worker for graphs on ``device`` (this process's name of the device).
 
     ``without_gpu``: the worker gets a made-up device with the properties of this GPU, and uses none of the GPU's
     memory. Raises PrecompiledError if that device cannot be built.

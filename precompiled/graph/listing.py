@@ -68,7 +68,7 @@ def operations(program: dict[str, Any]) -> list[Operation]:
 
 
 def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
-    """The source line of a node, or None if it was not sent. It may be malformed, because the key does not cover it."""
+    """The source line of a node, or None if it was not sent or is malformed (the key does not cover it)."""
     try:
         numbers = program["about"]["nodes"][graph]
         if len(numbers) != len(program["graph"][graph]) or numbers[node] < 0:
@@ -91,7 +91,7 @@ def calls(program: dict[str, Any]) -> list[Place]:
 
 
 def set_by(program: dict[str, Any], what: str) -> str:
-    """What set a setting or variable, by its name in graph/about.py: "options", "program", or "" if unknown."""
+    """Return what set a setting or variable: "options", "program", or "" if unknown. ``what``: see graph/about.py."""
     try:
         return str(program["about"]["set"].get(what, ""))
     except NOT_A_PROGRAM:

@@ -1,4 +1,4 @@
-"""Names the modes of a captured graph (ambient_modes.py): what sets each, and the parts of lists."""
+"""Gives words for the modes of a captured graph (ambient_modes.py): the calls that set a mode, and its parts."""
 
 from __future__ import annotations
 

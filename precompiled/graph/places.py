@@ -30,7 +30,7 @@ def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
 
 
 def family(program_bytes: bytes) -> str:
-    """One key for the programs of all these ranks; "" if no other rank has such a program."""
+    """Return one key that is equal for the programs of all these ranks; "" if no other rank has such a program."""
     if b'"meshes":' not in program_bytes:
         return ""
     program = json.loads(program_bytes)

@@ -135,10 +135,10 @@ def begin(settings: Settings) -> Ahead | None:
 
 
 def identity(file: str | None = None) -> str:
-    """Identify this program, or that of the main file ``file``, by what is known before torch is imported.
+    """Return a digest that identifies this program, or the program with the main file ``file``.
 
-    These are the main file's text, Python, torch, and the machine. Arguments and imported modules do not count: a
-    list is only a hint.
+    It covers facts that are known before torch is imported: the main file's text, Python, torch, and the machine.
+    Arguments and imported modules do not count, because the list of a program's objects is only a hint.
     """
     main = _main() if file is None else _text(file)
     facts = [main, sys.implementation.cache_tag, _torch(), platform.machine(), *_processors()]

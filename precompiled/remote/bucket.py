@@ -1,4 +1,7 @@
-"""Reads and writes object storage through fsspec, within a time limit. After failures in a row, the remote rests."""
+"""Reads and writes object storage through fsspec, within a time limit.
+
+After MAX_FAILURES failures in a row, the remote *rests*: for REST_S seconds, each request fails at once.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Keeps the helper's claims: for each key that a worker requests, a thread that searches, waits, or holds the lease.
 
 A worker gets a reply within ANSWER_S, even if the remote does not answer, because a waiting worker occupies a slot. The
-reply is to compile, that the artifact has arrived, or to send the request again later. Until then, the job is parked
-(service/scheduler.py).
+reply is one of these: the worker must compile, the artifact has arrived, or the worker must repeat the request later.
+In the last case, the job is parked until the worker repeats the request (service/scheduler.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from precompiled.store import eviction
 from precompiled.store.artifacts import Store
 
-INTERVAL_S = 60.0  # adding up the sizes of a large store takes a second
+INTERVAL_S = 60.0  # seconds between two evictions, because adding up the sizes of a large store takes a second
 
 
 class Evicting:

@@ -246,4 +246,4 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
-    os._exit(status)  # a request that hangs keeps its thread, and network libraries may wait for theirs
+    os._exit(status)  # do not wait for the threads of hanging requests and of network libraries

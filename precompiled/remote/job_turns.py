@@ -28,8 +28,9 @@ class JobTurns:
         self.farm: Farm | None = None
 
     def answer(self, sock: socket.socket, file: IO[bytes], question: dict[str, Any]) -> None:
-        """Answer a worker that asks for its turn at a key, and take its reports on the same connection; or answer a
-        courier.
+        """Answer a worker that requests the turn to compile a key, and take its reports on the same connection.
+
+        Also answers a courier.
         """
         key, courier = question["key"], bool(question.get("courier"))
         if not fmt.is_key(key):
@@ -40,13 +41,13 @@ class JobTurns:
             if courier and "compile" in answer:
                 answer = {"send": True}
         self._changed()
-        # From here on, this method must end the key's lease, if it has one: the peer may have closed the connection
-        # already.
+        # If the answer gave the peer the key's lease, this method must end the lease from now on, because the peer may
+        # already have closed the connection.
         said, ours = "", "compile" in answer or "send" in answer
         try:
             send_answer(file, answer)
             if "send" in answer:
-                ours = False  # ``_take`` or the farm ends it
+                ours = False  # ``_take`` or the farm ends the lease
                 send_answer(file, self._take(sock, file, key))
                 return
             sock.settimeout(None)  # no time limit while the worker compiles

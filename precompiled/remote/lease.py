@@ -7,12 +7,12 @@
 - ``by`` is the id of the holder's key. Hosts that trust this key wait.
 - ``fence`` is 1, 2, ... A lease is created by a put that fails if the name exists, so there is one holder.
 - A lease is *alive* while it grows: its holder adds a byte every ``beat_s``. Its content is not read.
-- A lease is dead for a host that has seen its size unchanged for ``ttl_s`` of looking. This host then creates the
-  next one. No two clocks are compared.
+- A lease is dead for a host that has watched it for ``ttl_s`` seconds without a change of its size. That host then
+  creates the next lease. So the clocks of two hosts are never compared.
 - A holder that finds a higher fence stops. If it still puts an artifact, the remote has one more object for the same
   variant, which is harmless.
-- A lease is *empty* if its holder could not compile: every host then tries itself. It is removed when its signer has
-  put the artifact after all.
+- A lease is *empty* if its holder could not compile: every host then tries itself. The lease is removed when its signer
+  puts the artifact after all.
 """
 
 from __future__ import annotations

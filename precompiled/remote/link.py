@@ -78,8 +78,8 @@ def answers(root: Path, question: Mapping[str, object], *, wait_s: float | None 
     try:
         with suppress(OSError, ValueError, KeyError, TypeError):
             soon = min(GREETING_S, wait_s or GREETING_S)
-            # The question is sent before the greeting is read, because the greeting may be late on a busy machine. The
-            # helper reads the question in any case.
+            # Send the question before reading the greeting. On a busy machine the greeting may come too late, and this
+            # function then gives up, but the helper still acts on the question.
             _send(guarded, json.dumps(question).encode() + b"\n", soon)
             greeting = json.loads(_line(guarded, held, soon))
             while line := _line(guarded, held, wait_s or float(greeting["wait_s"]) + 1.0):
@@ -277,7 +277,10 @@ def report_uses(
 
 
 def state(root: Path, name: str = STATE) -> dict[str, Any] | None:
-    """The helper's last state of the remote or, for FARM_STATE, of the farm. None if no helper has ever run."""
+    """Return the state that a helper last wrote: of the remote, or of the farm if ``name`` is FARM_STATE.
+
+    Returns None if no helper has ever run.
+    """
     with suppress(OSError, ValueError):
         found = json.loads((folder(root) / name).read_bytes())
         if isinstance(found, dict):

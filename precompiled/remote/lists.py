@@ -1,4 +1,4 @@
-"""Lists in the remote which objects a program used last, so that a new host can fetch all of them at once.
+"""Keeps lists, in the remote, of the objects that a program used last, so that a new host can fetch them at once.
 
 ::
 

@@ -40,7 +40,7 @@ class OpenedRemote:
         """Count an error of the remote, and write each error to the log."""
         if isinstance(error, RemoteError) and self.transfer is not None:
             self.transfer.failed(error)
-        # The log's disk is full, but a thread that puts or holds a lease must go on.
+        # Ignore errors, for example if the log's disk is full: this thread may have objects to put or hold a lease.
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {type(error).__name__}: {error}\n")
             sys.stderr.flush()

@@ -28,8 +28,9 @@ def identity(argv: Sequence[str]) -> list[str]:
 
 
 def listening(folder: Path) -> socket.socket:
-    """The listening socket, which replaces the one of a dead helper. Bound through the directory's descriptor, since
-    its path may be too long.
+    """Return the listening socket, which replaces the socket of a dead helper.
+
+    The socket is bound through the directory's descriptor, because its path may be too long for a socket.
     """
     with trust.open_directory(folder) as directory:
         with suppress(FileNotFoundError):
@@ -41,11 +42,10 @@ def listening(folder: Path) -> socket.socket:
 
 
 def detach() -> int:
-    """Detach from the process that started the helper, whose ``os.wait()`` must not find the helper among its
-    children.
+    """Fork, so that the helper is not a child of the process that started it, whose ``os.wait()`` would return it.
 
-    The process that it started exits once the child closes the returned descriptor: when the child listens or has
-    ended.
+    Returns a descriptor in the child, which becomes the helper. The parent exits when the child closes the descriptor,
+    either because the child listens or because it has ended.
     """
     reading, writing = os.pipe()
     if os.fork() != 0:

@@ -40,8 +40,7 @@ class TransferCounts:
     - ``refused``: refused objects, by code
     - ``failed``: failed requests, by code
     - ``given_up``: objects that were not put, and are not tried again
-    - ``last``: the last of these three, in a sentence
-    - ``last``: the latest such event, in a sentence
+    - ``last``: the latest of these events, in a sentence
     """
 
     fetched: int = 0
@@ -73,8 +72,10 @@ class Transfer:
         return self._take([item for item in there if item.label not in here], self._publish_artifact)
 
     def pull(self, keys: Collection[str] = (), since: float = 0.0) -> int:
-        """Fetch all objects, or the objects of keys with these prefixes, or the objects written since ``since``
-        (seconds since the epoch). Returns the number of new objects.
+        """Fetch all objects that were written since ``since`` (seconds since the epoch).
+
+        ``keys``: if there are any, fetch only artifacts whose keys begin with one of these prefixes. Returns the number
+        of new objects.
         """
         return self.bring(
             item
@@ -153,7 +154,7 @@ class Transfer:
         return len(taken)
 
     def body(self, item: Object) -> bytes:
-        """The body of an object, after its envelope was found to be trusted and its digest was verified.
+        """Return the body of an object, after checking that its envelope is trusted and that its digest is right.
 
         Raises ObjectRejected, RemoteError, FileNotFoundError.
         """
@@ -241,11 +242,13 @@ class Transfer:
         return self.put(ENTRY, function, label, lambda: package_format.seal(entry.header, entry.about, entry.body)[1])
 
     def push(self, keys: Collection[str] = (), since: float = 0.0, *, packages: bool | None = None) -> int:
-        """Put objects of this store into the remote: all, or the artifacts of keys with these prefixes, or the objects
-        that were made since ``since``.
+        """Put all objects of this store that were made since ``since`` (seconds since the epoch) into the remote.
 
-        Returns the number of new objects. ``packages``: whether to put entries as well; with keys, only entries that
-        need no other artifacts. The default is to put them only without keys.
+        - ``keys``: if there are any, put only artifacts whose keys begin with one of these prefixes, and entries of
+          packages that need no other artifacts.
+        - ``packages``: whether to put entries of packages. By default, they are put if there are no ``keys``.
+
+        Returns the number of new objects.
         """
         found, chosen = 0, tuple(keys)
         for artifact in list(self.store.every()):

@@ -24,7 +24,7 @@ class Trust(Protocol):
 
 
 class Anybody:
-    """The trust with ``remote_unsigned = true``: every object is trusted, and so every writer of the remote."""
+    """Trusts every object, and so every writer of the remote. Used with ``remote_unsigned = true``."""
 
     by = UNSIGNED
 

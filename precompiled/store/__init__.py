@@ -1,4 +1,6 @@
-"""Manages the files on disk: artifacts, packages and failure records, and the checks of their owners. No torch.
+"""Manages the files on disk: artifacts, packages and failure records, and the checks of their owners.
+
+No file of this folder imports torch.
 
 ``artifacts.Store`` and ``packages.PackageStore`` are the entry points. The ``*_format`` modules define the files.
 """

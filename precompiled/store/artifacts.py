@@ -100,7 +100,7 @@ class Store(StoreWriter):
         return self.read_some(artifact, [name for name in artifact.manifest.files if name != fmt.PROGRAM])
 
     def read_for_others(self, artifact: Artifact) -> dict[str, bytes]:
-        """The files of an artifact that another host or user needs (``names_for_others``). Raises as ``read_files``."""
+        """The files of an artifact that another host or user needs. Raises the errors of ``read_files``."""
         return self.read_some(artifact, fmt.names_for_others(artifact.manifest))
 
     def read_program(self, artifact: Artifact) -> bytes | None:
@@ -112,7 +112,7 @@ class Store(StoreWriter):
         return fmt.unpack_program(self.read_some(artifact, [fmt.PROGRAM])[fmt.PROGRAM])
 
     def read_some(self, artifact: Artifact, names: list[str]) -> dict[str, bytes]:
-        """The checked contents of these files of an artifact. Raises as ``read_files``."""
+        """The checked contents of these files of an artifact. Raises the errors of ``read_files``."""
         if not self.is_own(artifact):
             try:
                 return StoreReader(artifact.root).read(artifact, names)
@@ -129,7 +129,8 @@ class Store(StoreWriter):
         """Mark an artifact as used now, for eviction by least recent use. Best effort: the store may be read-only."""
         if self.is_own(artifact):
             with suppress(OSError):
-                # abs: a clock that ran ahead must not keep an artifact the newest for ever.
+                # abs(), because after a clock that ran ahead the artifact's time is in the future, and the artifact
+                # would never be evicted.
                 if abs(time.time() - artifact.path.stat().st_mtime) > TOUCH_INTERVAL_S:
                     os.utime(artifact.path)
 

@@ -163,7 +163,9 @@ def seal(header: Header, about: bytes, body: bytes) -> tuple[str, bytes]:
 
 
 def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes, bytes]:
-    """The header, about and body of a file's content. Raises CorruptArtifact unless its name is its digest."""
+    """The header, about and body of a file's content. Raises CorruptArtifact unless the file's name is the content's
+    digest.
+    """
     if not is_name(name) or digest(content) != name.removesuffix(SUFFIX):
         raise CorruptArtifact(f"the package entry {name[:16]} does not match its digest", code="package-corrupt")
     line, _, rest = content.partition(b"\n")

@@ -221,7 +221,7 @@ def traces(process: RunProcess) -> list[tuple[str, float]]:
     return found
 
 
-# A span's begin and its length come from different clocks.
+# A tolerance in seconds, because a span's begin and its length come from different clocks.
 _CLOCK_S = 0.01
 
 

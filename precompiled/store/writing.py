@@ -92,7 +92,7 @@ class StoreWriter(StoreReader):
             for slot in range(fmt.MAX_VARIANTS):
                 target = self.artifacts / f"{key}.{slot}"
                 try:
-                    os.rename(directory, target)  # fails if the slot holds an artifact, a directory that is not empty
+                    os.rename(directory, target)  # fails if the slot is taken, because its directory is not empty
                 except OSError as error:
                     if os.path.lexists(target):
                         if (other := self._same_variant(target, manifest)) is not None:

@@ -1,8 +1,8 @@
 """Reports each graph of a watch's capture, and the sources that were read, to the watcher.
 
-The hook (for a recorded run) or entry.py begins it before the user's modules are imported. Each message is one
-datagram with JSON, sent to a Unix socket in the daemon's runtime directory, which every process of the capture has
-from the environment::
+The hook (in a recorded run) or entry.py starts the recorder before the user's modules are imported. Each message is one
+datagram with JSON, sent to a Unix socket in the daemon's runtime directory. An environment variable tells each process
+of the capture the socket's path::
 
     {"event": "graph", "id", "name", "key", "state", "reason", "slots", "dynamic"}   before it is submitted
     {"event": "files", "files": {path: digest}}      sources that were read; sent with each graph and at the end
@@ -117,7 +117,7 @@ class Recorder:
             path = os.path.abspath(path)
             if len(self._written) < MAX_WRITTEN and path not in self._written and is_users(path):
                 self._written.add(path)
-                # Sent before the file has content: the watcher must not take it for a source.
+                # Report the path before the file has content, so that the watcher does not take the file for a source.
                 self.tell("written", path=path)
         elif path.endswith(KERNEL_SOURCES) and is_users(path):
             with self._lock:
