@@ -106,16 +106,16 @@ _TABLE = (
     _bypass(
         "ahead-of-time",
         "torch writes the result to a file (`aot_compile`, `caching_precompile`, AOTInductor)",
-        "nothing to do: torch's file is the artifact",
+        "nothing to do: torch loads its own file",
     ),
     _bypass(
         "checkpoint-context",
-        "a selective checkpoint's policy is defined in the main program or in a function: a worker cannot import it",
+        "a worker cannot import a selective checkpoint's policy, defined in the main program or in a function",
         "move the policy to the top level of a module",
     ),
     _bypass(
         "collective",
-        "a collective names no group or is not functional, or its artifact cannot be adapted to your groups",
+        "a collective names no group or is not functional, or an artifact cannot be adapted to your process groups",
         "use `torch.distributed._functional_collectives`",
     ),
     _bypass("cpp-wrapper", "`cpp_wrapper` is on, for a GPU or for collectives", "switch `cpp_wrapper` off"),
@@ -132,12 +132,12 @@ _TABLE = (
     _bypass(
         "custom-op-in-main",
         "a custom op of the main program reads objects, closures or the environment, or has tags or effects",
-        "move it to a module",
+        "move the custom op to a module",
     ),
     _bypass(
         "custom-pass",
         "a pass or setting is a lambda, or a local function that reads objects or the environment",
-        "define it at the top level of a module",
+        "define the function at the top level of a module",
     ),
     _bypass(
         "device-index",
@@ -160,7 +160,7 @@ _TABLE = (
     _bypass("fx-wrapper", "`fx_wrapper` is on, and its result cannot be stored", "switch `fx_wrapper` off"),
     _bypass(
         "graph-attribute",
-        "the graph holds a tensor unknown to Dynamo, a script object or a submodule",
+        "the graph has a script object, a submodule, or a tensor whose origin Dynamo does not record",
         "pass the object to the function as an argument",
     ),
     _bypass(
@@ -176,7 +176,7 @@ _TABLE = (
     ),
     _bypass(
         "direct-call",
-        "the program called Inductor directly (`compile_fx`, for example). `require` allows this",
+        "the program called Inductor directly (`compile_fx`, for example). With `require`, this is not an error",
         "call `torch.compile`",
     ),
     _bypass(
@@ -184,10 +184,12 @@ _TABLE = (
         "compiled autograd captured a backward that will itself be differentiated",
         "nothing to do: torch does not compile this graph either",
     ),
-    _bypass("mesh", "a device mesh lacks this rank, is reordered, or has flattened dimensions", "see the message"),
+    _bypass(
+        "mesh", "a device mesh does not contain this rank, is reordered, or has flattened dimensions", "see the message"
+    ),
     _bypass(
         "rank-dependent",
-        "a setting lets ranks communicate during the compile (overlap scheduling), or a pass read its rank",
+        "a setting lets ranks communicate during the compile (overlap scheduling), or a pass of yours reads the rank",
         "switch off the setting in the message",
     ),
     _bypass(
@@ -232,23 +234,23 @@ _TABLE = (
     _bypass(
         "user-kernel",
         "a Triton kernel of the main program has a closure, reads objects, or gets a special argument",
-        "move it to the top level of a module",
+        "move the kernel to the top level of a module",
     ),
     _bypass(
         "operator-override",
-        "the program changed one of torch's operators",
+        "the program replaced a torch operator that the graph may use",
         "define a custom op instead, or change the operator after the last compile",
     ),
     _bypass(
         "user-function",
         "the graph calls a function that does not belong to torch, or a torch function that the program replaced",
-        "let Dynamo trace into it (no `allow_in_graph`)",
+        "do not use `allow_in_graph`, so that Dynamo traces into the function",
     ),
     _failure(
         _IN_PROCESS,
         "compile-error",
         "torch failed in the worker; the message has its traceback",
-        then=": torch raises the same error there, or succeeds ([0018](../decisions/0018-torchs-errors-are-raised.md))",
+        then=": it fails there too, or succeeds ([0018](../decisions/0018-torchs-errors-are-raised.md))",
     ),
     _failure(
         _IN_PROCESS,
@@ -260,8 +262,8 @@ _TABLE = (
     _failure(
         _IN_PROCESS,
         "worker-only-error",
-        "the compile failed in the worker (`compile-error`) and succeeded in this process",
-        "See the worker's traceback. A failure caused by the host expires after a minute",
+        "the compile failed in the worker, but succeeded in this process",
+        "See the worker's traceback. If the host was the cause, the record expires after a minute",
     ),
     _failure(_IN_PROCESS, "aliased-mutation", "an input that the graph changes shares its memory with another input"),
     _failure(
@@ -298,27 +300,27 @@ _TABLE = (
         _IN_PROCESS,
         "hidden-cpu-kernels",
         "a graph with values only on a GPU has CPU kernels (a custom op's backward)",
-        "Compute it on the GPU",
+        "Let the custom op compute on the GPU",
     ),
     _failure(_IN_PROCESS, "not-serializable", "torch's result cannot be stored or pickled"),
     _failure(
         _IN_PROCESS,
         "undecodable-graph",
-        "the worker cannot decode the graph, or an operator has other kernels in the worker",
-        "Register operators in all processes, and use one version of precompiled",
+        "the worker cannot decode the graph, or an operator has different kernels there",
+        "Register operators in all processes; use one version of precompiled",
     ),
     _store(
         _IN_PROCESS,
         "store-untrusted",
         "another user could have written to the store, or to this artifact",
         "Run the `chmod` or `chown` in the message",
-        then="; nothing of it is loaded",
+        then="; nothing is loaded from there",
     ),
     _store(
         _IN_PROCESS,
         "store-unreadable",
         "the file system does not let this process read the store",
-        "Make it readable, or set `PRECOMPILED_CACHE_DIR`",
+        "Make the store readable, or set `PRECOMPILED_CACHE_DIR`",
     ),
     _store(
         _IN_PROCESS,
@@ -332,14 +334,14 @@ _TABLE = (
     _store(
         _AGAIN,
         "artifact-format",
-        "an artifact has the format of another version",
-        then=", by this version; the other artifact stays",
+        "a version of precompiled with a different format wrote the artifact",
+        then=": this version compiles the graph; the old artifact stays",
     ),
     _store(
         _AGAIN,
         "artifact-unloadable",
         "an artifact is intact, but torch cannot load it",
-        "Report it with the message",
+        "Report this bug, with the message",
         then="; in process after three failures",
     ),
     _store(
@@ -368,7 +370,7 @@ _TABLE = (
         "all 16 variants of a key are in use (guards on sizes)",
         "Run `precompiled cache clear KEY`, or mark fewer sizes dynamic",
     ),
-    _store(None, "bad-key", "a string that is not a valid key was used as a key", "Report this bug"),
+    _store(None, "bad-key", "an invalid string was used as a key", "Report this bug"),
     _daemon(
         _IN_PROCESS,
         "no-daemon",
@@ -424,7 +426,7 @@ _TABLE = (
     _daemon(
         _IN_PROCESS,
         "worker-error",
-        "the worker's own code raised an error; clients get `compile-failed`",
+        "precompiled's code in the worker raised an error; clients get `compile-failed`",
         "Report this bug, with the daemon's log",
     ),
     _daemon(_IN_PROCESS, "no-such-device", "the daemon's host has no GPU with that UUID", "Run `precompiled doctor`"),
@@ -433,7 +435,7 @@ _TABLE = (
         "key-quarantined",
         "the graph killed two workers, or exceeded `job_timeout_s`",
         "Raise the exceeded limit, or run `daemon retry KEY`",
-        then=" in this process; the daemon refuses it for an hour",
+        then=" in this process; the daemon refuses the graph for an hour",
     ),
     _daemon(
         _IN_PROCESS,
@@ -446,7 +448,7 @@ _TABLE = (
         _IN_PROCESS,
         "worker-cannot-start",
         "the client's interpreter failed twice to start a worker",
-        "Read the last words in the message",
+        "Read the worker's last output in the message",
         then="; the daemon retries after a minute",
     ),
     _daemon(
@@ -459,15 +461,20 @@ _TABLE = (
     _daemon(
         None,
         "stand-in-raised",
-        "an eager run raised an error that compiled code does not raise (too little memory, for example)",
-        then="this call and later ones wait for the artifact",
+        "an eager run raised an error that compiled code may not raise (too little memory, for example)",
+        then="this call and later calls of the graph wait for the artifact",
     ),
-    _daemon(_AGAIN, "busy", "the queue is full", then=", later; counted in `rejected`, without a warning"),
-    _daemon(_AGAIN, "stopping", "the daemon is shutting down", then=", to the next daemon"),
+    _daemon(
+        _AGAIN,
+        "busy",
+        "the queue is full",
+        then=": the client submits later; `rejected` counts this, without a warning",
+    ),
+    _daemon(_AGAIN, "stopping", "the daemon is shutting down", then=": the client submits to the next daemon"),
     _daemon(
         _IN_PROCESS,
         "submit-failed",
-        "no descriptors or threads are left to send the graph",
+        "the process has no descriptor or thread left to send the graph",
         "Raise the process's limits",
         running=_EAGER,
     ),
@@ -490,18 +497,21 @@ _TABLE = (
         "Report this bug, with the traceback (`PRECOMPILED_LOG=info`)",
     ),
     _daemon(
-        None, "unsupported-torch", "this torch is outside the supported range", then="`torch.compile` stays torch's own"
+        None,
+        "unsupported-torch",
+        "this torch is outside the supported range",
+        then="`torch.compile` works without precompiled",
     ),
     _daemon(
         None,
         "other",
-        "the sum of all reasons after a user's first 200 (in `cache stats` only)",
+        "`cache stats` lists 200 reasons per user and sums up all further ones here",
         "See `precompiled.report()`",
     ),
     _command(
         "bad-config",
         "a setting has an invalid value; the message says where it came from",
-        "correct it; `precompiled config` shows all settings",
+        "correct the setting; `precompiled config` shows all settings",
     ),
     _command(
         "socket-path-too-long",
@@ -530,7 +540,7 @@ _TABLE = (
     _command(
         "graph-not-kept",
         "the store has no copy of the graph (perhaps too large), so `explain` cannot compare it",
-        "see the rest with `precompiled cache show KEY`",
+        "see what the store has with `precompiled cache show KEY`",
     ),
     _command("stop-timed-out", "the daemon did not stop in time", "see the daemon's log; then `kill` the daemon"),
     _command(
@@ -538,15 +548,15 @@ _TABLE = (
     ),
     _command(
         "start-failed",
-        "a daemon could not be started; the message has its last words",
+        "a daemon could not be started; the message has its last output",
         "run `precompiled daemon serve` to see its output",
     ),
     _command(
         "other-settings",
-        "the running daemon has other values of the settings that `--set` gives",
+        "the running daemon has other values for the settings in `--set`",
         "run `precompiled daemon restart --set NAME=VALUE`",
     ),
-    _command("no-log", "there is no log of a daemon to read", "start a daemon; the message has the path of its log"),
+    _command("no-log", "no daemon has written a log yet", "start a daemon; the message has the path of its log"),
     _command(
         "already-running", "another daemon holds the lock of this runtime directory", "use that daemon, or stop it"
     ),
@@ -557,23 +567,25 @@ _TABLE = (
     _command(
         "runtime-dir-untrusted",
         "the runtime directory belongs to another user, or others may write to it",
-        "remove it, or choose another directory",
+        "remove the directory, or set another `PRECOMPILED_RUNTIME_DIR`",
     ),
     _command(
         "bad-public-key",
-        "the given text is neither a public key nor the id of one",
-        "give the line that `precompiled remote keys new` printed",
+        "the argument is neither a public key nor the id of a key",
+        "pass the line that `precompiled remote keys new` printed",
     ),
     _command("key-exists", "this user already has a key", "move the key's file away, then create a new key"),
-    _command("bake-command-failed", "the command below `precompiled bake` failed", "see that command's own message"),
+    _command(
+        "bake-command-failed", "the command below `precompiled bake` failed", "see the message of the command itself"
+    ),
     _command(
         "bake-empty",
         "the command below `precompiled bake` compiled nothing",
-        "install precompiled in its Python, and call `torch.compile`",
+        "install precompiled in the command's Python, and call `torch.compile`",
     ),
     _command(
         "no-such-job",
-        "no job with that key is queued or running (`daemon retry`: none has failed)",
+        "no job with that key is queued or running, or, for `daemon retry`, has failed",
         "list keys with `precompiled status --watch`",
     ),
     _command(
@@ -588,7 +600,7 @@ _TABLE = (
     _command(
         "bake-target",
         "a base store cannot be written to the given directory",
-        "name a new directory, below one that you can write to",
+        "name a new directory in a directory that you can write to",
     ),
     _command(
         "unknown-target",
@@ -605,7 +617,9 @@ _TABLE = (
         "`tools tune --when-idle` cannot find out how much the GPU is used",
         "run `tools tune` without `--when-idle`, while nothing uses the GPU",
     ),
-    _command("cache-dir", "the system daemon's cache directory cannot be created", "check the modes of its parent"),
+    _command(
+        "cache-dir", "the system daemon's cache directory cannot be created", "check the modes of the parent directory"
+    ),
     _command(
         "scheduler",
         "the scheduler got an event that a job's or worker's state does not allow",
@@ -628,7 +642,9 @@ _TABLE = (
     ),
     _watch("command-not-found", "the command to watch is not on `PATH`", "check its spelling"),
     _watch(
-        "no-last-run", "no run has used the hook yet, or its record cannot be read or trusted", "run the program once"
+        "no-last-run",
+        "no run has used the hook yet, or the run's record cannot be read or trusted",
+        "run the program once",
     ),
     _watch(
         "no-such-module",
@@ -636,7 +652,7 @@ _TABLE = (
         "check the spelling; `watch --wait` watches a module that does not exist yet",
     ),
     _watch("no-such-watch", "nothing is registered under that name or id", "run `precompiled watch --list`"),
-    _watch("too-many-watches", "64 watches are registered already", "remove some"),
+    _watch("too-many-watches", "64 watches are registered already", "remove watches that you do not need"),
     _watch(
         "bad-registration",
         "a registration is invalid (an empty command or a relative path, for example)",
@@ -648,7 +664,7 @@ _TABLE = (
     _watch("no-watcher", "the watcher cannot be started, or ended during a request", "see the daemon's log"),
     _watch(
         "cancelled",
-        "a watch has newer sources, and no other client waits for the graph",
+        "the watched files changed again, and no other client waits for the graph",
         "nothing to do: the next capture submits the new graph",
     ),
     _watch(
@@ -663,19 +679,22 @@ _TABLE = (
     _worker("died", "the worker ended by itself or was killed (by the kernel when memory ran out, for example)"),
     _worker(
         "memory",
-        "the worker's processes exceeded `job_memory_bytes` or 1,000, or all workers together used too much memory",
+        "a worker exceeded `job_memory_bytes` or 1,000 processes, or all workers together used too much memory",
     ),
-    _worker("displaced", "a job of another user had waited for a place"),
+    _worker("displaced", "a job of another user had waited for a worker"),
     _worker("timeout", "the worker's job exceeded `job_timeout_s`"),
     _worker("start-timeout", "the worker did not become ready in time"),
     _worker("cannot-start", "the worker's interpreter could not be executed, or could not be pinned to its device"),
-    _worker("host-full", "the host had no process, memory or descriptor left for the worker; the daemon tries again"),
+    _worker(
+        "host-full",
+        "the host could not start the worker (no process, memory or descriptor left); the daemon tries again",
+    ),
     _worker("protocol", "the worker sent an invalid message"),
     _worker("no-exit", "the worker did not exit when the daemon requested it"),
     _remote(
         "remote-unreachable",
         "the remote refuses connections or cannot be reached",
-        "Check its address and credentials",
+        "Check the remote's address and credentials",
         then="no requests for 30 s after 3 failures in a row",
     ),
     _remote(
@@ -686,7 +705,7 @@ _TABLE = (
     ),
     _remote(
         "remote-unusable",
-        "the kind of URL is unknown, no helper runs, or this host trusts no key",
+        "fsspec does not know the URL, no helper runs, or this host trusts no key",
         "Follow the message",
     ),
     _remote(
@@ -698,13 +717,13 @@ _TABLE = (
     _remote(
         "remote-untrusted",
         "an object has an invalid signature, or one by a key that this host does not trust",
-        "Run `precompiled remote keys trust`, if you would run that host's code",
+        "If you trust the host that signed it, run `precompiled remote keys trust`",
         then="ignored",
     ),
     _remote(
         "remote-corrupt",
-        "an object in the remote is incomplete, altered, or not what its name says",
-        "Remove the object if this repeats",
+        "an object in the remote is incomplete or altered, or its content does not fit its name",
+        "If this repeats, remove the object",
         then="ignored; this host compiles and uploads the graph",
     ),
     _farm(
@@ -739,17 +758,19 @@ _TABLE = (
     ),
     _package(
         "package-assumed-constant",
-        "another process cannot call a function under `assume_constant_result`: it has no name, or takes objects",
-        "move it to the top level of a module",
+        "a function under `assume_constant_result` has no name, or takes objects, so other processes cannot call it",
+        "move the function to the top level of a module",
     ),
     _package(
         "package-audit",
         "an audit's trace differed from the package, so this store no longer uses the function's packages",
-        "report it with the source; `precompiled cache clear` re-enables them",
+        "report this bug with your source; `cache clear` re-enables the packages",
     ),
     _package("package-corrupt", "an entry or a package file does not match its digests", "save the file again"),
     _package(
-        "package-format", "an entry or a package file is of another version of precompiled", "save the file again"
+        "package-format",
+        "a version of precompiled with a different format wrote the entry or package file",
+        "save the file again",
     ),
     _package("package-global", "Dynamo put a global into the trace that other processes cannot name", "no remedy yet"),
     _package(
@@ -761,18 +782,18 @@ _TABLE = (
     _package(
         "package-id",
         "your code uses `id()`, `hash()`, a tensor's storage, or a text with an address",
-        "compare with `is`, or by value",
+        "compare objects with `is`, or by value",
     ),
     _package(
         "package-inlined",
         "Dynamo inlined code that has no name, such as a class made by `exec`",
-        "define it in a module",
+        "define the code in a module",
     ),
     _package("package-internal-error", "precompiled has a bug", "report this bug, with the log"),
     _package(
         "package-device-numbers",
         "the code reads the GPU's memory, cache or clocks, which differ among GPUs of one name",
-        "read them outside of the compiled code",
+        "read these numbers outside of the compiled code",
     ),
     _package(
         "package-mode",
@@ -796,8 +817,8 @@ _TABLE = (
     ),
     _package(
         "package-passing",
-        "Dynamo skipped a frame, perhaps only once (`suppress_errors`, `TORCHDYNAMO_DEBUG_FUNCTION`)",
-        "nothing to do: the next run traces it",
+        "Dynamo skipped the frame for a reason that may not recur (`suppress_errors`, `TORCHDYNAMO_DEBUG_FUNCTION`)",
+        "nothing to do: the next run traces the frame",
     ),
     _package(
         "package-profiler",
@@ -806,8 +827,8 @@ _TABLE = (
     ),
     _package(
         "package-program",
-        "the program was typed at a prompt, or a source file in the message changed after the start",
-        "at a prompt, set `PRECOMPILED_PACKAGES=function`; else nothing to do",
+        "the program was typed at a prompt, or a source file changed after the program started",
+        "at a prompt, set `PRECOMPILED_PACKAGES=function`; otherwise nothing to do",
     ),
     _package(
         "package-set-order",
@@ -817,8 +838,8 @@ _TABLE = (
     _package("package-too-large", "an entry is larger than readers accept", "no remedy yet"),
     _package(
         "package-unsupported",
-        "this torch lacks what packages need; everything else works",
-        "use another version of torch",
+        "this version of torch does not support packages; everything else works",
+        "use a supported version of torch",
     ),
     _package(
         "package-unwritable",
@@ -827,7 +848,7 @@ _TABLE = (
     ),
     _package(
         "artifact-program",
-        "an artifact in the package file serves some sizes only, and the file lacks the graph for other sizes",
+        "an artifact in the package file serves only some sizes, and the file lacks the graph for other sizes",
         "save the file again",
     ),
     _package_file(
@@ -839,24 +860,24 @@ _TABLE = (
     _package_file(
         "package-empty",
         "the function has no recorded entries",
-        "call it with the hook on; `precompiled.package_report()` says why a frame has none",
+        "call the function with the hook on; `precompiled.package_report()` says why a frame has no entry",
     ),
     _package_file(
         "package-environment",
-        "the file is for another torch, Python, CPU, GPU or configuration",
-        "save it on a host of this kind",
+        "the file is for a different torch, Python, CPU, GPU or configuration",
+        "save the file on a host like this one",
     ),
     _package_file(
         "package-evicted",
-        "an entry was removed from the store meanwhile",
+        "an entry of the function was evicted from the store",
         "call `torch.compiler.reset()`, then the function, then save",
     ),
-    _package_file("package-function", "the file is for another function", "load it for that function"),
-    _package_file("package-missing", "the file does not exist", "give the file that `save_package` wrote"),
+    _package_file("package-function", "the file is for a different function", "load the file into that function"),
+    _package_file("package-missing", "the file does not exist", "pass the path of a file that `save_package` wrote"),
     _package_file(
         "package-not-compiled",
         "the argument does not come from `torch.compile()`, or has another backend",
-        "give what `torch.compile()` returned, with the backend inductor or precompiled",
+        "pass what `torch.compile()` returned, with the backend inductor or precompiled",
     ),
     _package_file(
         "package-source",
@@ -865,8 +886,8 @@ _TABLE = (
     ),
     _package_file(
         "package-untrusted",
-        "others could have written the file, which contains code",
-        "run `chmod go-w`, if you trust its content",
+        "other users could have written the file, and loading it would run its code",
+        "if you trust the file's content, run `chmod go-w` on the file",
     ),
 )
 REASONS = {reason.code: reason for reason in _TABLE}

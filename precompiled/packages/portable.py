@@ -54,7 +54,7 @@ def save(compiled: object, path: str | Path) -> None:
             dynamo_frames.entries_of(owner).clear()
             raise PackageError(
                 f"the entry {name[:12]} was evicted",
-                "Call torch.compiler.reset(), then it, so that it is recorded again; then save",
+                "Call torch.compiler.reset(), then the function, so that the entry is recorded again; then save",
                 code="package-evicted",
             ) from error
     if not any(entry.header.kind == "compiled" for entry in entries):
