@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +18,16 @@ from precompiled.core.words import human_bytes, human_seconds  # noqa: E402
 
 _HEAD = """# Settings
 
-Every setting, its default and its meaning. Give a setting, from strongest to weakest,
+Every setting, its default and its meaning. You can set a value in four places. The first place that has a value wins:
 
-1. as a flag: `--set NAME=VALUE`;
-2. as an environment variable: `PRECOMPILED_` and the name in capitals;
-3. in your file, `~/.config/precompiled/config.toml`: `precompiled config set NAME VALUE`;
-4. in the system's file, `/etc/precompiled.toml`.
+1. a flag of the command: `--set NAME=VALUE`;
+2. an environment variable: `PRECOMPILED_` and the name in capitals;
+3. your file, `~/.config/precompiled/config.toml`, which `precompiled config set NAME VALUE` changes;
+4. the system's file, `/etc/precompiled.toml`.
 
-`precompiled config` shows each value and its origin. A daemon keeps the settings that it was started with: run
-`precompiled daemon restart` after a change. `PRECOMPILED=0` is a variable only: it switches the hook off for a process.
+`precompiled config` shows each value and its origin. A daemon keeps the settings that it was started with, so run
+`precompiled daemon restart` after a change. The environment variable `PRECOMPILED=0`, which is not a setting, switches
+the hook off for a process.
 """
 _PARTS = {
     "mode": "What programs do",
@@ -41,24 +43,25 @@ _DEFAULTS = {  # computed at run time
     "runtime_dir": "the first directory of the table below",
 }
 _PLACES = """
-Without these settings, the first choice that applies is used:
+If these settings have no value, the first choice that applies is used:
 
 | file | first choice | second choice | third choice |
 |---|---|---|---|
 | store | `/var/cache/precompiled/<uid>`, if a system daemon runs | `$XDG_CACHE_HOME/precompiled` | \
 `~/.cache/precompiled` |
 | socket, lock, log | `/run/precompiled`, if a system daemon runs | `$XDG_RUNTIME_DIR/precompiled`, if you own \
-that and can write there | `run/` in the store |
+this directory and can write to it | `run/` in the default store |
 | settings, keys | `$XDG_CONFIG_HOME/precompiled` | `~/.config/precompiled` | none |
 
-If you cannot write to the store of the first row, `run/` is in `cache_dir` instead.
+If you cannot write to the default store, `run/` is in `cache_dir`.
 
-`~` is `$HOME`, or the home of your account in `/etc/passwd`. A variable without an absolute path (`HOME=~`) counts as
-unset. precompiled writes nothing to the working directory or to `/tmp` ([0055](../decisions/0055-no-place.md)).
+`~` means `$HOME`, or the home directory of your account in `/etc/passwd`. If a variable is not an absolute path
+(`HOME=~`), precompiled treats it as unset. precompiled writes nothing to the working directory or to `/tmp`
+([0055](../decisions/0055-no-place.md)).
 
 A container with an arbitrary uid (Kubernetes `runAsUser`, OpenShift, `docker run --user`) often has no account, and
-`HOME` is unset or `/`. Then programs run as plain `torch.compile` and warn once (`no-place`). Set
-`PRECOMPILED_CACHE_DIR` to a directory on a volume that the uid can write to. No other variable is needed.
+`HOME` is unset or `/`. Then `torch.compile` works without precompiled, and the program warns once (`no-place`). Set
+`PRECOMPILED_CACHE_DIR` to a directory on a volume that the uid can write to. You need no other variable.
 """
 
 
@@ -74,7 +77,8 @@ def _lines() -> Iterator[str]:
         if name in _PARTS:
             yield f"\n## {_PARTS[name]}\n\n| setting | default | meaning |\n|---|---|---|"
         default = _DEFAULTS.get(name) or _shown(name, defaults[name])
-        yield f"| `{name}` | {default} | {config.MEANINGS[name]} |"
+        meaning = re.sub(r"\(docs/guides/([\w-]+\.md)\)", r"([\1](../guides/\1))", config.MEANINGS[name])
+        yield f"| `{name}` | {default} | {meaning} |"
 
 
 def _shown(name: str, value: object) -> str:

@@ -33,8 +33,8 @@ class Settings:
     # -- clients
     mode: str = _setting(
         "eager",
-        "`eager`: run eager until the artifact is ready. `wait`: wait for it. `lookup`: use the store only, and "
-        "compile misses in process. `off`: plain torch.compile",
+        "`eager`: run eager until the artifact is ready. `wait`: each call waits for its artifact. `lookup`: use the "
+        "store only, and compile misses in process. `off`: plain torch.compile",
     )
     wait_s: float = _setting(
         600.0,
@@ -52,66 +52,68 @@ class Settings:
     autostart: bool = _setting(True, "start a daemon on demand if none runs")
     packages: str = _setting(
         "program",
-        "when to reuse Dynamo's traces. `program`: if no source of the program has changed. `function`: if nothing "
-        "that the trace read has changed. `off`: never",
+        "when to use a stored trace. `program`: if no source file of the program has changed. `function`: if nothing "
+        "that the trace has read has changed. `off`: never",
     )
     compile_without_gpu: bool = _setting(
         False,
-        "workers compile for a made-up copy of the GPU and take no GPU memory; they measure nothing "
+        "workers compile for a simulated copy of the GPU, so they take no GPU memory and measure no times "
         "(docs/guides/targets.md)",
     )
-    package_audit: float = _setting(0.02, "fraction of processes that trace anyway, to check packages; 0: none")
+    package_audit: float = _setting(
+        0.02, "fraction of processes in which Dynamo traces although a package fits, to check the package; 0: none"
+    )
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "directory of the store"})
     base: tuple[Path, ...] = _setting(
         (),
-        "read-only base stores, separated by colons in the variable, a list in TOML",
+        "read-only base stores: a list in TOML, separated by colons in the environment variable",
     )
     runtime_dir: Path = field(
         default_factory=paths.default_runtime_dir, metadata={"meaning": "directory of the daemon's socket and lock"}
     )
     remote: str = _setting(
         "",
-        "URL of the remote, for fsspec (`s3://bucket/prefix`, `gs://`, `abfs://`, `file://`); empty or `none`: no "
-        "remote",
+        "URL of the remote (`s3://bucket/prefix`, `gs://`, `abfs://`, `file://`, or others of fsspec); empty or "
+        "`none`: no remote",
     )
     # Artifacts contain code: without this, a host accepts only objects that a trusted key signed.
     remote_unsigned: bool = _setting(
         False,
         "accept unsigned objects: each user who can write to the remote can then run code as you",
     )
-    remote_put: bool = _setting(True, "upload what is compiled here")
+    remote_put: bool = _setting(True, "upload artifacts and package entries of this host")
     remote_timeout_s: float = _setting(10.0, "limit of one request to the remote")
     remote_ahead_s: float = _setting(
         2.0,
-        "total time that the traces of a process may wait for the remote; 0: never",
+        "total time that a process waits for the remote before it traces; 0: never",
     )
     farm: str = _setting(
         "",
-        "Ray cluster for jobs that find no free worker: `auto` (this node's, or RAY_ADDRESS) or `ray://host:port`; "
-        "empty or `none`: no farm",
+        "Ray cluster that compiles when all local workers are busy: `auto` (the cluster of this node or of "
+        "RAY_ADDRESS) or `ray://host:port`; empty or `none`: no farm",
     )
     log: str = _setting("warning", "`debug`, `info`, `warning` or `error`; a daemon's default is `info`")
     # -- daemon
     log_file: Path | None = _setting(  # noqa: RUF009 - it is field(), by another name
         None,
-        "the daemon's log, rotated at 1 MiB. Default: `daemon.log` in `runtime_dir`; standard error for `daemon serve` "
-        "and systemd units",
+        "the daemon's log, rotated at 1 MiB. Default: `daemon.log` in `runtime_dir`. `daemon serve` and systemd units "
+        "log to standard error by default",
     )
     workers: int = _setting(
         0,
-        "limit of simultaneous compiles over all users; 0: from the cores and the memory",
+        "limit of simultaneous compiles over all users; 0: computed from cores and memory",
     )
     compile_threads: int = _setting(
         0,
-        "threads of one compile; 0: all cores if it runs alone, otherwise the cores divided by `workers`",
+        "threads of one compile; 0: all cores if no other compile runs, otherwise the cores divided by `workers`",
     )
     max_queue: int = _setting(1000, "limit of queued jobs over all users")
     max_queue_per_uid: int = _setting(500, "limit of queued jobs of one user")
     max_graph_bytes: int = _setting(256 << 20, "a larger graph is not served")
     job_timeout_s: float = _setting(
         1800.0,
-        "limit of one compile; after that its graph stays eager for an hour",
+        "limit of one compile. The graph of a longer compile runs eager, and the daemon refuses it for an hour",
     )
     job_memory_bytes: int = _setting(
         0,
@@ -120,14 +122,14 @@ class Settings:
     )
     yield_s: float = _setting(
         4.0,
-        "for this long after its submit, a job yields CPU time to running programs",
+        "how long after its submit a job yields CPU time to running programs",
     )
-    worker_idle_s: float = _setting(900.0, "the last worker of an environment exits after this time without work")
-    daemon_idle_s: float = _setting(0.0, "an on-demand daemon exits after this time without work; 0: never")
+    worker_idle_s: float = _setting(900.0, "idle time after which the last worker of an environment exits")
+    daemon_idle_s: float = _setting(0.0, "idle time after which a daemon that a client started exits; 0: never")
     failure_ttl_s: float = _setting(3600.0, "how long a failure record prevents another compile of its graph")
     cache_max_bytes: int = _setting(20 << 30, "limit of a store's size; the least recently used files are evicted")
     cache_max_inodes: int = _setting(
-        200_000, "limit of a store's files and directories; the least recently used are evicted"
+        200_000, "limit of a store's files and directories; the least recently used files are evicted"
     )
     # name -> where its value came from: "default", "flag", "env PRECOMPILED_X", "file /etc/precompiled.toml"
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
