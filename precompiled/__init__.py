@@ -6,8 +6,8 @@ PYTEST_DONT_REWRITE: pytest would otherwise rewrite the assertions of all module
 before.
 """
 
-# Nothing is imported, not even typing: with the hook on, every Python process of the host runs this file at its
-# start, and `import typing` alone would double the time of that (tests/test_bootstrap.py).
+# This file imports nothing, not even typing. With the hook on, every Python process of the host runs the file at its
+# start, and `import typing` alone would double its run time (tests/test_bootstrap.py).
 from precompiled.version import VERSION as __version__
 
 TYPE_CHECKING = False

@@ -320,7 +320,7 @@ class _Graph:
             report.reason, report.message, state = failure.reason, failure.message, "failed"
         slots = [artifact.slot for artifact in artifacts]
         files = trace_origin.files(self.graph.as_given)
-        # Before the submit, so that the watcher can cancel the submit when it ends this process.
+        # Report the graph before the submit, so that the watcher can cancel the submit when it ends this process.
         recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
         if state == "compiling":
             self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
@@ -429,8 +429,8 @@ class _Graph:
                     said = f"no artifact was there within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
                     raise Bypass(said, code="not-in-time")
                 raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
-            # As after a hit: Dynamo guards on the artifact's sizes, and retraces for other sizes, which then wait as
-            # well.
+            # Continue as after a hit: Dynamo guards on the artifact's sizes. For other sizes it retraces, and that
+            # graph waits for its artifact as well.
             for artifact in self.session.store.lookup(self.calls.report.key):
                 if self._serves(program, artifact):
                     break

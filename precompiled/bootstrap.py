@@ -115,7 +115,9 @@ def _shadow(loader: object) -> None:
     real = getattr(loader, "exec_module", None)
     attributes = getattr(loader, "__dict__", None)
     if real is None or not isinstance(attributes, dict) or "exec_module" in attributes:
-        return  # a class, an object without own attributes, or shadowed already: `find_spec` sees torch's lazy imports
+        # The loader is a class, has no attributes of its own, or is shadowed already. `find_spec` then notices torch by
+        # torch's lazy imports.
+        return
 
     def exec_module(module: object) -> None:
         if getattr(module, "__name__", "") == "torch":
@@ -123,7 +125,7 @@ def _shadow(loader: object) -> None:
         try:
             real(module)
         finally:
-            # Also if torch's import fails: the finder stays, and shadows the loader of the next attempt.
+            # Restore the loader even if torch's import fails: the finder stays, and shadows the next attempt's loader.
             if attributes.get("exec_module") is exec_module:
                 del attributes["exec_module"]
         if getattr(module, "__name__", "") == "torch":

@@ -90,7 +90,7 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
     try:
         store.prepare()
         if is_there(store, job):
-            # Published after the client's lookup, or by another daemon that uses the same store.
+            # The artifact was published after the client's lookup, or by another daemon that uses the same store.
             return wire.Finished(job.id, job.key, "exists", 0.0)
         for _variant in range(fmt.MAX_VARIANTS):
             record.phase("remote")
@@ -150,7 +150,8 @@ def _among_hosts(
             record.phase("publish")
             publishing = time.monotonic()
             artifact = store.publish(payload)
-            # Before the turn ends: a worker that waits for the turn looks once, then compiles.
+            # Publish these before the turn ends, because a worker that waits for the turn checks the store only once
+            # before it compiles.
             further = {key: _publish_for(store, payload, key, program) for key, program in others.items()}
             record.spent("publish", time.monotonic() - publishing)
     except Exception as error:
@@ -185,7 +186,7 @@ def is_there(store: Store, job: wire.Job) -> bool:
 
     found = capture.is_served(capture.parse(job.graph), (artifact.manifest.guards for artifact in artifacts))
     if not found and sum(map(store.is_own, every)) >= fmt.MAX_VARIANTS:
-        raise full(job.key)  # now, since the result of a compile could not be published
+        raise full(job.key)  # before the compile, because its result could not be published
     return found
 
 
@@ -217,7 +218,7 @@ def _compile(
     record.phase("decode")
     from precompiled.torch_internals.worker import cpp_builds, vector_units
 
-    # Not the user's own Inductor cache: a worker must neither fill nor trust it.
+    # The user's own Inductor cache is not used, because a worker must neither fill nor trust it.
     cpp_builds.use(scratch.directory(Path(job.store)))
     vector_units.settled_unless(_is_of_the_host)
     with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
@@ -263,7 +264,8 @@ def _compile_program(
             module, inputs, program["hints"], program["floats"], frozen, on_rank_read, record
         )
     if result.native.files and not uses_cpu:
-        # The code is for this CPU and this compiler, but the key contains neither: a host with others would find it.
+        # The code is for this CPU and this compiler, but the key contains neither. So hosts with a different CPU or
+        # compiler would load the code.
         raise CompileFailed("the graph has kernels for the CPU, which nothing of it shows", code="hidden-cpu-kernels")
     manifest = fmt.Manifest(
         key=job.key,
@@ -296,8 +298,8 @@ def _compile_program(
     return fmt.Payload(manifest, files), others
 
 
-# How long a failure that the host caused (no memory, a full disk) is kept, in seconds. It is kept at all because a
-# compile may cause it each time, and then each process would try it again.
+# Seconds for which a failure record is kept if the host caused the failure (no memory, a full disk). There is a record
+# because a graph may cause such a failure at each compile, and without a record each process would compile it again.
 HOST_TTL_S = 60.0
 # Messages of errors that the host causes. "died with" is CalledProcessError's text for a signal.
 _OF_THE_HOST = re.compile(
@@ -321,7 +323,7 @@ def _is_of_the_host(error: BaseException | None) -> bool:
 
 
 def _check_environment(wanted: Mapping[str, object], here: Mapping[str, object]) -> None:
-    """Raise CompileFailed unless the worker's environment is the program's: the key names the environment."""
+    """Raise CompileFailed unless the worker's environment equals the program's, which is part of the key."""
     differing = [name for name in sorted({*wanted, *here}) if wanted.get(name) != here.get(name)]
     if differing:
         shown = "; ".join(f"{name}: client {wanted.get(name)!r}, worker {here.get(name)!r}" for name in differing)

@@ -1,4 +1,4 @@
-"""Lists the parts of precompiled, and loads what the core calls of them.
+"""Lists the parts of precompiled, and loads the modules through which the core calls them.
 
 The core serves one host: capture, key, store, client, daemon, worker, packages, command line. A *part* adds a feature,
 such as the remote. The core runs without any part, so it imports none. It calls a part through an entry below: a

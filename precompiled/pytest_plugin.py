@@ -63,9 +63,9 @@ def _switch(wanted: str) -> str:
 
 @dataclass
 class Totals:
-    """The counts of one process or of several. Plain values only, since xdist's workers send them."""
+    """The counts of one process or of several. It has plain values only, because xdist's workers send them."""
 
-    # How graphs came to run ("hit", "swap", ...), or their state -> number.
+    # Source of graphs ("hit", "swap", ...), or their state if they have no source -> number of graphs.
     ways: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     saved_s: float = 0.0

@@ -26,8 +26,8 @@ def is_routed() -> bool:
 
 
 def on_torch_imported() -> None:
-    """Route, on behalf of `bootstrap`, which records what this raises, since it runs inside the program's ``import
-    torch``.
+    """Route torch.compile. `bootstrap` calls this function inside the program's ``import torch``, and records the
+    exception if it raises one.
     """
     try:
         route()
@@ -81,7 +81,7 @@ def unroute() -> None:
         _undo.pop()()
 
 
-# Imported for the first graph, so that a program that never compiles pays nothing.
+# The backend is imported for the first graph, so that a program that never compiles pays nothing.
 
 
 def _serve(module: object, options: Any, in_process: Callable[[], Any]) -> Any:

@@ -69,7 +69,9 @@ class Submit(_Message, frozen=True):
 
 
 class Tally(_Message, frozen=True):
-    """What a client counted since its last Tally, since hits happen without the daemon. Best effort, no reply."""
+    """A client's counts since its last Tally. The daemon needs them, because hits happen without it. Best effort, no
+    reply.
+    """
 
     pid: int
     hits: int = 0
@@ -136,8 +138,8 @@ class Watches(_Message, frozen=True):
     """Request a WatchesReply."""
 
 
-# Prefixes of keys. Limited, since each is compared with each job. The limit is checked before the list is decoded,
-# which uses up a peer's share of the daemon's time.
+# Prefixes of keys. Their number is limited, because the daemon compares each one with each job. msgspec checks the
+# limit before it decodes the list, which would take daemon time as well.
 _Beginnings = Annotated[list[Annotated[str, msgspec.Meta(max_length=256)]], msgspec.Meta(max_length=256)]
 
 
@@ -436,9 +438,9 @@ FromWatcher = Answer | Cancel | Watched
 
 _encoder = msgspec.msgpack.Encoder()
 _sorting_encoder = msgspec.msgpack.Encoder(order="deterministic")
-# Made at import: msgspec completes a type's fields step by step when it first uses them. A fork in between would
-# leave the child with incomplete fields, and its first message would end in a segmentation fault. An import is
-# complete before a child can use the module (core/forking.py).
+# The decoders are made at import, because msgspec completes a type's fields step by step when it first uses them. A
+# fork in between would leave the child with incomplete fields, and its first message would end in a segmentation fault.
+# An import is complete before a child can use the module (core/forking.py).
 _decoders: dict[object, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind)
     for kind in (ClientMessage, DaemonMessage, PoolMessage, WorkerMessage, ToWatcher, FromWatcher)

@@ -45,7 +45,7 @@ def limits(settings: Settings, cores: int | None = None, memory: int | None = No
     slots = settings.workers or max(1, min(cores // CORES_PER_SLOT, memory // COMPILE_BYTES, MAX_SLOTS))
     return Limits(
         slots=slots,
-        # At least two: a user of two virtual environments would otherwise restart workers all day.
+        # Allow at least two, because otherwise a user of two virtual environments would restart workers all day.
         processes=max(slots + 1, min(4 * slots, memory // IDLE_WORKER_BYTES // 4)),
         cores=cores,
         compile_threads=settings.compile_threads,

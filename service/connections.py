@@ -308,7 +308,8 @@ class Connections:
                 return
             except OSError as error:
                 if error.errno in _BUSY_ERRORS:
-                    # Below our own limit: the host is out of files, or other code in this process holds descriptors.
+                    # The daemon is below its own limit, so the host is out of files, or other code in this process
+                    # holds descriptors.
                     self._note("no-descriptors", f"no connection can be accepted: {error}")
                     self._capacity = max(1, len(self._by_fd))
                     if not self._make_room(-1, now):

@@ -1,4 +1,4 @@
-"""What the scheduler does not retry for a while: keys that killed their workers, seats whose workers do not start."""
+"""Keeps cooldowns: keys that killed their workers and seats whose workers do not start are not retried for a while."""
 
 from __future__ import annotations
 

@@ -215,8 +215,8 @@ class Daemon:
         self._pool.check()
         self._watch()
         self._do(Tick())
-        # Until no event is left: an instruction may fail at once (an interpreter that does not exist), and the wait of
-        # the next round may be long.
+        # Repeat until no event is left: an instruction may fail at once (an interpreter that does not exist), and the
+        # wait of the next round may be long.
         while found := self._pool.take_events():
             for event in found:
                 self._do(event)
@@ -310,7 +310,8 @@ class Daemon:
         try:
             reachable = self._lock.is_ours() and self._server.is_ours()
         except OSError as error:
-            # Out of memory or descriptors, or a disk error: the next check decides. Until then the watchdog is not fed.
+            # Memory or descriptors may be used up, or the disk has an error. The next check decides. Until then, this
+            # daemon does not feed the watchdog.
             log.warning("cannot look at %s: %s", self._server.path, error)
             return
         if not reachable:

@@ -33,7 +33,7 @@ def store_root(cache_dir: str, uid: int, gid: int) -> None:
             raise PermissionError(f"{path} is not a directory of uid {uid}") from None
         if found.st_uid == uid:
             return
-        # Owned by root: an earlier launcher made it, and ended before its chown.
+        # The directory is still owned by root if an earlier launcher made it and ended before its chown.
     os.chown(path, uid, gid, follow_symlinks=False)
 
 

@@ -10,7 +10,7 @@ class Notifier:
     """Sends states to systemd. ``watchdog_s``: systemd's limit between two watchdog messages; None: no watchdog."""
 
     def __init__(self) -> None:
-        # Removed from os.environ, so that workers cannot notify systemd in the daemon's name.
+        # Remove the variables from os.environ, so that workers cannot notify systemd in the daemon's name.
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         usec = os.environ.pop("WATCHDOG_USEC", "")
         pid = os.environ.pop("WATCHDOG_PID", "")

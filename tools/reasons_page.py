@@ -36,7 +36,7 @@ def table(kind: ReasonKind) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew. Raises ValueError where a section has none."""
+    """Return the page with new tables. Raises ValueError if a section has none."""
     for kind in ReasonKind:
         start = text.index(f"\n## {kind.value}\n")
         end = text.find("\n## ", start + 1)

@@ -102,7 +102,7 @@ class Cli(Group):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Dense, so that it fits a screen of 24 lines.
+        # The format is dense, so that the help fits a screen of 24 lines.
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]     (each COMMAND has --help)")
         formatter.write(f"\n{self.help}\n\n")
         for title, names in tree.sections().items():

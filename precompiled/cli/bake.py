@@ -28,7 +28,7 @@ from precompiled.store import baking
 from precompiled.store.artifacts import Store
 
 LOOK_S = 0.1
-GRACE_S = 10.0  # for the other processes after the first has done its steps; also between SIGTERM and SIGKILL
+GRACE_S = 10.0  # seconds for other processes after the first has done its steps, and between SIGTERM and SIGKILL
 STOP_S = 30.0
 
 
@@ -181,7 +181,7 @@ def _bake(
 
 
 def _run(cmd: Sequence[str], variables: dict[str, str], progress: Path, timeout: float, as_json: bool) -> str:
-    """Run the command until "itself", "steps" or "timeout" ends it; returns which of them. Raises PrecompiledError."""
+    """Run the command. Returns the cause of its end: "itself", "steps" or "timeout". Raises PrecompiledError."""
     began = time.monotonic()
     try:
         # With --json, stdout is for the JSON document.

@@ -76,7 +76,7 @@ def existing_parent(path: Path) -> Path:
 
 
 def why_not_made(path: Path) -> str:
-    """Why the directory `path` cannot be created, or "". Tries it: modes do not show a read-only file system."""
+    """Why the directory `path` cannot be created, or "". Tries to create it: modes do not show a read-only disk."""
     parent = existing_parent(path)
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".precompiled-doctor-", dir=parent))

@@ -20,7 +20,7 @@ from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 
-LOOK_S = 0.2  # between two reads with --follow
+LOOK_S = 0.2  # seconds between two reads with --follow
 
 
 @command("logs", examples=["precompiled daemon logs -n 100", "precompiled daemon logs -f"])

@@ -143,7 +143,8 @@ class Kepts:
         }
         ranked = sorted(
             candidates.values(),
-            # After the components: graphs of the same function first, then the youngest. Only the first are compared.
+            # Among graphs with equally many equal components, those of the same function come first, then the
+            # youngest. Only the first MAX_COMPARED graphs are compared.
             key=lambda item: (-len(item.equal(target)), _function(item) != _function(target), -item.created),
         )
         found: Nearest | None = None

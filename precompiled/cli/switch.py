@@ -24,7 +24,7 @@ NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 
-# raises=False: with a bad setting the command runs without precompiled, which the hook in it reports.
+# raises=False: with a bad setting, the command runs without precompiled, and the hook in the command reports why.
 @command(
     "run",
     raises=False,
@@ -60,7 +60,7 @@ def run_command(
             raise click.UsageError(f"PRECOMPILED={variables[SWITCH]} is set, but --target needs precompiled on")
         out.note(f"precompiled: PRECOMPILED={variables[SWITCH]} is set, so the command runs without precompiled.")
     if target is not None:
-        # In the scratch folder, since eviction limits its size. The user's own caches are not changed.
+        # These caches are in the scratch folder, because eviction limits its size. The user's own caches do not change.
         caches = scratch.directory(settings.cache_dir) / "targets" / target.kind.code
         targets = parts.TARGETS.require()
         variables.update(targets.variables(target, cmd, caches))

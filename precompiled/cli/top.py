@@ -83,7 +83,8 @@ def _live(settings: Settings, rates: view.Rates, interval: float) -> None:
     with _screen():
         seen, next_look = look(settings, rates), time.monotonic() + interval
         while True:
-            # Not shutil.get_terminal_size: COLUMNS and LINES do not follow a window that changes its size.
+            # shutil.get_terminal_size() is not used, because it prefers COLUMNS and LINES, which stay the same when the
+            # window changes its size.
             now_size = os.get_terminal_size(sys.stdout.fileno())
             if now_size != size:
                 size, shown = now_size, []

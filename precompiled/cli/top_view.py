@@ -1,4 +1,6 @@
-"""The view of `precompiled status --watch`: a host's state as lines of text. Pure: no terminal, no daemon, no clock.
+"""Draws the view of `precompiled status --watch`: a host's state as lines of text.
+
+The drawing functions use no terminal, no daemon and no clock.
 
 ``look`` collects the state, ``screen`` draws it for a size and the user's choices, ``line`` shows it in one line.
 """
@@ -161,7 +163,7 @@ def look(
             states = {state: sum(graph.state == state for graph in mine) for state in STATES}
             saved = sum(graph.get("saved_s", 0.0) for graph in process.graphs.values())
             clients.append(Client(process.program, rank, process.pid, process.since, states, saved))
-    # Also the running jobs of clients that have ended: the daemon finishes them for the next run.
+    # Add the running jobs of clients that have ended, because the daemon finishes these for the next run.
     known = {graph.key for graph in graphs}
     began = {worker["job"]: now - worker["job_s"] for worker in workers if worker["job"]}
     names = {job.key: job.name for job in jobs}

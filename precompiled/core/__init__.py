@@ -1,3 +1,4 @@
-"""Settings, errors, files: the lowest layer. It imports the standard library only, and no other package of the
-project.
+"""Holds settings, errors and helpers for files, which all other folders use.
+
+This folder imports only the standard library, and no other folder of the project.
 """

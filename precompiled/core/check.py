@@ -1,4 +1,4 @@
-"""The result of a check, shared by all `checks_*` modules of `precompiled doctor`."""
+"""Defines the result of a check of `precompiled doctor`, for all modules that make checks."""
 
 from __future__ import annotations
 

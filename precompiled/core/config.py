@@ -1,6 +1,7 @@
-"""Settings: flags > environment > TOML (user's, then system's) > defaults, each with the place it came from.
+"""Resolves the settings: flags, then environment variables, then TOML files (the user's, the system's), then defaults.
 
-Importable without torch or msgspec: it runs in every process that imports torch.
+Each setting has an origin: the place from which its value came. This file runs in every process that imports torch, so
+it needs neither torch nor msgspec.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_BASES = 16
 
 
 def _setting(default: object, meaning: str) -> Any:
-    """``meaning``: for people, in `precompiled config NAME` and docs/reference/settings.md."""
+    """Define a setting. `precompiled config NAME` and docs/reference/settings.md show its ``meaning``."""
     return field(default=default, metadata={"meaning": meaning})
 
 
@@ -135,7 +136,7 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def text(self, name: str) -> str:
-        """A setting as it is written in a variable or a flag."""
+        """A setting's value in the form that a variable or a flag has."""
         value = getattr(self, name)
         if value is None:
             return ""
@@ -143,7 +144,7 @@ class Settings:
 
     @property
     def has_helper(self) -> bool:
-        """Whether there is something to do for a helper (precompiled/remote/helper.py)."""
+        """Whether a helper (precompiled/remote/helper.py) has work: a remote or a farm is set."""
         return bool(self.remote or self.farm)
 
     @property
@@ -153,21 +154,21 @@ class Settings:
 
     @property
     def log_path(self) -> Path:
-        """Where a daemon in the background logs to."""
+        """The log file of a daemon that runs in the background."""
         return self.log_file or self.runtime_dir / paths.LOG_NAME
 
     @property
     def starts_daemon(self) -> bool:
-        """Whether a client may start a daemon where none runs; only systemd starts the system daemon."""
+        """Whether a client may start a daemon if none runs. False for the system daemon, which only systemd starts."""
         return self.autostart and self.runtime_dir != paths.SYSTEM_RUNTIME_DIR
 
 
 def required_by_environment() -> bool:
-    """``require``, where the settings as a whole cannot be used, which must not switch it off."""
+    """Read ``require`` from its variable alone. For processes with invalid settings, which must not disable it."""
     try:
         return _boolean(os.environ.get(f"{ENV_PREFIX}REQUIRE", ""))
     except ValueError:
-        return True  # it is set, if to an invalid value
+        return True  # an invalid value counts as set
 
 
 def _switch(value: object) -> bool:
@@ -209,7 +210,7 @@ def _directory(text: str) -> Path:
     if path.parts[:1] == ("~",):
         path = (paths.home() or path).joinpath(*path.parts[1:])
     elif text.startswith("~"):
-        path = Path(os.path.expanduser(text))  # of another account
+        path = Path(os.path.expanduser(text))  # "~name": the home of another account
     if str(path).startswith("~"):
         raise ValueError(f"{path.parts[0]!r} has no home directory")
     if not path.is_absolute():
@@ -226,7 +227,7 @@ def _directories(value: object) -> tuple[Path, ...]:
 
 
 def _remote(value: object) -> str:
-    text = "" if str(value) == "none" else str(value)  # over a file that names one
+    text = "" if str(value) == "none" else str(value)  # "none" overrides a URL in a file
     if text and "://" not in text:
         raise ValueError("expected a URL, such as s3://bucket/prefix or file:///shared/precompiled")
     return text
@@ -315,7 +316,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def parse_toml(text: str) -> dict[str, object]:
     """Raises ValueError if the text is not valid TOML."""
-    # Imported here: a machine without a configuration file (the usual one) never pays for the parser.
+    # Imported here, because most machines have no configuration file and never need the parser.
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -324,7 +325,7 @@ def parse_toml(text: str) -> dict[str, object]:
 
 
 def parse(name: str, value: object) -> Any:
-    """The value of a setting, checked. Raises ValueError where it cannot have it."""
+    """Return the checked value of a setting. Raises ValueError if the setting cannot have this value."""
     try:
         return _PARSERS[name](value)
     except TypeError as error:
@@ -334,8 +335,8 @@ def parse(name: str, value: object) -> Any:
 def load(flags: Mapping[str, object] | None = None) -> Settings:
     """Resolve all settings now.
 
-    ``flags``: values given on a command line, None for those not given. Raises ConfigError for a value that cannot
-    be used, naming where it came from; unknown TOML keys are errors too (a typo would otherwise be silent).
+    ``flags``: the flags of a command line; None for a flag that was not given. Raises ConfigError, with the origin, for
+    an invalid value. An unknown TOML key is an error too, because otherwise a typo would have no effect.
     """
     chosen: dict[str, tuple[object, str]] = {}
     for path in (paths.SYSTEM_CONFIG, paths.user_config_file()):

@@ -21,7 +21,7 @@ FUTURES = functools.reduce(operator.or_, _FLAGS)
 
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
-    """A function's definition without decorators and annotations, or None if the source is not that of its code."""
+    """A function's definition without decorators and annotations, or None if the source does not match its code."""
     node = written_definition(function)
     return _bare(node) if node is not None else None
 

@@ -19,7 +19,7 @@ def write(path: Path, data: bytes, mode: int) -> None:
 
 @contextmanager
 def replacing(target: Path, mode: int, *, temporary: Path | None = None, sync: bool = True) -> Iterator[BinaryIO]:
-    """Open a file that replaces ``target`` atomically when the block ends. After an error nothing of it is left.
+    """Open a file that replaces ``target`` atomically when the block ends. After an error, no part of it is left.
 
     ``temporary``: its name until then, on the same file system. The default is a hidden name beside the target with a
     random ending. ``sync=False`` is for a file that a power loss may destroy. A caller that needs the new name to

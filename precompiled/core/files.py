@@ -1,4 +1,4 @@
-"""Tells whose a file is (Python's, torch's, installed, precompiled's, the user's), and when it was saved."""
+"""Determines to whom a file belongs (Python, torch, an installed package, precompiled, the user), and its save time."""
 
 from __future__ import annotations
 
@@ -81,12 +81,11 @@ _FORKED = 0x40  # PF_FORKNOEXEC: forked, and has not executed a program since (l
 
 @cache
 def process_start() -> float:
-    """When this program started, in seconds since the epoch, to one clock tick. It may lack files that were saved
-    later.
+    """Return when this program started, in seconds since the epoch, with the precision of a clock tick.
 
-    A fork has its parent's modules, so the parent's start counts; if the parent has ended, that of the process that
-    adopted the fork, which is older. psutil's time is not used: it depends on the boot time, which is known to one
-    second only.
+    If a file was saved later, this process may have loaded an earlier version of it. A fork has its parent's modules,
+    so the parent's start counts. If the parent has ended, the start of the process that adopted the fork counts, which
+    is earlier. psutil's time is not used, because it depends on the boot time, which is known to one second only.
     """
     process = kernel.stat_of()
     while process is not None and process.flags & _FORKED:

@@ -1,8 +1,8 @@
 """Determines which file system a path is on, and whether other hosts share it.
 
 On a shared file system a name may belong to another host: a socket on which no local process listens, or a file that
-another host removes while it is mapped here (the kernel then ends the process that touches it: SIGBUS). And no event
-reports what another host has written. Importable without torch.
+another host removes while a process of this host has it mapped (the kernel ends a process that then reads it: SIGBUS).
+Linux also reports no event when another host writes a file. This file needs no torch.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _lock = threading.RLock()
 
 
 class held:
-    """A context manager: ``with held(): import msgspec``."""
+    """A context manager that delays forks until its block ends: ``with held(): import msgspec``."""
 
     def __enter__(self) -> None:
         self._taken = _lock  # the lock of this process: a fork's child gets a new one

@@ -13,7 +13,7 @@ from typing import Any
 _MISSING = object()
 
 
-# From Python's own module type: a class derived from it may have another __dict__.
+# The descriptor of Python's own module type is used, because a class derived from it may define another __dict__.
 _OF_A_MODULE: Any = vars(types.ModuleType)["__dict__"]
 
 

@@ -11,25 +11,28 @@ class NonBlockingSocket(Protocol):
     """A non-blocking ``socket.socket``, or a ``sockets.GuardedSocket``."""
 
     def send(self, data: memoryview, /) -> int:
-        """How many bytes the kernel has taken. If it takes none: 0, or BlockingIOError. Raises OSError."""
+        """Send data. Returns the number of bytes that the kernel has taken.
+
+        If the kernel takes none, returns 0 or raises BlockingIOError. Raises OSError.
+        """
 
 
 class Outgoing:
     """A queue of bytes to one peer. ``add`` and ``flush`` never wait and never raise.
 
-    What the kernel does not take now stays here, for a ``flush`` when the socket can be written again. After the peer
-    has closed the connection, nothing is sent.
+    Bytes that the kernel does not take stay in the queue. Call ``flush`` when the socket can be written again. After
+    the peer has closed the connection, nothing is sent.
     """
 
     __slots__ = ("_limit", "_parts", "_sock", "closed", "waiting")
 
     def __init__(self, sock: NonBlockingSocket, limit: int | None = None) -> None:
-        """``limit``: how many bytes may wait (None: any number). If none wait, data of any size is taken."""
+        """``limit``: the most bytes that may wait (None: no limit). An empty queue takes a message of any size."""
         self._sock = sock
         self._parts: deque[memoryview] = deque()
         self._limit = limit
         self.waiting = 0  # bytes
-        self.closed = False  # by the peer; a reader that meets the end of the stream may set it
+        self.closed = False  # whether the peer has closed the stream; a reader that meets its end may set this, too
 
     @property
     def wants_write(self) -> bool:
@@ -37,7 +40,7 @@ class Outgoing:
         return self.waiting > 0 and not self.closed
 
     def add(self, parts: Iterable[bytes]) -> bool:
-        """Queue one message, in its parts; false, and nothing is queued, if that would pass the limit."""
+        """Queue one message, given in parts. Returns false, and queues nothing, if it would exceed the limit."""
         views = [memoryview(part) for part in parts if part]
         size = sum(map(len, views))
         if self._limit is not None and self.waiting and self.waiting + size > self._limit:
@@ -47,7 +50,7 @@ class Outgoing:
         return True
 
     def flush(self) -> int:
-        """Send what the kernel takes now; how many bytes that was."""
+        """Send as many bytes as the kernel takes now, and return their number."""
         sent = 0
         while self._parts and not self.closed:
             part = self._parts[0]
@@ -69,6 +72,6 @@ class Outgoing:
         return sent
 
     def clear(self) -> None:
-        """Drop what waits."""
+        """Drop all waiting bytes."""
         self._parts.clear()
         self.waiting = 0

@@ -1,4 +1,4 @@
-"""PYTHONPATH with precompiled's sitecustomize.py first: the hook in every Python below `precompiled run`."""
+"""Puts precompiled's sitecustomize.py first on PYTHONPATH, so that Pythons below `precompiled run` have the hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every stable reason code: its meaning, what happens to the graph, and what the user can do.
+"""Lists every stable reason code: its meaning, what happens to the graph, and what the user can do.
 
 ``outcome`` tells the client what to do, ``precompiled explain CODE`` shows a row, and ``python tools/reasons_page.py``
 makes docs/reference/reasons.md from the table. Codes are written out where they are raised, too;
@@ -72,7 +72,7 @@ def plain(text: str) -> str:
 
 
 def outcome(code: str, *, runs: bool) -> Outcome:
-    """What happens to a graph without an artifact, for ``code``, which may be a code of another version.
+    """Return what happens to a graph that has no artifact for the reason ``code``. Another version may have set it.
 
     ``runs``: the graph already runs eager. False for graphs that must not mix eager and compiled runs.
     """

@@ -6,8 +6,8 @@ number with the socket that it opened, by ``SO_COOKIE``, which is unique for eac
 differ, the GuardedSocket behaves as closed: it reads and writes no byte of the program's file, and leaves the file
 open.
 
-Pipes and eventfds would not do. They have no such number (all eventfds share one inode), while ``recv`` and ``send``
-fail on anything but a socket.
+Pipes and eventfds cannot be used, because they have no such cookie (all eventfds share one inode). Moreover, ``recv``
+and ``send`` fail on a descriptor that is no socket, so they cannot read or write an ordinary file of the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import socket
 from collections.abc import Sequence
 
 _SO_COOKIE = 57  # asm-generic/socket.h
-_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # a program may have set SIGPIPE to end it
+_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # without MSG_NOSIGNAL, SIGPIPE might end the program
 
 
 class GuardedSocket:

@@ -1,4 +1,4 @@
-"""Spans: a measured interval of a thread, for people. No decision depends on them."""
+"""Defines spans: measured intervals of a thread, for display. No decision depends on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts for people: numbers with units, singular and plural, lists. All output of the project uses them.
+"""Formats texts for users: numbers with units, singular and plural, lists. All output of the project uses this file.
 
 The file imports nothing, since a client's process uses it too.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 def format_count(count: int, one: str, many: str = "", *, zero: str = "0") -> str:
     """``1 artifact``, ``2 artifacts``, ``0 artifacts``.
 
-    ``many``: the plural if it is not ``one`` with an s, as in ``counted(2, "graph that failed", "graphs that
+    ``many``: the plural if it is not ``one`` with an s, as in ``format_count(2, "graph that failed", "graphs that
     failed")``. ``zero``: the word for 0, such as "no".
     """
     number = f"{count:,}" if abs(count) >= 10_000 else str(count)

@@ -1,4 +1,6 @@
-"""The environment variables of a worker that the daemon (service/worker_process.py) or a farm (farm/node.py) starts."""
+"""Selects the environment variables of a worker. The daemon (service/worker_process.py) and a farm (farm/node.py) start
+workers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from collections.abc import Mapping
 from precompiled.core import paths
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The variables that a process needs to find its home and files. All that affect a compile come from the client.
+# The variables that a process needs to find its home and files. All variables that affect a compile come from the
+# client.
 INHERITED = (
     "HOME",
     "USER",

@@ -1,5 +1,4 @@
-"""ZMTP 3.0, ZeroMQ's wire format, between the daemon (a ROUTER) and a client (a DEALER): bytes in, messages out, no
-I/O.
+"""Implements ZMTP 3.0, ZeroMQ's wire format, between the daemon (a ROUTER) and a client (a DEALER). Does no I/O.
 
 Neither side uses libzmq, which ends its process with an assertion: in the daemon if a peer chooses its routing id or
 opens too many connections (docs/decisions/0056), in a client if the program closes libzmq's descriptors

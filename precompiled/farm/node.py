@@ -1,9 +1,9 @@
 """Compiles a job in a worker of a farm's node, as the daemon would. Runs in a process of Ray's on that node.
 
 The worker (service/worker.py) has the node's interpreter and the client's variables, and checks the environment as
-every worker does. The worker stays for the next job of the same interpreter. It ends with this process, because its
-guardian kills its process group when its stream ends. The store is the node's own: an artifact in it is returned
-without a compile.
+every worker does. The worker stays for the next job of the same interpreter. The worker ends with this process, because
+the worker's guardian kills the worker's process group when the stream to this process ends. The store is the node's
+own: an artifact in it is returned without a compile.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Worker:
         self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
         ours, theirs = socket.socketpair()
         given = {name: value for name, value in interpreter.variables.items() if name not in _OF_THE_NODE}
-        # Hides the node's real GPUs from a worker with a made-up device.
+        # Both values hide the node's real GPUs: the worker gets its made-up device, or no GPU.
         visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""
         with theirs:
             self._process = subprocess.Popen(

@@ -67,7 +67,7 @@ class Torch:
         site = self.root.parent
         found = [self.root / "include", self.root / "include/torch/csrc/api/include"]
         found += sorted(site.glob("nvidia/cu1[0-9]/include"))
-        # Only triton has some of the files that CUDA's headers include (crt/).
+        # CUDA's headers include files in crt/. Of the installed packages, only triton contains these.
         return [*found, site / "triton/backends/nvidia/include"]
 
 
@@ -148,8 +148,8 @@ def _build(torch: Torch, into: Path) -> None:
     (into / "missing.cpp").write_text(_missing(torch, device))
     _run([*compiler, "-c", *include, str(into / "missing.cpp"), "-o", str(into / "missing.o")])
     objects = [str(path) for path in (*device, into / "missing.o")]
-    # One library for both interfaces, because they share the table, the log and the memory. It has the driver's name,
-    # which triton and torch's libraries look for.
+    # Link one library for both interfaces, the driver's and the runtime's, because they share the table, the log and
+    # the memory. It has the driver's name, which triton and torch's libraries look for.
     _run([*compiler, "-shared", *objects, "-o", str(into / "libcuda.so.1"), "-Wl,-soname,libcuda.so.1", "-ldl"])
     linked = [
         f"-L{torch.libraries}",

@@ -22,7 +22,7 @@ def variables(python: str, devices: str, state: Path) -> dict[str, str]:
     """
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
-    # Sorted last: other .pth files may say where torch is.
+    # The file's name sorts last, because other .pth files may add the folder that contains torch.
     Path(site, "zzz_made_up_cuda.pth").write_text(_PTH)
     command = [python, "-m", "precompiled.made_up_cuda.build"]
     built = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()

@@ -30,7 +30,7 @@ class Kind:
     """
 
     code: str
-    name: str  # as the driver writes it: the key has it
+    name: str  # as the driver reports it, because the key contains it
     major: int
     minor: int
     multiprocessors: int

@@ -1,4 +1,4 @@
-"""Implements parts.MadeUpCudaProtocol: what the core calls of this part."""
+"""Implements parts.MadeUpCudaProtocol: the functions of this part that other code calls."""
 
 from __future__ import annotations
 

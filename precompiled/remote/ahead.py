@@ -33,7 +33,10 @@ _INSTRUCTIONS = frozenset(
 
 
 class Ahead:
-    """What the helper fetches for this process, and what the process has used (parts.AheadProtocol). Thread-safe."""
+    """Has the helper fetch objects for this process, and reports the objects that the process has used. Thread-safe.
+
+    Implements parts.AheadProtocol.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -1,8 +1,8 @@
 """Python imports this file at start-up, since its folder is first on PYTHONPATH. It switches the hook on, then runs
 the sitecustomize that it hides.
 
-It runs in every Python below `precompiled run`, including other versions, and environments without precompiled. In
-those it silently does nothing, so it consists of plain statements in old syntax.
+It runs in every Python below `precompiled run`, including other versions of Python and environments without
+precompiled. There it must silently do nothing, so it consists of plain statements in old syntax.
 """
 
 import os
@@ -29,5 +29,5 @@ try:
 except ImportError as _error:
     if getattr(_error, "name", None) != "sitecustomize":
         raise
-    if _self is not None:  # there is no other one: the import system expects this module in sys.modules when it returns
+    if _self is not None:  # no other sitecustomize exists: the import system expects this module in sys.modules
         sys.modules[__name__] = _self

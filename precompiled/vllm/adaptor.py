@@ -61,7 +61,7 @@ class Adaptor(InductorStandaloneAdaptor):
         compile_range: object,
         key: str | None = None,
     ) -> tuple[object, object]:
-        """The compiled piece, and where vLLM finds it again: None if it is in our store."""
+        """Return the compiled piece, and the place where vLLM finds it again (None if it is in precompiled's store)."""
 
         def in_process() -> Any:
             return super(Adaptor, self).compile(graph, example_inputs, compiler_config, compile_range, key)

@@ -1,4 +1,4 @@
-"""vLLM's passes over a graph, as plain data: their class, and what they read when they are made and run.
+"""Encodes vLLM's passes over a graph as plain data: a pass's class, and the values that it reads when made and run.
 
 The key has all this data (torch_internals/user_code/code_settings.py). The worker rebuilds the pass in an environment
 with exactly this data: it cannot read a part of the configuration that was not sent. Two passes are equal if their
@@ -39,7 +39,8 @@ _CALLED = {"model_config": ("using_transformers_backend",)}
 # Counters that passes update and that no code reads.
 _COUNTED = ("enabled_custom_ops", "disabled_custom_ops")
 
-# vLLM's own pass for each Pass; and, during a compile, what the pass before AOTAutograd leaves for the one after it.
+# _made: vLLM's own pass for each Pass. _donated: during a compile, the donated inputs that the pass before AOTAutograd
+# leaves for the pass after it.
 _made: weakref.WeakKeyDictionary[Pass, Any] = weakref.WeakKeyDictionary()
 _donated: list[set[int]] = []
 
@@ -102,12 +103,12 @@ class Pass(GraphPass):
         is_new = self not in _made
         with self._surroundings() as real:
             read = [self.config, self.compile_range, self.priorities, _identity(real)]
-        # In a compile, for Inductor's own cache: the same graph may come with other donated inputs.
+        # In a compile, include the donated inputs. Inductor's own cache may get the same graph with other ones.
         return repr(read if is_new else [*read, *map(sorted, _donated)])
 
     @contextmanager
     def _surroundings(self) -> Iterator[Any]:
-        """Set up the environment that vLLM's pass needs, and give that pass."""
+        """Set up the environment that vLLM's pass needs, and yield that pass."""
         from vllm.compilation.passes.inductor_pass import pass_context
         from vllm.config import set_current_vllm_config
         from vllm.config.utils import Range

@@ -105,7 +105,7 @@ def _run(factory: Callable[[], object], compile: bool) -> None:
     """Call the factory's callables with their example inputs, so that Dynamo traces them."""
     import torch
 
-    # by identity: pairs with one callable are calls of one compiled function, as in a run
+    # Keyed by identity: pairs with the same callable are calls of one compiled function, as in a run.
     compiled: dict[int, tuple[Any, Any]] = {}
     for function, examples in _pairs(factory()):
         known = compiled.get(id(function))

@@ -1,4 +1,4 @@
-"""Implements parts.WatchProtocol: what the core calls of this part."""
+"""Implements parts.WatchProtocol: the functions of this part that other code calls."""
 
 from __future__ import annotations
 

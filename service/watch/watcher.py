@@ -30,12 +30,12 @@ from precompiled.core.errors import PrecompiledError, WireError
 log = logging.getLogger("precompiled.watch")
 
 DATAGRAM_BYTES = 1 << 18
-CHECK_S = 0.1  # between two checks of running captures
-STORE_S = 1.0  # between two checks of the store while compiles are awaited
-TELL_S = 0.05  # between two reports to the daemon
-HINT_S = 0.02  # between a hint and the check, so that a burst of events causes one check
-IDLE_S = 60.0  # between two checks if there is no watch
-CAPTURES = 2  # that run at the same time
+CHECK_S = 0.1  # seconds between two checks of running captures
+STORE_S = 1.0  # seconds between two checks of the store while compiles are awaited
+TELL_S = 0.05  # seconds between two reports to the daemon
+HINT_S = 0.02  # seconds between a hint and the check, so that a burst of events causes one check
+IDLE_S = 60.0  # seconds between two checks if there is no watch
+CAPTURES = 2  # the most captures that run at the same time
 
 
 class Watcher:
