@@ -23,7 +23,6 @@ from types import FrameType
 
 import psutil
 from precompiled.service import budget
-from precompiled.service.devices import DeviceError, Devices
 from precompiled.service.events import (
     Asked,
     Cancelled,
@@ -41,6 +40,7 @@ from precompiled.service.events import (
     Submitted,
     Tick,
 )
+from precompiled.service.gpus import DeviceError, Devices
 from precompiled.service.jobs import SchedulerError
 from precompiled.service.log_lines import UserLines
 from precompiled.service.metrics import Metrics

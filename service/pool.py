@@ -26,7 +26,6 @@ from pathlib import Path
 import msgspec
 import psutil
 from precompiled.service import launcher, processes
-from precompiled.service.devices import DeviceError, Devices
 from precompiled.service.events import (
     Event,
     KillWorker,
@@ -37,6 +36,7 @@ from precompiled.service.events import (
     WorkerGone,
     WorkerReady,
 )
+from precompiled.service.gpus import DeviceError, Devices
 from precompiled.service.log_lines import UserLines, plain
 from precompiled.service.worker_process import StartError, WorkerProcess, start_worker
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 from precompiled.service import launcher, processes
 from precompiled.service.channel import Channel
-from precompiled.service.devices import Devices
 from precompiled.service.events import COURIER, StartWorker
+from precompiled.service.gpus import Devices
 
 from precompiled import wire
 from precompiled.core import worker_variables

@@ -1,4 +1,4 @@
-// nvidia-smi of a host with made-up devices, as far as the daemon asks (service/devices.py) and people look (-L).
+// nvidia-smi of a host with made-up devices, as far as the daemon asks (service/gpus.py) and people look (-L).
 #include <cstdio>
 #include <cstring>
 

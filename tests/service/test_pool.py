@@ -16,8 +16,8 @@ import pytest
 from precompiled.service import budget, processes
 from precompiled.service import pool as pool_module
 from precompiled.service.channel import Channel
-from precompiled.service.devices import DeviceError, Devices, Gpu, parse_inventory
 from precompiled.service.events import KillWorker, StartWorker, WorkerGone
+from precompiled.service.gpus import DeviceError, Devices, Gpu, parse_inventory
 from precompiled.service.metrics import Metrics
 from precompiled.service.pool import Pool
 from precompiled.service.processes import become_subreaper
