@@ -194,7 +194,8 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
         session.outcomes.not_served(calls, code, message)
         session.outcomes.note(calls.snapshot())
         raise NotServed(calls.report.name, code, message) from cause
-    # Outside the handlers: an exception of torch's is the user's, and must not have the error above as its context.
+    # Compile outside the exception handlers. The user sees torch's exception, which must not have the error above as
+    # its context.
     calls.bypassed(code, message)
     started = time.perf_counter()
     try:
@@ -473,7 +474,8 @@ class _Ahead(_Graph):
         return replace(program, no_stand_in=_AHEAD), artifacts, failure
 
     def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
-        # No guards are checked at calls, so the compile must have added none to those of the capture.
+        # Calls check no guards, so the artifact is usable only if the compile has added no guards to those of the
+        # capture.
         return tell_nothing_new(artifact.manifest.guards, json.loads(program.sections["inputs"]))
 
     def _hit(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:

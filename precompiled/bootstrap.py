@@ -26,7 +26,7 @@ problem: str | None = None
 torch_began = 0.0
 
 _state = "off"  # off | waiting | fired
-# Holds the finder that waits for torch. Only the thread that pops it routes.
+# Contains the finder that waits for torch. Only the thread that pops the finder routes torch.compile.
 _waiting: list = []
 
 

@@ -117,7 +117,7 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
 
 
 class _OnlyHost:
-    """The turn of a host without a remote: it compiles, and reports to no host."""
+    """The turn of a host without a remote, which compiles every job and reports to no other host."""
 
     found, again_s = False, 0.0
 

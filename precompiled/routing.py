@@ -62,7 +62,8 @@ def route() -> None:
         from precompiled import packages
         from precompiled.core.files import process_start
 
-        # Cached, so that a fork of this process reports when its modules were loaded, and not when it forked.
+        # This call caches the start time. So a fork of this process reports the time before which its modules were
+        # loaded, not the time of the fork.
         process_start()
         packages.install()
         _undo_by(packages.remove)
@@ -74,8 +75,8 @@ def _undo_by(remove: Callable[[], None]) -> None:
 
 
 def unroute() -> None:
-    """Restore torch.compile's own backend; idempotent. In reverse order, since both parts replace the same method of
-    torch's.
+    """Restore torch.compile's own backend. Idempotent. The parts are undone in reverse order, because both replace the
+    same method of torch's.
     """
     while _undo:
         _undo.pop()()

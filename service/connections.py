@@ -265,7 +265,7 @@ class Connections:
     # ------------------------------------------------ writing
 
     def send(self, name: bytes, data: bytes) -> bool:
-        """Send now, or when the peer reads; false if the reply is dropped."""
+        """Send the data now, or when the peer reads. Returns false if the reply is dropped."""
         connection = self._by_name.get(name)
         if connection is None:
             return True  # the peer has disconnected and needs no reply
@@ -359,7 +359,7 @@ class Connections:
         self.send(name, zmtp.hello(b"ROUTER"))
 
     def _make_room(self, uid: int, now: float) -> bool:
-        """Close a connection of the user who has the most; whether ``uid`` may have one more now.
+        """Close a connection of the user who has the most connections. Returns whether ``uid`` may have one more now.
 
         If that user is ``uid``, only an idle connection is closed, never an active one.
         """

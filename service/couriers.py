@@ -82,7 +82,7 @@ class Couriers:
         self._cooldowns.tick(now)
 
     def next_wakes(self) -> list[float]:
-        """When ``tick`` has something to do."""
+        """The times at which ``tick`` has something to do."""
         return [self._leaves_at(courier) for courier in self]
 
     def _leaves_at(self, courier: Courier) -> float:

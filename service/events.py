@@ -9,7 +9,7 @@ from precompiled import wire
 
 @dataclass(frozen=True)
 class Limits:
-    """How much the scheduler may start and hold; times in seconds."""
+    """Limits on what the scheduler may start and hold. Times are in seconds."""
 
     slots: int = 1  # workers that start or compile at the same time
     processes: int = 4  # workers that exist at the same time

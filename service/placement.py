@@ -115,7 +115,7 @@ class Placement:
             self._queue.end_turn(worker.seat.uid)
 
     def _place_one(self, jobs: Iterator[Job], now: float, out: list[Instruction]) -> bool:
-        """Use one free slot for the first of these jobs that can run; whether one could."""
+        """Use one free slot for the first of these jobs that can run. Returns whether a job could run."""
         idle: dict[Seat, Worker] = {}
         promised = self.starting()
         for worker in self.workers.values():

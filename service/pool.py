@@ -7,8 +7,9 @@
        └──── pipe: its stdout + stderr ──┘   (the last 64 KiB are kept, for the message about its death)
 
 service/launcher.py executes a worker as ``<the client's python> -m precompiled.service.worker``, as the client's user,
-with its own variables, pinned to one device. Its memory is that of its process tree. The pool reports a worker gone
-after it has killed the tree and reaped the worker (or after GONE_S), so the scheduler may start another at once.
+with its own variables, pinned to one device. A worker's memory is the memory of its process tree. The pool reports a
+worker gone after it has killed the tree and reaped the worker (or after GONE_S), so the scheduler may start another at
+once.
 
 The pool never waits for anything that a user controls: the launcher does the exec, and poll() reports a worker's end.
 """
@@ -325,7 +326,7 @@ class Pool:
                     )
                     self._events.append(WorkerDone(process.number, shown))
         if process.channel.closed and process.leave_by is None:
-            # It is exiting, or has closed the stream: it gets no more jobs.
+            # The worker is exiting, or has closed the stream, so it gets no more jobs.
             process.leave_by = self._clock() + EXIT_GRACE_S
 
     def _read_output(self, process: WorkerProcess) -> None:

@@ -32,7 +32,7 @@ def tree(root: psutil.Process | None) -> list[psutil.Process]:
     return []
 
 
-# Without this file, the children come from psutil, which reads every process of the host.
+# If the kernel lacks this file, psutil finds the children, by reading every process of the host.
 _KERNEL_LISTS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 

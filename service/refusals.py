@@ -14,8 +14,8 @@ from precompiled.core.errors import (
     STORE_UNWRITABLE,
 )
 
-# Failures that are not the graph's fault, so the store has no failure record. The client gets the code, and what to do
-# if the message does not say it.
+# Failures that are not the graph's fault, so the store has no failure record. The client gets the code, and advice if
+# the message contains none.
 WITHOUT_A_RECORD = {
     DEVICE_LOST: "It is compiled by the next process that asks",
     GPU_UNAVAILABLE: "A worker needs a context there, and room for what it measures",

@@ -315,7 +315,10 @@ class Scheduler:
         self._flights.end(job, out, reply)
 
     def _asked(self, event: Asked, now: float, out: list[Instruction]) -> None:
-        """Cancel jobs (GiveUp) or end quarantines (Retry) by key prefix, of ``event.uid`` or (None) of all users."""
+        """Cancel jobs (GiveUp) or end quarantines (Retry) by key prefix.
+
+        ``event.uid``: the user whose keys are meant; None: all users.
+        """
         beginnings = tuple(event.message.keys)
 
         def meant(flight: Flight) -> bool:

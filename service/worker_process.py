@@ -76,7 +76,8 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
         raise StartError(f"the interpreter {interpreter.executable[:200]!r} is not an absolute path")
     courier = order.device == COURIER
     visible = "" if courier else devices.visible(order.device)
-    # A system daemon's variables are root's, so the worker gets none. The launcher adds those of the user's account.
+    # A system daemon's variables are root's, so the worker gets none. The launcher adds the variables of the user's
+    # account.
     here = {} if system else os.environ
     what: dict[str, object] = {
         "executable": interpreter.executable,
@@ -106,8 +107,8 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
         with os.fdopen(os.memfd_create("order"), "w+b") as file:
             file.write(json.dumps(what).encode())
             file.seek(0)
-            # The launcher inherits the daemon's variables, which the daemon's interpreter may need. The worker gets
-            # those of the order.
+            # The launcher inherits the daemon's variables, which the daemon's interpreter may need. The worker gets the
+            # variables in the order.
             popen = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(LAUNCHER), "--fd", str(file.fileno())],
                 stdin=subprocess.DEVNULL,

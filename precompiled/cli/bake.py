@@ -84,8 +84,8 @@ def bake_command(
         raise click.UsageError("Give a command after `--`: `precompiled bake -o DIR -- python train.py`")
     place = output.absolute()
     baking.check_target(place)
-    # The store is made beside the target: native code can be mapped there, while /tmp may be noexec. The runtime
-    # directory is in /tmp, since a socket's path must be short.
+    # The store is made in the same directory as the target, where native code can be mapped; /tmp may be noexec. The
+    # runtime directory is in /tmp, since a socket's path must be short.
     try:
         runtime = Path(tempfile.mkdtemp(prefix="precompiled-"))
     except OSError as error:

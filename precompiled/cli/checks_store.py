@@ -96,7 +96,10 @@ def directories(store: Store) -> Check:
 
 
 def ancestors(root: Path) -> Check:
-    """Whether other users could replace the store's directory. Only a warning, since readers check the store itself."""
+    """Whether other users could replace the store's directory.
+
+    A problem is only a warning, because readers check the store itself.
+    """
     for parent in root.parents:
         try:
             status = os.stat(parent)

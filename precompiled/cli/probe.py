@@ -78,7 +78,7 @@ def _ask(question: str, variables: Mapping[str, str]) -> Probe:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Probe(state="error", problem=f"{sys.executable} could not be asked: {error}")
     try:
-        # Only the last line, since other start-up code may print as well.
+        # Parse only the last line, because other start-up code may print as well.
         return Probe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
     except (ValueError, TypeError):
         said = done.stderr.strip().rpartition("\n")[2]

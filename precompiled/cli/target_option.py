@@ -1,4 +1,4 @@
-"""The option --target of run and bake, if made-up CUDA is installed."""
+"""Adds the option --target to run and bake, if made-up CUDA is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Defines a graph that runs eager until its artifact arrives, and the session as the code for such graphs sees it."""
+"""Defines the data of a graph that runs eager until its artifact arrives, and the part of the session that such graphs
+use.
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class DaemonConnection:
             self._wake()
 
     def forget(self, id: str) -> None:
-        """Drop a submit: its artifact is loaded or no longer needed."""
+        """Drop a submit whose artifact is loaded or no longer needed."""
         with self._changed:
             self._submits.pop(id, None)
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Decides how a graph runs for which no artifact will come: it stays eager, or its next call compiles it in process."""
+"""Decides how a graph runs if no artifact will come: it stays eager, or its next call compiles it in process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 
 def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> None:
-    """Leave the graph eager in this process, or have its next call compile it as plain torch.compile would have.
-    core/reasons.py says which, by ``code``.
+    """Leave the graph eager in this process, or have its next call compile it as plain torch.compile would have. The
+    table in core/reasons.py decides by ``code``.
     """
     report, warn = item.calls.report, session.outcomes.warn_once
     report.reason, report.message = code, message

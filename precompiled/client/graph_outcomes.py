@@ -116,7 +116,7 @@ class GraphOutcomes:
             self._run.frame(name, span)
 
     def after_fork(self) -> None:
-        """In the child: a thread of the parent may have held the lock."""
+        """In a fork's child, make a new lock, because a thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
 

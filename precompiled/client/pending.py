@@ -158,7 +158,8 @@ class Pending:
             # CUDA cannot be used in the child of a process that has used it: the load would fail.
             item.done.set()
             return
-        # A new id: the daemon answers one client per id, and the parent waits for the answer to its own.
+        # Use a new id, because the daemon answers only one client per id, and the parent waits for the answer to the
+        # old id.
         item.id = uuid.uuid4().hex
         try:
             self.add(item)

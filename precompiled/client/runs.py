@@ -94,7 +94,7 @@ def _program_pid() -> int:
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether the process's command line is one with which a library starts workers."""
+    """Whether a library has started the process as a worker, judged by its command line."""
     return any(sign in word for word in _command(pid)[1:] for sign in _WORKERS)
 
 
@@ -222,7 +222,7 @@ def _program() -> str:
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")[:100]
     name = sys.argv[0] if sys.argv and sys.argv[0] else "python"
-    # A worker of pytest-xdist: its argv lacks the script's name.
+    # In a worker of pytest-xdist, argv lacks the script's name.
     if name == "-c" and (program := _program_pid()) != os.getpid():
         words = _command(program)[1:]
         after = words[words.index("-m") + 1 :] if "-m" in words else words

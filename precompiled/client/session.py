@@ -51,10 +51,10 @@ class Session:
         self.ledger = Ledger(self._counts.changed)
         self._run = RunRecord(self.settings.cache_dir)
         self.connection = DaemonConnection(self.settings)
-        # Set in a watch's capture (docs/guides/watch.md): the process captures graphs and is not served.
+        # The recorder is set in a watch's capture (docs/guides/watch.md), which captures graphs and is not served.
         self.recorder: RecorderProtocol | None = PROCESS.recorder
-        # Set by `--target`: artifacts are for a GPU that this host lacks. Their kernels cannot run on this host, so
-        # all calls run eager, which gives values as close as possible to the target's (docs/decisions/0046).
+        # True below `--target`, where artifacts are for a GPU that this host lacks. Their kernels cannot run on this
+        # host, so all calls run eager, which gives values as close as possible to the target's (docs/decisions/0046).
         self.stays_eager = TARGET_VARIABLE in os.environ
         # A watch's capture writes no run record.
         self.outcomes = GraphOutcomes(self.ledger, self._run if self.recorder is None else None)

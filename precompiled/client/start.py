@@ -30,7 +30,10 @@ Kind = Literal["ready", "already-running", "timed-out", "failed"]
 
 @dataclass(frozen=True)
 class StartOutcome:
-    """How a start went. ``pid``: the daemon's if it is "ready", else 0. ``reason``: a sentence if the start failed."""
+    """The outcome of a start.
+
+    ``pid``: the daemon's pid if ``kind`` is "ready", else 0. ``reason``: why the start failed, as a sentence.
+    """
 
     kind: Kind
     reason: str = ""

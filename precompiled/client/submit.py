@@ -91,7 +91,7 @@ class Submitter:
     ) -> Awaited:
         """Submit a graph and await its artifact, which then serves ``dispatch``. Raises if the submit fails."""
         awaited = self._awaited(program, dispatch, hints, swap, id)
-        # Added before the submit, so that the daemon's reply finds it.
+        # Add the graph before the submit, so that the daemon's reply finds it.
         self.session.pending.add(awaited)
         try:
             awaited.submit(awaited)
@@ -176,7 +176,7 @@ class Submitter:
         )
         graph = program.to_job(self.about(), hints)
         if len(graph) > session.settings.max_graph_bytes:
-            # Send the graph without its source lines, which only people read: it may then be small enough
+            # Send the graph without its source lines, which are for display only. The graph may then be small enough.
             graph = program.to_job("", hints)
         session.connection.submit(message, graph, on_reply)
 

@@ -149,7 +149,7 @@ class Settings:
 
     @property
     def why_no_store(self) -> str:
-        """Why there is no store, and none can be created; "" if there can be one."""
+        """The reason why no store exists and none can be created; "" if a store exists or can be created."""
         return paths.why_no_store(self.cache_dir, self.origins.get("cache_dir", "default"))
 
     @property
@@ -275,8 +275,8 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
-# Settings that a client does not pass to a daemon as flags: it always passes the directories, and only clients use the
-# others.
+# Settings that are not passed as flags when a client starts a daemon. The client always passes the directories
+# separately, and only clients use the other settings.
 CLIENT_ONLY = (
     "runtime_dir",
     "cache_dir",

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from types import CodeType, FunctionType
 
-# The compiler flags of ``from __future__`` imports, which are part of what a function was compiled with.
+# The compiler flags of ``from __future__`` imports. A function's bytecode depends on these flags.
 _FLAGS = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
 FUTURES = functools.reduce(operator.or_, _FLAGS)
 

@@ -21,9 +21,9 @@ def write(path: Path, data: bytes, mode: int) -> None:
 def replacing(target: Path, mode: int, *, temporary: Path | None = None, sync: bool = True) -> Iterator[BinaryIO]:
     """Open a file that replaces ``target`` atomically when the block ends. After an error, no part of it is left.
 
-    ``temporary``: its name until then, on the same file system. The default is a hidden name beside the target with a
-    random ending. ``sync=False`` is for a file that a power loss may destroy. A caller that needs the new name to
-    survive a power loss calls ``sync_directory``.
+    ``temporary``: the file's name until then, on the same file system. The default is a hidden name beside the target
+    with a random ending. ``sync=False`` is for a file that a power loss may destroy. A caller that needs the new name
+    to survive a power loss calls ``sync_directory``.
     """
     temporary = temporary or target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}")
     file = _new(temporary, mode)

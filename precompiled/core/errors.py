@@ -41,7 +41,7 @@ class PrecompiledError(Exception):
 
 
 def code_of(error: BaseException, otherwise: str) -> str:
-    """The code that an error counts as: its own if it is a PrecompiledError, else ``otherwise``."""
+    """Return the ``code`` of a PrecompiledError, or ``otherwise`` for any other error."""
     return error.code if isinstance(error, PrecompiledError) else otherwise
 
 

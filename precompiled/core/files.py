@@ -98,7 +98,7 @@ def process_start() -> float:
 
 
 def save_time(path: str) -> float:
-    """When a file came to its path, in seconds since the epoch. Raises OSError.
+    """Return the time at which a file got its present content and path, in seconds since the epoch. Raises OSError.
 
     This is the latest of its mtime, its ctime (which a rename changes) and the ctimes of the links on the path.
     """

@@ -31,7 +31,7 @@ SYSTEM_RUNTIME_DIR = Path("/run/precompiled")
 SYSTEM_CACHE_DIR = Path("/var/cache/precompiled")
 SYSTEM_CONFIG = Path("/etc/precompiled.toml")
 
-# Stands for the home of a user without one. The kernel lets no process create it, not even root's.
+# Replaces the home directory of a user who has none. No process can create this path, not even root's.
 NO_HOME = Path("/proc/no-home-directory")
 
 NO_PLACE_ACTION = "Set PRECOMPILED_CACHE_DIR to a directory that this user can write to"
@@ -43,12 +43,13 @@ LOG_NAME = "daemon.log"
 # sizeof(sockaddr_un.sun_path) is 108 on Linux, with the terminating NUL. A longer path fails in bind(), with an error
 # message that does not name the cause.
 MAX_SOCKET_PATH = 107
-# The environment variable of a watch's capture and its children: where to report. Its form is <token>:<steps, 0 for
-# an entry point>:<the watcher's socket>
+# The environment variable that tells a watch's capture and its children where to report. Its form is <token>:<steps, 0
+# for an entry point>:<the watcher's socket>
 CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
-# The variable of a command below `--target`: the kind of its made-up GPU. Its graphs run eager (client/session.py).
+# `--target` sets this variable, to the kind of the made-up GPU, for the command that it runs. The command's graphs run
+# eager (client/session.py).
 TARGET_VARIABLE = "PRECOMPILED_TARGET"
-# The variable of the processes that `precompiled timeline` starts: a name, by which it finds their records.
+# `precompiled timeline` sets this variable, to a name by which it finds the records of the processes that it starts.
 TIMELINE_VARIABLE = "PRECOMPILED_TIMELINE"
 
 
@@ -115,15 +116,14 @@ def default_runtime_dir(cache_dir: Path | None = None) -> Path:
 
 
 def of_this_host(directory: Path) -> Path:
-    """The directory for this host's sockets and locks: those of other hosts that share ``directory`` do not work
-    here.
+    """Return the directory for this host's sockets and locks. If other hosts share ``directory``, each host has a
+    subdirectory, because sockets and locks work on one host only.
     """
     return directory / os.uname().nodename if filesystems.is_shared(directory) else directory
 
 
 def why_no_store(cache_dir: Path, origin: str) -> str:
-    """Why there can be no store at ``cache_dir``, or "" if there can be one. An existing store counts, writable or
-    not.
+    """Return why no store can exist at ``cache_dir``; "" if one exists (writable or not) or can be created.
 
     ``origin``: where the setting comes from, as in ``Settings.origins``.
     """

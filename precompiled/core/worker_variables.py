@@ -31,8 +31,8 @@ OWN = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", 
 
 
 def variables(here: Mapping[str, str], given: Mapping[str, str], visible: str) -> dict[str, str]:
-    """The variables of a worker. ``here``: those of the process that starts it. ``given``: the client's. ``visible``:
-    the value of CUDA_VISIBLE_DEVICES.
+    """Return the variables of a worker. ``here``: the variables of the process that starts the worker. ``given``: the
+    client's variables. ``visible``: the value of CUDA_VISIBLE_DEVICES.
     """
     found = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
     found.update({name: here[name] for name in INHERITED if name in here})

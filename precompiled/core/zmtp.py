@@ -76,8 +76,8 @@ class Reader:
         self._data += data
 
     def next_message(self) -> list[bytes] | None:
-        """The frames of the next complete message, or None until more is fed. Raises WireError: close the connection
-        then.
+        """The frames of the next complete message, or None until more is fed. Raises WireError for invalid bytes; the
+        caller must then close the connection.
         """
         if not self._greeted and not self._greet():
             return None

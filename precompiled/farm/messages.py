@@ -53,7 +53,7 @@ ToDriver = Task | Drop
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node. ``places``: its number of simultaneous compiles, from its resource "precompiled"."""
+    """A node. ``places``: how many compiles it runs at the same time, from its resource "precompiled"."""
 
     name: str
     address: str

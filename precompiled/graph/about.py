@@ -25,14 +25,14 @@ from precompiled.torch_internals.graph import compiler_config, source_lines
 
 log = logging.getLogger("precompiled.about")
 
-# A longer description is not sent, so that it stays small beside its graph.
+# A longer description is not sent, because descriptions must be small compared with their graphs.
 MAX_CHARS = 1 << 20
 
 
 def text(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> str:
     """Return the description as JSON text, or "" if it cannot be made. Never raises, so that the graph is sent anyway.
 
-    ``options`` are those of torch.compile, as for ``capture``.
+    ``options`` are the options of torch.compile, as in ``capture``.
     """
     try:
         found = {

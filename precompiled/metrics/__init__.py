@@ -1,1 +1,1 @@
-"""Metrics of this host for Prometheus (docs/guides/seeing.md)."""
+"""Exports metrics of this host for Prometheus (docs/guides/seeing.md)."""

@@ -61,7 +61,10 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Object:
-    """An object as its name describes it, unverified. ``group``: a key, a function, or a program."""
+    """The facts about an object that its name states.
+
+    They are not verified. ``group``: a key, a function, or a program.
+    """
 
     kind: str
     group: str

@@ -1,4 +1,5 @@
-"""Selects the objects to remove from a remote: those beyond an age, and the oldest ones if the remote is too large.
+"""Selects the objects to remove from a remote: objects beyond an age, and the oldest objects if the remote is too
+large.
 
 Ages count from the time of writing, by the remote's clock, since object stores do not record reads. A host that needs
 a removed object compiles the graph and puts it again.

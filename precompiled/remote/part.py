@@ -1,4 +1,4 @@
-"""Implements parts.RemoteProtocol: what the core calls of this part."""
+"""Implements parts.RemoteProtocol: the functions of this part that other code calls."""
 
 from __future__ import annotations
 

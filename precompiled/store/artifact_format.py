@@ -63,7 +63,7 @@ def is_key(text: str) -> bool:
 
 
 def check_key(key: str) -> None:
-    """Raise StoreError unless ``key`` has the form of a key: it becomes a file name."""
+    """Raise StoreError unless ``key`` has the form of a key. Call this before a key becomes a file name."""
     if not is_key(key):
         raise StoreError(f"{key!r} is not a key", code="bad-key")
 

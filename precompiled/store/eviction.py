@@ -102,7 +102,7 @@ def _sweep(directory: Path, max_age_s: float) -> None:
         for child in directory.iterdir():
             with suppress(OSError):
                 status = child.lstat()
-                # ctime as well: a rename into quarantine keeps mtime, the time of the artifact's last use.
+                # Use ctime as well, because a rename into quarantine keeps mtime (the time of the artifact's last use).
                 if time.time() - max(status.st_mtime, status.st_ctime) > max_age_s:
                     remove_tree(child)
 

@@ -225,7 +225,8 @@ def workers(root: Path) -> list[RecordedWorker]:
     return sorted(_workers(root), key=lambda worker: worker.launched)
 
 
-# Caches files for callers that read repeatedly (`status --watch`): most files belong to workers that have ended.
+# A cache of read files, for callers that read repeatedly (`status --watch`). Most files belong to workers that have
+# ended, so they do not change.
 _read: dict[Path, tuple[tuple[int, int], RecordedWorker]] = {}
 
 

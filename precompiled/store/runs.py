@@ -12,7 +12,7 @@ A run is a set of processes that were started together: the ranks of a job, or a
 - further lines hold the present state of a graph, or the time that Dynamo or a package took for a frame
 - the last line, at the process's end, holds the number of calls of each graph and the functions that Dynamo traced
 
-A program file belongs to a graph that was a miss and was not submitted (mode "lookup", no daemon).
+A program file belongs to a graph that caused a cache miss and was not submitted (mode "lookup", or no daemon).
 """
 
 from __future__ import annotations

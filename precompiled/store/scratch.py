@@ -39,7 +39,7 @@ def _boot() -> str:
 
 
 def weigh(root: Path) -> dict[str, int]:
-    """The bytes of all files of the store at ``root``, by what they are."""
+    """The bytes of all files of the store at ``root``, by kind of file."""
     sizes = dict.fromkeys(("artifacts", "packages", "failure records", "scratch", "records and logs"), 0)
     for parent, _, names in os.walk(root):
         folder = os.path.relpath(parent, root).partition(os.sep)[0]

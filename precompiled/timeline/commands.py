@@ -113,7 +113,10 @@ def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[s
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the command; returns its status like a shell. Ctrl-C ends only the command: the page still follows."""
+    """Wait for the command, and return its exit status as a shell reports it.
+
+    Ctrl-C ends only the command, so that the page is still written.
+    """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         status = process.wait()

@@ -46,7 +46,7 @@ MAX_TICKS = 12
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar. ``mark`` is the position of a line across it, in seconds; None: no line."""
+    """One bar. ``mark`` is the position, in seconds, of a line across the bar; None: no line."""
 
     title: str
     sections: Sequence[Section]

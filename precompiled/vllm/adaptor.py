@@ -1,4 +1,4 @@
-"""Defines the compiler interface that replaces the one of vLLM's piecewise backend, and derives from it.
+"""Replaces the compiler interface of vLLM's piecewise backend by a class that derives from it.
 
 vLLM looks up the class of its interface in ``vllm.compilation.backends.make_compiler``. Only that name is replaced.
 vLLM calls ``standalone_compile`` for one piece before any call of it: for one size, or for all sizes of a range.

@@ -28,7 +28,7 @@ from precompiled.torch_internals.user_code.code_settings import GraphPass
 
 _CODE = "vllm-context"
 
-# What passes read and call of vLLM's configuration. A worker cannot read anything else.
+# The parts of vLLM's configuration that passes read and call. A worker cannot read any other part.
 _READ = {
     "compilation_config": ("backend", "custom_ops", "mode", "splitting_ops", "use_inductor_graph_partition"),
     "device_config": ("device",),
@@ -151,7 +151,7 @@ def _identity(real: Any) -> str:
 
 
 def _sent(config: Any) -> dict[str, object]:
-    """What passes read of vLLM's configuration, as plain data. Raises Bypass."""
+    """Return the values of vLLM's configuration that passes read, as plain data. Raises Bypass."""
     if config.compile_debug_dump_path():
         raise Bypass("vLLM is to write down its graphs (debug_dump_path)", code=_CODE)
     found: dict[str, Any] = {"compile_debug_dump_path()": None}

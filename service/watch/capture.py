@@ -176,7 +176,7 @@ class Capture:
         self._status = self._popen.poll()
 
     def check(self, now: float) -> End | None:
-        """How it has ended, or why it must be ended now; None while it may continue."""
+        """Return how the capture has ended, or why it must be ended now. Returns None while it may continue."""
         if self.end is None:
             self.end = self._limits(now)
         if self.end is None and self._status is not None:

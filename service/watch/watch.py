@@ -115,7 +115,7 @@ class RunningWatch:
             self.plan.begin(time.monotonic())
 
     def look(self, now: float) -> bool:
-        """Compare the sources with their last known digests; whether one has changed."""
+        """Compare the sources with their last known digests. Returns whether one has changed."""
         changed = self.tools.files.changed(self._expected)
         if not changed:
             return False
@@ -134,7 +134,7 @@ class RunningWatch:
     # ------------------------------------------------ captures
 
     def tick(self, now: float) -> bool:
-        """Begin a capture if one is due; whether the status has changed."""
+        """Begin a capture if one is due. Returns whether the status has changed."""
         if not self.plan.is_due(now):
             return False
         if self.good is not None and self.good.complete and not self.tools.files.changed(self.good.sources):
@@ -161,7 +161,7 @@ class RunningWatch:
         log.info("watch %s: capture %d begins (%s)", self.id, self.captures, self.edited or "first")
 
     def check(self, now: float) -> bool:
-        """Check the running capture, and handle its end; whether it has ended."""
+        """Check the running capture, and handle its end. Returns whether it has ended."""
         if self.capture is None:
             return False
         end = self.capture.check(now)
@@ -217,7 +217,7 @@ class RunningWatch:
         sources.update(self._digests(capture))
         self.good = CaptureResult(sources, capture.graphs, end.fake, end.note, packages=len(capture.packages))
         self._expected = dict(sources)
-        # Only submits of earlier captures: this capture has submitted every graph that is still needed.
+        # Cancel submits of earlier captures only, because this capture has submitted every graph that is still needed.
         obsolete = [id for id in self._awaited if id not in capture.graphs]
         if obsolete:
             self.tools.cancel(obsolete)
@@ -228,7 +228,7 @@ class RunningWatch:
     # ------------------------------------------------ jobs
 
     def job_ended(self, ids: Collection[str], state: str, why: str) -> bool:
-        """Handle the end of a job, which the daemon reports; whether a graph of this watch waited for it.
+        """Handle the end of a job, which the daemon reports. Returns whether a graph of this watch waited for the job.
 
         Graphs are found by the ids of submits, since a job of the same key may belong to another store.
         """

@@ -51,7 +51,7 @@ def outermost(code: types.CodeType) -> str:
 
 @_once_for_each_code
 def code_digest(code: types.CodeType) -> str:
-    """SHA-256 of what a code object does: its instructions, constants and names, without file and lines."""
+    """SHA-256 of a code object's instructions, constants and names, without its file and lines."""
     state = hashlib.sha256()
     state.update(code.co_code)
     fields = (

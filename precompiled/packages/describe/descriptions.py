@@ -355,7 +355,7 @@ class Descriptions:
             raise NotPortable(f"{what}: {reason}", code=reason.code) from reason
 
     def classes_in(self, function: types.FunctionType) -> list[object]:
-        """Describe the classes in a closure, also inside containers and objects: they have no guards."""
+        """Describe the classes in a closure, also inside containers and objects, because they have no guards."""
         found: list[object] = []
         seen: set[int] = set()
 

@@ -1,8 +1,8 @@
 """Keeps errors of this project's wrappers out of Dynamo's traces.
 
 trace_patches.py wraps functions of Dynamo. The wrappers inspect objects of the program, which may raise anything. If a
-wrapper raises an error of its own, Dynamo still gets the result or error of its own function, and the frame is not
-kept.
+wrapper itself raises an error, Dynamo still gets the result or the error of the wrapped function, and the trace of the
+frame is not kept.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

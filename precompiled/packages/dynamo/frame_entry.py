@@ -1,4 +1,4 @@
-"""Defines the data of an entry that comes from a frame, and of a frame and its trace while Dynamo compiles it.
+"""Defines the data of frames: of a frame and its trace while Dynamo compiles the frame, and of the stored entry.
 
 Entries are pickles in users' stores. They contain the names of ``Body``, ``SkippedFrame``, ``Graph``,
 ``guard_facts.Guards``, ``unguarded.Seen``, ``size_history.Kept`` and of their fields, and of ``entry_codec._code``. If
@@ -202,7 +202,8 @@ def device_numbers(traced: Traced) -> list[str]:
 
 
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
-    """Digest of an entry's bytecode and of what Dynamo put into its globals. Graphs count by their keys.
+    """Return a digest of an entry's bytecode and of the values that Dynamo put into the globals. Graphs count by their
+    keys.
 
     ``names`` maps names made up in this process to placeholders.
     """
@@ -214,7 +215,10 @@ def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
 
 
 def meaning(body: Body, about: About, bytecode: str) -> str:
-    """Digest of what an entry guards on and does, without line numbers. ``bytecode`` is its ``bytecode_digest``."""
+    """Return a digest of an entry's guards and effects, without line numbers.
+
+    ``bytecode`` is its ``bytecode_digest``.
+    """
     asked = [repr(item) for item in body.assumed_constant]
     shapes = body.guards.shapes  # no fact covers these: two traces may differ only in their ranges of sizes
     sizes = sorted(shapes.python_code_parts.exprs) if shapes is not None else []

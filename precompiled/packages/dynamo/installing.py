@@ -53,7 +53,10 @@ _FIRST = ("builtins", "module", "named", "weak reference", *_SCOPES)
 
 
 def passed_over(locals_: dict[str, str], frame: Frame) -> str | None:
-    """Why an entry cannot serve this frame, by the fingerprints of its locals. None if it may."""
+    """Compare an entry's fingerprints of locals with the frame.
+
+    Returns why the entry cannot serve the frame, or None if it may.
+    """
     for name, before in locals_.items():
         here = quick_fingerprint(frame.local[name]) if name in frame.local else "absent"
         if here != before:
@@ -199,7 +202,7 @@ def _moved(code: types.CodeType, before: types.CodeType, now: types.CodeType) ->
 
 
 def _resume(code: types.CodeType, scope: dict[str, Any], name: str) -> Callable[..., object]:
-    """A resume function, as OutputGraph.install_resume_function_global makes it."""
+    """Make a resume function in the same way as OutputGraph.install_resume_function_global."""
     if not code.co_freevars:
         return types.FunctionType(code, scope, name)
 
@@ -273,7 +276,10 @@ def or_discarded(body: Body, frame: Frame, name: Callable[[str], str], undo: con
 
 
 def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack) -> None:
-    """Undo ``usable``: its names in the globals, and its changes of objects. Dynamo's aliases of modules stay."""
+    """Undo ``usable``: remove its names from the globals, and undo its changes of objects.
+
+    Dynamo's aliases of modules stay.
+    """
     for placeholder, kind, _what in body.installed:
         if kind in _FIRST:
             frame.scope.pop(name(placeholder), None)

@@ -129,7 +129,7 @@ def watching() -> Iterator[NativeCalls]:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Ignore calls in this block: they do not affect the trace."""
+    """Ignore the calls in this block, because they do not affect the trace."""
     _watch.pauses += 1
     try:
         yield

@@ -205,7 +205,7 @@ def holding(
 ) -> Callable[..., Any]:
     """Wrap a graph's callable: each call appends the tensors that Dynamo's module holds to the arguments.
 
-    The tensors are released together with the optimizer, as Dynamo does (``create_finalizer``). Otherwise the
+    The tensors are released when the optimizer is deleted, as in Dynamo (``create_finalizer``). Otherwise the
     optimizer's state would stay alive.
     """
     held = [value_of(source) for source in sources]

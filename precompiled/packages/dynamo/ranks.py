@@ -54,7 +54,7 @@ def process_groups() -> str:
 
 
 def dtensors_state() -> str:
-    """The state, beside the DTensors themselves, that affects how a graph with DTensors is compiled.
+    """Describe the process-wide state that affects how a graph with DTensors is compiled.
 
     A graph's key contains this state. A package uses the key without a new capture, so the state is a requirement.
     """

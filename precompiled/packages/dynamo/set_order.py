@@ -151,7 +151,9 @@ def _coming(noted: TraceLog, name: str, args: Any) -> list[object] | None:
 
 
 def _is_expected(found: list[Any], order: list[Any], name: str, coming: Sequence[object] | None) -> bool:
-    """Whether the keys are the earlier ones followed by the added ones, or the earlier ones without the removed one."""
+    """Whether the set has the expected keys: the earlier keys followed by the added keys, or the earlier keys without
+    the removed key.
+    """
     if name in _REMOVE:
         return _same(found, [key for key in order if any(key is left for left in found)])
     if coming is None or len(order) + len(coming) > _MAX_ITEMS or not _same(found[: len(order)], order):

@@ -1,13 +1,13 @@
 """Keeps Dynamo's history of sizes and numbers complete when an entry replaces the trace that would have recorded them.
 
 A trace notes each size, int and float that it meets (torch/_dynamo/pgo.py). If a later trace meets a different value,
-it turns the value into a symbol. A process that gets the first trace from a package would have no history. Its second
-trace would then differ from that of a process that traced both: other graphs, and even other errors. So an entry stores
-the names of the sizes and numbers that its trace met. When the entry is used, the values that these names have in that
-call are kept. The next trace adds the values to the history before its own.
+it turns the value into a symbol. A process that gets the first trace from a package would have no history. Then its
+second trace would have different graphs, or even different errors, than the second trace of a process without packages.
+So an entry stores the names of the sizes and numbers that its trace met. When the entry is used, the values that these
+names have in that call are kept. The next trace adds the values to the history before its own.
 
-Until that trace, this file keeps the values itself. Torch's table could not hold them, because its keys (file, line,
-closure) are those of the code that is traced.
+Until that trace, this file keeps the values itself. They cannot be stored in torch's table, because its keys (file,
+line, closure) belong to the code that is being traced.
 
 Private names: torch._dynamo.pgo.{update_automatic_dynamic, get_code_state, FrameStateSizeEntry.{make_scalar,
 make_tensor}, InferStride}, torch._dynamo.symbolic_convert.InstructionTranslatorBase.{f_code, closure},
@@ -175,7 +175,10 @@ def _value(name: str, names: dict[str, Any]) -> object:
 
 
 def _entry(value: object, strides: tuple[int | None, ...] | None) -> object:
-    """What a trace would record for a value. None if its type or number of dimensions differs from the entry's."""
+    """Return the record that a trace would make for a value.
+
+    None if its type or number of dimensions differs from the entry's.
+    """
     if strides is None:
         return pgo.FrameStateSizeEntry.make_scalar(value) if type(value) in (int, float) else None
     if not isinstance(value, torch.Tensor) or (strides and value.dim() != len(strides)):

@@ -1,5 +1,5 @@
-"""Calls plain torch.compile's own backend "inductor": compiles a graph with it, and reads mode= and options= as it
-does.
+"""Calls plain torch.compile's own backend "inductor": compiles graphs with it, and interprets mode= and options= in the
+same way.
 
 Private names: torch._TorchCompileInductorWrapper.config, torch._inductor.compile_fx.compile_fx.
 Checked on 2.11.0, 2.13.0, 2.15.0.

@@ -71,7 +71,7 @@ def load_bundle(
             code.after_deserialization = types.MethodType(
                 _executes_in_memory(f"<precompiled {name} {label}>", overwritten), code
             )
-    # A separate context, so that the load does not depend on the frame that Dynamo is compiling.
+    # Use a separate context, so that the load does not depend on the frame that Dynamo is compiling.
     context = TracingContext(input_metadata.new_fake_mode())
     taken: Callable[[tuple[Any, ...]], list[Any]] = list
     # The current GPU of this thread may not be the graph's GPU.
@@ -103,7 +103,7 @@ def _executes_in_memory(filename: str, overwritten: list[int]) -> Callable[..., 
         """Replace CompiledFxGraph's own method, which writes to Inductor's cache and imports from the cache."""
         module = types.ModuleType(f"precompiled_wrapper_{graph.cache_key}")
         module.__file__ = filename
-        # Makes tracebacks and profilers show the lines of the generated code.
+        # With this entry, tracebacks and profilers show the lines of the generated code.
         linecache.cache[filename] = (len(graph.source_code), None, graph.source_code.splitlines(True), filename)
         exec(compile(graph.source_code, filename, "exec"), vars(module))
         vars(module).update(constants.unwrap(graph))  # after the code, as PyCodeCache.load_by_key_path does

@@ -1,7 +1,7 @@
 """Makes Dynamo retrace a function at its next call, as if an object that its guards refer to had been deleted.
 
-Only a compile within Dynamo can serve some graphs: those that make Dynamo retrace (with the value of a float, for
-example), and those that add guards. For such a graph, the client invalidates Dynamo's cache entry, as
+Some graphs can be compiled only within Dynamo: graphs whose compile makes Dynamo retrace (with the value of a float,
+for example), or adds guards. For such a graph, the client invalidates Dynamo's cache entry, as
 ``CheckFunctionManager.invalidate`` does (torch/_dynamo/guards.py), which torch calls at any time, even while the entry
 runs. The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
 

@@ -44,7 +44,8 @@ from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-# Keeps Dynamo from tracing these frames, if a program calls a backward inside a compiled function.
+# A decorator that prevents Dynamo from tracing a function, in case a program calls a backward inside a compiled
+# function.
 _not_dynamos = torch._dynamo.decorators.skip
 
 

@@ -58,7 +58,10 @@ def checkpoint_around() -> tuple[object | None, bool]:
 
 
 def saved_in_a_checkpoint() -> tuple[object, int] | None:
-    """Where a checkpoint's first run records saved tensors, and how many it has recorded; None outside a first run."""
+    """Return the object in which a checkpoint's first run records saved tensors, and the number of records so far.
+
+    Returns None outside a first run.
+    """
     frame: Any
     frame, again = checkpoint_around()
     return None if frame is None or again else (frame, len(frame.weak_holders))

@@ -216,7 +216,10 @@ _TRAINS = ("training", "train", "use_input_stats")  # arguments that decide whet
 
 
 def name(node: torch.fx.Node) -> str:
-    """The name of the function that an operation calls. For a read of an attribute (``x.T``), the attribute's name."""
+    """The name of the function that an operation calls.
+
+    If the operation reads an attribute (``x.T``), this is the attribute's name.
+    """
     target = node.target
     if isinstance(target, OpOverload):
         return str(target._schema.name.rpartition("::")[2])

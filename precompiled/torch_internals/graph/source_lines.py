@@ -2,7 +2,7 @@
 
 The lines are for display only, so they are not in the key.
 
-The lines are collected when a graph is submitted, so a cache hit costs nothing. They are sent beside the program
+The lines are collected when a graph is submitted, so a cache hit costs nothing. They are sent together with the program
 (graph/about.py)::
 
     {"places": [[file, line, function, code], ...],     each place once

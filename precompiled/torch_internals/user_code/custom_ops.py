@@ -37,7 +37,8 @@ from precompiled.torch_internals.user_code import (
 )
 from precompiled.torch_internals.user_code.user_modules import import_modules, modules_digest, name_of_library
 
-# The dispatch keys under which a compile looks for an operator's behavior. An unknown module may have registered any.
+# The dispatch keys under which a compile looks for an operator's behavior. A module that this file cannot find may have
+# registered a kernel under any of them.
 _DISPATCH_KEYS = (
     "CompositeImplicitAutograd",
     "CompositeExplicitAutograd",

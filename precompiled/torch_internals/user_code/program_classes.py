@@ -1,8 +1,8 @@
 """Sends the source of tensor subclasses that a worker cannot import (in ``__main__`` or in a function).
 
-A compile needs a subclass's methods: they take the subclass apart, put it together, and implement its operators. The
-methods are sent, and are in the key, with everything that they read (program_units.py). If torch keeps facts about a
-class outside the class (operator rules, an entry in pytree), the class is refused.
+A compile needs the methods that take a subclass apart, put it together, and implement its operators. The methods are
+sent, and are in the key, with everything that they read (program_units.py). If torch keeps facts about a class outside
+the class (operator rules, an entry in pytree), the class is refused.
 
 A worker creates the class for one compile and then discards it, since a method may change the values that it reads.
 Where a pickle of the compile's output would contain the class's module, it contains the digest of the class's unit. A

@@ -207,7 +207,7 @@ def _content(path: str) -> Iterator[mmap.mmap]:
 
 @cache
 def _read(path: str) -> _Library:
-    """What a library's dynamic section contains. Raises OSError, or ValueError if the file is not a 64-bit library."""
+    """Read a library's dynamic section. Raises OSError, or ValueError if the file is not a 64-bit library."""
     with _content(path) as content:
         try:
             return _dynamic(content)

@@ -27,7 +27,10 @@ def digest(unit: Unit) -> str:
 
 
 def run(unit: Unit, name: str, file: str = "", **more: object) -> dict[str, Any]:
-    """Run a unit's ``source`` in a new namespace and return it. ``more``: values beside torch, prefixed OURS."""
+    """Run a unit's ``source`` in a new namespace, and return the namespace.
+
+    ``more``: further values for the namespace, under names with the prefix OURS.
+    """
     for module in unit["imports"]:
         importlib.import_module(module)
     space = {f"{OURS}{short}": value for short, value in {"torch": torch, **more}.items()}

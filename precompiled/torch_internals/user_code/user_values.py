@@ -149,8 +149,8 @@ class _Look:
         return name, definition._schema, [self._function(function, 0) for function in functions], repr(types_)
 
     def _function(self, function: Any, depth: int) -> Any:
-        """A function's place in the sources, its defaults, closure and attributes. For other callables, the same of
-        their parts.
+        """Describe a function by its place in the sources, its defaults, its closure and its attributes. Describe any
+        other callable by its parts.
         """
         kind = type(function)
         if depth > MAX_DEPTH:

@@ -43,8 +43,8 @@ _MPS = "/tmp/nvidia-mps"
 def given_back() -> Iterator[None]:
     """At a compile's end, collect its objects (docs/decisions/0014) and free the GPU memory that it has allocated.
 
-    Raises CompileFailed if memory ran out beside other processes, even if the compile handled the error, and if the GPU
-    is in exclusive-process mode.
+    Raises CompileFailed if the GPU is in exclusive-process mode. Also raises CompileFailed if memory ran out while
+    other processes used the GPU, even if the compile handled the error.
     """
     beside = False
     if torch.cuda.is_available():

@@ -35,7 +35,7 @@ import torch
 
 from precompiled.torch_internals.patches import Patches
 
-# Leaves room for Inductor's prefix "triton_split_scan_" and a number within Triton's 150 characters.
+# This limit leaves room for Inductor's prefix "triton_split_scan_" and a number within Triton's 150 characters.
 LONGEST_NAME = 110
 
 
