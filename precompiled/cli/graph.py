@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +14,13 @@ from precompiled.graph.key import SECTIONS
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
 
+if TYPE_CHECKING:
+    from precompiled.core.program_data import ProgramData
+
 MAX_SHOWN_CHARS = 400
 
 
-def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, object] | None:
+def program_of(store: Store, kept: Artifact | fmt.Failure) -> ProgramData | None:
     """The program of an artifact or a failure record; None if it was not kept or cannot be read."""
     try:
         data = store.read_program(kept) if isinstance(kept, Artifact) else fmt.program_of_failure(kept)
@@ -26,22 +29,22 @@ def program_of(store: Store, kept: Artifact | fmt.Failure) -> dict[str, object] 
     return None if data is None else read_program(data)
 
 
-def read_program(data: bytes) -> dict[str, object] | None:
+def read_program(data: bytes) -> ProgramData | None:
     """Decode a program; None if the data is not one, which is possible in a failure record."""
     try:
-        program = json.loads(data)
+        program: ProgramData = json.loads(data)
     except (ValueError, RecursionError):
         return None
     return program if isinstance(program, dict) and set(SECTIONS) <= set(program) else None
 
 
-def first_program(store: Store, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> dict[str, object] | None:
+def first_program(store: Store, artifacts: Sequence[Artifact], failure: fmt.Failure | None) -> ProgramData | None:
     """The first readable program of a key. Its artifacts and failure record have the same program, except for sizes."""
     found = (program_of(store, kept) for kept in (*artifacts, failure) if kept is not None)
     return next((program for program in found if program is not None), None)
 
 
-def operations(program: dict[str, Any] | None) -> list[listing.Operation] | None:
+def operations(program: ProgramData | None) -> list[listing.Operation] | None:
     """The operations of a program; None if there is no program, or if it cannot be read."""
     if program is None:
         return None

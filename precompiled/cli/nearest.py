@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precompiled.cli import setters
 from precompiled.cli.graph import operations, program_of, read_program
@@ -17,6 +17,9 @@ from precompiled.graph.causes import Cause
 from precompiled.store import artifact_format as fmt
 from precompiled.store import runs
 from precompiled.store.artifacts import Artifact, Store
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import ProgramData
 
 # The programs of at most this many graphs are read, those with the most components in common. A store may hold 10,000.
 MAX_COMPARED = 64
@@ -61,7 +64,7 @@ class Nearest:
     """The nearest earlier graph, and the differences."""
 
     kept: Candidate
-    program: dict[str, object]
+    program: ProgramData
     distance: tuple[int, ...]
     changes: list[difference.Change]
 
@@ -71,7 +74,7 @@ class Explained:
     """A graph that was a miss. ``mine``: everything kept for its key, oldest first."""
 
     mine: list[Candidate]
-    program: dict[str, object]
+    program: ProgramData
     nearest: Nearest | None
     causes: list[Cause]
     variants: list[dict[str, Any]]
@@ -89,7 +92,7 @@ class Kepts:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._programs: dict[tuple[str, int], dict[str, object] | None] = {}
+        self._programs: dict[tuple[str, int], ProgramData | None] = {}
 
     @cached_property
     def all(self) -> list[Candidate]:
@@ -122,7 +125,7 @@ class Kepts:
         located = [_located(program, cause, files) for cause in self._causes(mine[0], program, nearest)]
         return Explained(mine, program, nearest, located, list(self._variants(mine)))
 
-    def program(self, item: Candidate) -> dict[str, object] | None:
+    def program(self, item: Candidate) -> ProgramData | None:
         name = item.key, item.slot
         if name not in self._programs:
             try:
@@ -134,7 +137,7 @@ class Kepts:
                 self._programs[name] = None  # it cannot be read or trusted, so it is not compared
         return self._programs[name]
 
-    def _nearest(self, target: Candidate, program: dict[str, Any], older: Sequence[Candidate]) -> Nearest | None:
+    def _nearest(self, target: Candidate, program: ProgramData, older: Sequence[Candidate]) -> Nearest | None:
         """The graph with the fewest different components, then the fewest different fields; None if none is similar."""
         candidates = {
             item.key: item
@@ -169,7 +172,7 @@ class Kepts:
                 continue  # a failure record with an invalid program
         return found
 
-    def _causes(self, target: Candidate, program: dict[str, Any], nearest: Nearest | None) -> list[Cause]:
+    def _causes(self, target: Candidate, program: ProgramData, nearest: Nearest | None) -> list[Cause]:
         try:
             if nearest is None or not causes.is_version_of(target.name, program, nearest.kept.name, nearest.program):
                 return [causes.new(program, nearest.program if nearest is not None else None)]
@@ -235,7 +238,7 @@ def _not_sent(store: Store) -> Iterator[Candidate]:
         yield Candidate(whole, 0, names.get(whole, ""), "", created, NOT_SENT, {}, str(store.root), True, run)
 
 
-def _device(program: dict[str, Any]) -> str:
+def _device(program: ProgramData) -> str:
     """A program's device. A program does not name it, but its environment describes a GPU or not."""
     return "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
 
@@ -250,7 +253,7 @@ def _frame(item: Candidate) -> str:
     return item.name.partition("/")[0]
 
 
-def _located(program: dict[str, Any], cause: Cause, files: Sequence[str]) -> Cause:
+def _located(program: ProgramData, cause: Cause, files: Sequence[str]) -> Cause:
     """The cause with the source line that set it, if one is found."""
     found = setters.lines(program, cause, files)
     return replace(cause, line=f"set at {' or '.join(map(str, found))}") if found else cause
@@ -259,11 +262,11 @@ def _located(program: dict[str, Any], cause: Cause, files: Sequence[str]) -> Cau
 # ---------------------------------------------------------------- variants
 
 
-def _sizes(program: dict[str, Any]) -> dict[str, int]:
+def _sizes(program: ProgramData) -> dict[str, int]:
     return {f"s{number}": hint for number, hint in enumerate(program.get("hints", []))}
 
 
-def named_sizes(program: dict[str, Any], sizes: dict[str, int]) -> str:
+def named_sizes(program: ProgramData, sizes: dict[str, int]) -> str:
     """Sizes as text: ``x, dimension 0 = 40`` if the program's name of a size is known, otherwise ``s0 = 40``."""
     try:
         names = listing.symbols(program)
@@ -272,7 +275,7 @@ def named_sizes(program: dict[str, Any], sizes: dict[str, int]) -> str:
     return "; ".join(f"{names.get(name, name)} = {size}" for name, size in sizes.items())
 
 
-def _readable(guards: str, program: dict[str, Any] | None) -> str:
+def _readable(guards: str, program: ProgramData | None) -> str:
     """Guards in which names of sizes replace the graph's size inputs (``L['t0']``)."""
     if program is None:
         return guards

@@ -13,12 +13,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from precompiled.core.files import is_users
 from precompiled.graph import listing
 from precompiled.graph.causes import Cause
 from precompiled.graph.mode_names import SET_BY
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import ProgramData
 
 MAX_FILES = 40
 MAX_FILE_BYTES = 1 << 20
@@ -37,7 +40,7 @@ class Line:
         return f"{self.file}:{self.line}: {self.code}"
 
 
-def lines(program: dict[str, Any], cause: Cause, more: Sequence[str] = ()) -> list[Line]:
+def lines(program: ProgramData, cause: Cause, more: Sequence[str] = ()) -> list[Line]:
     """The lines that may set the cause's mode, setting or variable, at most MAX_LINES; one line if it is certain.
 
     ``more``: files to search besides those that the graph comes from.

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 import torch.fx
 
@@ -29,7 +28,7 @@ log = logging.getLogger("precompiled.about")
 MAX_CHARS = 1 << 20
 
 
-def text(module: torch.fx.GraphModule, options: Mapping[str, Any]) -> str:
+def text(module: torch.fx.GraphModule, options: Mapping[str, object]) -> str:
     """Return the description as JSON text, or "" if it cannot be made. Never raises, so that the graph is sent anyway.
 
     ``options`` are the options of torch.compile, as in ``capture``.

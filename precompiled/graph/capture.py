@@ -8,6 +8,8 @@ A program is a dict of JSON values::
     configs      Inductor's and functorch's configuration, with mode= and options= applied
     environment  what compiles: Python, torch, triton, compiler, CPU (environment.py)
 
+core/program_data.py has the types of these values.
+
 The key hashes a program's bytes (key.py). The worker compiles from these bytes (precompiled/compiler.py). They include
 two parts that the key leaves out: ``hints``, the values of the symbolic sizes, by which variants differ
 (docs/decisions), and ``floats``, the values of the symbolic floats. A submit adds ``about`` (names and source lines)
@@ -20,7 +22,7 @@ import contextvars
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -38,6 +40,9 @@ from precompiled.torch_internals.graph import (
 )
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check, is_size_input, size_values
 from precompiled.torch_internals.ranks import group_names
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import InputsData, ProgramData
 
 # The section with source lines for reports (torch_internals/graph/source_lines.py). The key and the compile ignore it.
 ABOUT = "about"
@@ -60,7 +65,7 @@ class SerializedGraph:
     weights: weights.Weights | None = None  # the frozen weights
     # Names of the graph's process groups in this process; the sections have numbers instead (group_names.py)
     groups: tuple[str, ...] = ()
-    meshes: tuple[Any, ...] = ()  # the graph's device meshes in this process
+    meshes: tuple[object, ...] = ()  # the graph's device meshes in this process
     # Torch's settings, as a context in which any thread can load the graph's artifacts.
     context: contextvars.Context = field(default_factory=contextvars.copy_context, compare=False, repr=False)
 
@@ -101,7 +106,7 @@ class SerializedGraph:
 
 
 def restore_program(
-    kept: dict[str, Any],
+    kept: ProgramData,
     modes: dict[str, Any],
     device: str,
     cudagraphs: bool,
@@ -112,7 +117,7 @@ def restore_program(
     context: contextvars.Context,
 ) -> SerializedGraph:
     """Rebuild a program from its parsed sections ``kept``. The other arguments have the values of the capture."""
-    sections = {name: _dump(kept[name]) for name in SECTIONS}
+    sections: dict[str, str] = {name: _dump(kept[name]) for name in SECTIONS}
     hints, floats = kept["hints"], kept["floats"]
     no_stand_in = _no_stand_in(kept["graph"], kept["inputs"])
     return SerializedGraph(
@@ -131,18 +136,18 @@ def restore_program(
     )
 
 
-def _no_stand_in(graph: list[list[list[Any]]], inputs: dict[str, Any]) -> str:
+def _no_stand_in(graph: list[list[list[Any]]], inputs: InputsData) -> str:
     # A graph with DTensors must not run eager: torch may communicate with other ranks at any of its operations.
     return graph_codec.no_stand_in(graph) or (graph_codec.MIXED_RANKS if "meshes" in inputs else "")
 
 
-def _dump(value: Any) -> str:
+def _dump(value: object) -> str:
     # Keys are not sorted: dicts have a fixed order, or their order has a meaning (keyword arguments).
     return json.dumps(value, separators=(",", ":"))
 
 
 def capture(
-    module: torch.fx.GraphModule, options: Mapping[str, Any], held: Sequence[torch.Tensor] = ()
+    module: torch.fx.GraphModule, options: Mapping[str, object], held: Sequence[torch.Tensor] = ()
 ) -> SerializedGraph:
     """Capture a Dynamo graph and the modes and settings around it. Has no side effects. Raises Bypass with the reason.
 
@@ -201,22 +206,22 @@ def capture(
     )
 
 
-def modules(program: Mapping[str, Any]) -> dict[str, str]:
+def modules(program: ProgramData) -> dict[str, str]:
     """Return what a worker needs for a parsed program, as name -> digest: modules to import, operators to define."""
     found = {**graph_codec.modules(program["graph"]), **input_metadata.modules(program["inputs"])}
     return {**found, **compiler_config.modules(program["configs"])}
 
 
-def is_served(program: Mapping[str, Any], guards: Iterable[str]) -> bool:
+def is_served(program: ProgramData, guards: Iterable[str]) -> bool:
     """Whether the guards of one of several artifacts accept the sizes of a parsed program."""
     values = size_values(program["inputs"], program["hints"])
     return any(guard_check(item)(values) for item in guards)
 
 
-def parse(data: bytes) -> dict[str, Any]:
+def parse(data: bytes) -> ProgramData:
     """Decode a program's sections. Raises CompileFailed for bytes that are not from ``to_bytes``."""
     try:
-        program = json.loads(data)
+        program: ProgramData = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
     if not isinstance(program, dict) or set(program) - {ABOUT} != {*SECTIONS, "hints", "floats"}:

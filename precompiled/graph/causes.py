@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from precompiled.core.words import format_count
 from precompiled.graph import difference, listing
 from precompiled.graph.difference import Change
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import ProgramData
 
 # Two graphs count as versions of one graph if they share at least this fraction of their operators. The first number is
 # for graphs with equal names, the second for graphs with different names.
@@ -67,7 +70,7 @@ class Cause:
         return _ADVICE[self.kind]
 
 
-def new(program: dict[str, Any], nearest: dict[str, Any] | None = None) -> Cause:
+def new(program: ProgramData, nearest: ProgramData | None = None) -> Cause:
     """The cause for a graph that is compiled for the first time.
 
     ``nearest`` is the most similar program in the store.
@@ -78,7 +81,7 @@ def new(program: dict[str, Any], nearest: dict[str, Any] | None = None) -> Cause
     return Cause("new", "new graph", what, str(first or ""))
 
 
-def are_of_other_files(program: dict[str, Any], other: dict[str, Any]) -> bool:
+def are_of_other_files(program: ProgramData, other: ProgramData) -> bool:
     """Whether two graphs come from different source files, so that neither is an earlier version of the other.
 
     False if a graph comes from a notebook: IPython names a cell's file by the cell's text, so an edit changes the name.
@@ -88,7 +91,7 @@ def are_of_other_files(program: dict[str, Any], other: dict[str, Any]) -> bool:
     return bool(have_files) and not files & others
 
 
-def is_version_of(name: str, program: dict[str, Any], other_name: str, other: dict[str, Any]) -> bool:
+def is_version_of(name: str, program: ProgramData, other_name: str, other: ProgramData) -> bool:
     """Whether two graphs are versions of one.
 
     ``name`` is like ``forward [0/1]`` (torch_internals/graph/graph_names.py).
@@ -103,7 +106,7 @@ def is_version_of(name: str, program: dict[str, Any], other_name: str, other: di
     return bool(same_frame) or share >= _ALIKE
 
 
-def causes(before: dict[str, Any], after: dict[str, Any], changes: Sequence[Change]) -> list[Cause]:
+def causes(before: ProgramData, after: ProgramData, changes: Sequence[Change]) -> list[Cause]:
     """The causes of a miss, from its differences to the nearest graph, most general first.
 
     ``changes`` come from ``compare``.
@@ -131,7 +134,7 @@ def causes(before: dict[str, Any], after: dict[str, Any], changes: Sequence[Chan
     return [*of_graph, *found] or [*unplaced] or [Cause("input", "other", "; ".join(map(str, changes)), at)]
 
 
-def _environment(changes: Sequence[Change], after: dict[str, Any]) -> Iterator[Cause]:
+def _environment(changes: Sequence[Change], after: ProgramData) -> Iterator[Cause]:
     for change in changes:
         what = f"{change.before} -> {change.after}"
         if change.where.startswith("variable "):
@@ -146,7 +149,7 @@ def _environment(changes: Sequence[Change], after: dict[str, Any]) -> Iterator[C
             yield Cause("version", f"another {change.where}", what)
 
 
-def _configs(changes: Sequence[Change], after: dict[str, Any]) -> Iterator[Cause]:
+def _configs(changes: Sequence[Change], after: ProgramData) -> Iterator[Cause]:
     who = {"options": "by mode= or options= of torch.compile", "program": "set by the program", "": "as torch has it"}
     for change in changes:
         said = who.get(listing.set_by(after, change.where), "")
@@ -183,7 +186,7 @@ def _inputs(changes: Sequence[Change], at: str, *, is_alone: bool) -> Iterator[C
         yield Cause(kind, short, f"{name}: {field}{first.before} -> {first.after}{more}", at)
 
 
-def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iterator[Cause]:
+def _graph(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[Cause]:
     place = difference.first_differing(before, after) if differs else None
     if place is None:
         return
@@ -207,7 +210,7 @@ def _graph(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iter
         yield Cause("way", f"other way at {now.short}", lines, str(now))
 
 
-def _unplaced(before: dict[str, Any], after: dict[str, Any], differs: bool) -> Iterator[Cause]:
+def _unplaced(before: ProgramData, after: ProgramData, differs: bool) -> Iterator[Cause]:
     """Yield the first operation that differs.
 
     Used if no line shows whether the program was edited (torch's modules have no lines).
@@ -219,7 +222,7 @@ def _unplaced(before: dict[str, Any], after: dict[str, Any], differs: bool) -> I
         yield Cause("way", short, _operations(before, after, place), str(line or ""))
 
 
-def _operations(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> str:
+def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int]) -> str:
     """Two operations as text, or "" if they are the same."""
     texts = [
         listing.operation(program["graph"][place[0]][place[1]]) if _has(program, place) else difference.NONE
@@ -228,9 +231,7 @@ def _operations(before: dict[str, Any], after: dict[str, Any], place: tuple[int,
     return f"{texts[0]} -> {texts[1]}" if texts[0] != texts[1] else ""
 
 
-def _edited(
-    before: dict[str, Any], after: dict[str, Any], then: listing.Place | None, now: listing.Place | None
-) -> bool:
+def _edited(before: ProgramData, after: ProgramData, then: listing.Place | None, now: listing.Place | None) -> bool:
     """Whether the program was edited.
 
     True if a line of a file has another text now, or if a notebook's cell has another file name, which is made from the
@@ -249,11 +250,11 @@ def _edited(
     return any(texts[1].get(line, code) != code for line, code in texts[0].items())
 
 
-def _places(program: dict[str, Any]) -> set[listing.Place | None]:
+def _places(program: ProgramData) -> set[listing.Place | None]:
     return {operation.place for operation in listing.operations(program)}
 
 
-def _same_operator(before: dict[str, Any], after: dict[str, Any], place: tuple[int, int]) -> bool:
+def _same_operator(before: ProgramData, after: ProgramData, place: tuple[int, int]) -> bool:
     """Whether both programs call the same operator at a place, with different arguments."""
     names = [
         listing.operator(program["graph"][place[0]][place[1]]) for program in (before, after) if _has(program, place)
@@ -261,12 +262,12 @@ def _same_operator(before: dict[str, Any], after: dict[str, Any], place: tuple[i
     return len(names) == 2 and names[0] == names[1]
 
 
-def _has(program: dict[str, Any], place: tuple[int, int]) -> bool:
+def _has(program: ProgramData, place: tuple[int, int]) -> bool:
     graph, node = place
     return graph < len(program["graph"]) and node < len(program["graph"][graph])
 
 
-def _in_common(program: dict[str, Any], other: dict[str, Any]) -> float:
+def _in_common(program: ProgramData, other: ProgramData) -> float:
     counts = [
         Counter(listing.operator(node) for graph in found["graph"] for node in graph if node[0] not in "po")
         for found in (program, other)
@@ -275,5 +276,5 @@ def _in_common(program: dict[str, Any], other: dict[str, Any]) -> float:
     return sum((counts[0] & counts[1]).values()) / most if most else 1.0
 
 
-def _files(program: dict[str, Any]) -> set[str]:
+def _files(program: ProgramData) -> set[str]:
     return {operation.place.file for operation in listing.operations(program) if operation.place}

@@ -8,13 +8,16 @@ which its graph runs (torch_internals/client/device_index.py, docs/decisions/003
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import InputData
 
 IN_A_WORKER = "cuda:0"
 
@@ -26,7 +29,7 @@ _COUNTED = frozenset({"scan", "map_impl"})
 _ACCELERATOR = re.compile(r"(cuda|xpu|mps|hpu|mtia|npu|privateuseone|xla)(:\d+)?")
 
 
-def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list[dict[str, Any]]) -> str:
+def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: Sequence[InputData]) -> str:
     """The device of a graph: ``"cpu"`` or ``"cuda:N"``. A graph on a GPU may have inputs on the CPU (scalars).
 
     ``graph`` and ``inputs`` are those of ``module``, as plain data. Raises Bypass for several GPUs, for other
@@ -53,7 +56,7 @@ def device_of(module: torch.fx.GraphModule, graph: list[list[Any]], inputs: list
     return device
 
 
-def uses_cpu(module: torch.fx.GraphModule, inputs: list[dict[str, Any]]) -> bool:
+def uses_cpu(module: torch.fx.GraphModule, inputs: Sequence[InputData]) -> bool:
     """Whether any tensor of the graph is on the CPU, even if it is only a scalar in a graph on a GPU."""
     if any(getattr(node.target, "__name__", "") in _COUNTED for node in _nodes(module)):
         return True
@@ -118,12 +121,12 @@ def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
             yield from part.graph.nodes
 
 
-def _value(node: torch.fx.Node) -> Any:
+def _value(node: torch.fx.Node) -> object:
     """A node's fake value, from Dynamo or from a trace to ATen (torch_internals/client/graph_lowering.py)."""
     return node.meta.get("example_value", node.meta.get("val"))
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

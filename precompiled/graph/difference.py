@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from difflib import SequenceMatcher
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precompiled.graph import listing
 from precompiled.graph.key import SECTIONS
 from precompiled.graph.mode_names import PARTS, SET_BY
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import InputData, ProgramData
 
 NOT_SET = "not set"
 RANGE = "range of the size"
@@ -51,7 +54,7 @@ class Change:
         return f"{self.where}: {field}{self.before} -> {self.after}{note}"
 
 
-def compare(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
+def compare(before: ProgramData, after: ProgramData) -> list[Change]:
     """Return all differences, by section. Raises the errors of listing.py if the data is not a captured graph."""
     found: list[Change] = []
     for section in SECTIONS:
@@ -62,7 +65,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
     return found
 
 
-def distance(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
+def distance(before: ProgramData, after: ProgramData) -> tuple[int, int]:
     """The distance of two captured graphs: the number of sections that differ, then of fields in these sections."""
     changes = compare(before, after)
     operations = sum(1 for _ in _differing_nodes(before["graph"], after["graph"]))
@@ -70,14 +73,14 @@ def distance(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
     return len({change.section for change in changes}), fields
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
 # ---------------------------------------------------------------- graph
 
 
-def _graph(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+def _graph(before: ProgramData, after: ProgramData) -> Iterator[Change]:
     left, right = before["graph"], after["graph"]
     counts = [sum(map(len, graphs)) for graphs in (left, right)]
     if counts[0] != counts[1]:
@@ -100,7 +103,7 @@ def _graph(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
     yield Change("graph", where, texts[0], texts[1], note=note, source=_line(before, after, graph, node))
 
 
-def _line(before: dict[str, Any], after: dict[str, Any], graph: int, node: int) -> str:
+def _line(before: ProgramData, after: ProgramData, graph: int, node: int) -> str:
     """Return the source line of an operation. Include the other graph's line at this position if it is different."""
     now, then = listing.place(after, graph, node), listing.place(before, graph, node)
     if now is None:
@@ -110,12 +113,12 @@ def _line(before: dict[str, Any], after: dict[str, Any], graph: int, node: int) 
     return f"{now}  (in the other graph: {then.code or then})"
 
 
-def first_differing(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int] | None:
+def first_differing(before: ProgramData, after: ProgramData) -> tuple[int, int] | None:
     """The index of the graph and the position of the first operation that differs, or None."""
     return next(_differing_nodes(before["graph"], after["graph"]), None)
 
 
-def _differing_nodes(left: list[Any], right: list[Any]) -> Iterator[tuple[int, int]]:
+def _differing_nodes(left: list[list[list[Any]]], right: list[list[list[Any]]]) -> Iterator[tuple[int, int]]:
     for number in range(max(len(left), len(right))):
         graphs = [graphs[number] if number < len(graphs) else [] for graphs in (left, right)]
         for position, (one, other) in enumerate(zip_longest(*graphs)):
@@ -123,7 +126,7 @@ def _differing_nodes(left: list[Any], right: list[Any]) -> Iterator[tuple[int, i
                 yield number, position
 
 
-def _operators(left: list[Any], right: list[Any]) -> str:
+def _operators(left: list[list[list[Any]]], right: list[list[list[Any]]]) -> str:
     """The operators that occur more often in one of the graphs than in the other."""
     counts = [Counter(listing.operator(node) for graph in graphs for node in graph) for graphs in (left, right)]
     names = [name for name in {**counts[0], **counts[1]} if counts[0][name] != counts[1][name]]
@@ -146,7 +149,7 @@ _FIELDS = {
 _DYNAMIC = "torch._dynamo.mark_dynamic or dynamic=True lets one artifact serve several sizes"
 
 
-def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+def _inputs(before: ProgramData, after: ProgramData) -> Iterator[Change]:
     left, right = before["inputs"], after["inputs"]
     if len(left["args"]) != len(right["args"]):
         yield Change("inputs", "number of inputs", str(len(left["args"])), str(len(right["args"])))
@@ -163,14 +166,14 @@ def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
             yield Change(
                 "inputs", f"input {position}", was, now, field=field, note=note, source=name, parameter=parameter
             )
-    for number, (was, now) in enumerate(zip_longest(left["ranges"], right["ranges"])):
-        if was != now:
+    for number, (bounds, other_bounds) in enumerate(zip_longest(left["ranges"], right["ranges"])):
+        if bounds != other_bounds:
             name = listing.symbols(after).get(f"s{number}", "")
-            yield Change("inputs", f"{RANGE} s{number}", _range(was), _range(now), source=name)
+            yield Change("inputs", f"{RANGE} s{number}", _range(bounds), _range(other_bounds), source=name)
     unbacked = zip_longest(left.get("unbacked", []), right.get("unbacked", []))
-    for number, (was, now) in enumerate(unbacked):
-        if was != now:
-            yield Change("inputs", f"the unbacked size u{number}", _unbacked(was), _unbacked(now))
+    for number, (size, other_size) in enumerate(unbacked):
+        if size != other_size:
+            yield Change("inputs", f"the unbacked size u{number}", _unbacked(size), _unbacked(other_size))
     meshes: Any = zip_longest(left.get("meshes", []), right.get("meshes", []), fillvalue={})
     for number, (one_mesh, other_mesh) in enumerate(meshes):
         yield from _of_ranks(f"mesh {number}", one_mesh, other_mesh)
@@ -181,14 +184,14 @@ def _inputs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
 _MESH_FIELDS = {"rank": "this rank", "names": "names of dimensions", "groups": "groups of dimensions"}
 
 
-def _of_ranks(place: str, was: dict[str, Any], now: dict[str, Any]) -> Iterator[Change]:
+def _of_ranks(place: str, was: Mapping[str, object], now: Mapping[str, object]) -> Iterator[Change]:
     for name in {**was, **now}:
         before, after = (str(values[name]) if name in values else NONE for values in (was, now))
         if before != after:
             yield Change("inputs", place, before, after, field=_MESH_FIELDS.get(name, name))
 
 
-def _paired(left: list[Any], right: list[Any]) -> Iterator[tuple[Any, Any]]:
+def _paired(left: list[InputData], right: list[InputData]) -> Iterator[tuple[Any, Any]]:
     """Pairs of positions of inputs that differ; None where one side has no such input."""
     texts = [_text(item) for item in left], [_text(item) for item in right]
     if len(left) == len(right):
@@ -224,7 +227,7 @@ def _input_fields(old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
             yield (_FIELDS.get(name, name), _input_value(name, was), _input_value(name, now))
 
 
-def _kind(item: dict[str, Any]) -> str:
+def _kind(item: InputData) -> str:
     return next((name for name in ("size", "opaque", "mesh", "subclass") if name in item), "tensor")
 
 
@@ -251,7 +254,7 @@ def _unbacked(described: list[Any] | None) -> str:
     return ("a size" if is_size else "any number") + ("" if hint is None else f", taken for {hint}")
 
 
-def _range(bounds: Any) -> str:
+def _range(bounds: list[int | None] | None) -> str:
     if bounds is None:
         return NONE
     lower, upper = ("any" if bound is None else str(bound) for bound in bounds)
@@ -261,13 +264,13 @@ def _range(bounds: Any) -> str:
 # ---------------------------------------------------------------- modes
 
 
-def _modes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+def _modes(before: ProgramData, after: ProgramData) -> Iterator[Change]:
     left, right = (_flat_modes(program["modes"]) for program in (before, after))
     for name, was, now in _fields(left, right):
         yield Change("modes", name, _mode(was), _mode(now), note=SET_BY.get(name.partition(".")[0], ""))
 
 
-def _flat_modes(modes: dict[str, Any]) -> dict[str, Any]:
+def _flat_modes(modes: Mapping[str, object]) -> dict[str, object]:
     flat = {}
     for name, value in modes.items():
         parts = PARTS.get(name, ())
@@ -278,7 +281,7 @@ def _flat_modes(modes: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _mode(value: Any) -> str:
+def _mode(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {item}" for name, item in value.items()) or NONE
     return NOT_SET if value is _MISSING or value is None else str(value)
@@ -287,7 +290,7 @@ def _mode(value: Any) -> str:
 # ---------------------------------------------------------------- configs
 
 
-def _configs(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+def _configs(before: ProgramData, after: ProgramData) -> Iterator[Change]:
     left, right = before["configs"], after["configs"]
     for group in dict.fromkeys((*left, *right)):
         for name, was, now in _fields(left.get(group, {}), right.get(group, {})):
@@ -315,7 +318,7 @@ def _setting(value: Any) -> str:
 # ---------------------------------------------------------------- environment
 
 
-def _environment(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Change]:
+def _environment(before: ProgramData, after: ProgramData) -> Iterator[Change]:
     left, right = before["environment"], after["environment"]
     for name, was, now in _fields(left, right):
         if name == "variables":
@@ -329,7 +332,7 @@ def _environment(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Chan
         yield Change("environment", name, shown[0], shown[1], note=note)
 
 
-def _flags(before: dict[str, Any], after: dict[str, Any]) -> str:
+def _flags(before: ProgramData, after: ProgramData) -> str:
     """The instruction sets that only one of two CPUs has."""
     then, now = listing.cpu_flags(before), listing.cpu_flags(after)
     if not then or not now:
@@ -342,7 +345,7 @@ def _flags(before: dict[str, Any], after: dict[str, Any]) -> str:
     return f"instruction sets {'; '.join(parts)}" if parts else "torch uses others of them (ATEN_CPU_CAPABILITY)"
 
 
-def _fact(name: str, value: Any) -> str:
+def _fact(name: str, value: object) -> str:
     """Show a fact of environment.py without its digests.
 
     The caller shows the complete facts if two of them look equal without digests.
@@ -368,7 +371,7 @@ def _fact(name: str, value: Any) -> str:
 
 _MISSING = object()
 
-_COMPARERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Iterator[Change]]] = {
+_COMPARERS: dict[str, Callable[[ProgramData, ProgramData], Iterator[Change]]] = {
     "graph": _graph,
     "inputs": _inputs,
     "modes": _modes,
@@ -377,7 +380,7 @@ _COMPARERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Iterator[Change
 }
 
 
-def _fields(left: dict[str, Any], right: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _fields(left: Mapping[str, object], right: Mapping[str, object]) -> Iterator[tuple[str, Any, Any]]:
     """The fields that differ, with their values or _MISSING."""
     for name in dict.fromkeys((*left, *right)):
         was, now = left.get(name, _MISSING), right.get(name, _MISSING)

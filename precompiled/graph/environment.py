@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from precompiled import parts
 from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals.user_code import custom_ops
 from precompiled.torch_internals.worker import libdevice
+
+if TYPE_CHECKING:
+    from precompiled.wire import Interpreter
 
 # The environment variables that a compile depends on. A worker gets these from the client, and no others. If their
 # values differ, the daemon starts another worker. So this list must not contain variables that a launcher sets per
@@ -171,7 +174,7 @@ def facts(device: str, *, uses_cpu: bool = True, of_a_worker: bool = False) -> d
     return found
 
 
-def device_with(wanted: Mapping[str, Any]) -> tuple[str, str]:
+def device_with(wanted: Mapping[str, object]) -> tuple[str, str]:
     """Find a device with the facts ``wanted`` (as from ``facts``) in this process.
 
     Returns (device, ""), or ("", how the most similar device differs).
@@ -215,7 +218,7 @@ def unchanged() -> Iterator[None]:
 
 
 @cache
-def _host_facts() -> dict[str, Any]:
+def _host_facts() -> dict[str, object]:
     return {
         "python": f"{sys.implementation.cache_tag}-{platform.python_version()}",
         "machine": platform.machine(),
@@ -307,7 +310,7 @@ def _development_digest() -> str:
     return f" sources {state.hexdigest()[:16]}"
 
 
-def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Any:
+def interpreter_of_a_worker(modules: Mapping[str, str] | None = None) -> Interpreter:
     """The interpreter in which a worker must run. ``modules``: the modules of the graph's custom operators.
 
     Classes and kernels that the program defines are left out, because a worker makes them from their source.
@@ -332,7 +335,9 @@ def likely_device() -> str:
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
 
 
-def worker_for(device: str, modules: Mapping[str, str] | None = None, *, without_gpu: bool = False) -> tuple[Any, str]:
+def worker_for(
+    device: str, modules: Mapping[str, str] | None = None, *, without_gpu: bool = False
+) -> tuple[Interpreter, str]:
     """Return the interpreter and the device of a worker for graphs on ``device`` (this process's name of the device).
 
     ``without_gpu``: the worker gets a made-up device with the properties of this GPU, and uses none of the GPU's

@@ -12,12 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from precompiled.store.artifact_format import FORMAT
 
+if TYPE_CHECKING:
+    from precompiled.core.program_data import Section
+
 # The sections that a key hashes, in this order. capture.py describes their content.
-SECTIONS = ("graph", "inputs", "modes", "configs", "environment")
+SECTIONS: tuple[Section, ...] = ("graph", "inputs", "modes", "configs", "environment")
 
 # Raise this number if the meaning of a program's bytes changes, or if a worker compiles them to something else.
 SCHEMA = 3
@@ -42,9 +45,9 @@ def components(program_bytes: bytes) -> dict[str, str]:
     return components_of(json.loads(program_bytes))
 
 
-def components_of(program: dict[str, Any]) -> dict[str, str]:
+def components_of(program: Mapping[str, object]) -> dict[str, str]:
     """The components of a decoded program."""
-    described = {}
+    described: dict[str, str] = {}
     for name in SECTIONS:
         text = json.dumps(program[name], separators=(",", ":"))
         if name in _READABLE and len(text) <= _MAX_READABLE:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import InputData, ProgramData
+
 
 # Data that is not a captured graph raises these errors: in a failure record whose graph did not decode, for example.
 NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
@@ -48,7 +52,7 @@ class Operation:
     place: Place | None
 
 
-def operations(program: dict[str, Any]) -> list[Operation]:
+def operations(program: ProgramData) -> list[Operation]:
     """All operations of a program, in order."""
     found = []
     for number, graph in enumerate(program["graph"]):
@@ -67,7 +71,7 @@ def operations(program: dict[str, Any]) -> list[Operation]:
     return found
 
 
-def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
+def place(program: ProgramData, graph: int, node: int) -> Place | None:
     """The source line of a node, or None if it was not sent or is malformed (the key does not cover it)."""
     try:
         numbers = program["about"]["nodes"][graph]
@@ -79,7 +83,7 @@ def place(program: dict[str, Any], graph: int, node: int) -> Place | None:
         return None
 
 
-def calls(program: dict[str, Any]) -> list[Place]:
+def calls(program: ProgramData) -> list[Place]:
     """The user's frames that led to the trace, innermost first. Empty if they were not sent."""
     try:
         return [
@@ -90,7 +94,7 @@ def calls(program: dict[str, Any]) -> list[Place]:
         return []
 
 
-def set_by(program: dict[str, Any], what: str) -> str:
+def set_by(program: ProgramData, what: str) -> str:
     """Return what set a setting or variable: "options", "program", or "" if unknown. ``what``: see graph/about.py."""
     try:
         return str(program["about"]["set"].get(what, ""))
@@ -98,7 +102,7 @@ def set_by(program: dict[str, Any], what: str) -> str:
         return ""
 
 
-def cpu_flags(program: dict[str, Any]) -> set[str]:
+def cpu_flags(program: ProgramData) -> set[str]:
     """The CPU's instruction sets. Empty if they were not sent."""
     try:
         return set(str(program["about"]["cpu"]["flags"]).split())
@@ -106,7 +110,7 @@ def cpu_flags(program: dict[str, Any]) -> set[str]:
         return set()
 
 
-def symbols(program: dict[str, Any]) -> dict[str, str]:
+def symbols(program: ProgramData) -> dict[str, str]:
     """The meaning of each symbolic size that is a dimension of an input: ``s0`` -> ``x, dimension 1``."""
     found: dict[str, str] = {}
     for position, item in enumerate(program["inputs"]["args"]):
@@ -117,7 +121,7 @@ def symbols(program: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def input_name(program: dict[str, Any], position: int) -> str:
+def input_name(program: ProgramData, position: int) -> str:
     """The program's name of an input, or Dynamo's name if the program has none. "" if the name was not sent."""
     try:
         return str(program["about"]["inputs"][position])
@@ -232,7 +236,7 @@ def sizes(values: list[Any]) -> str:
     return f"[{', '.join(map(size, values))}]"
 
 
-def tensor(item: dict[str, Any]) -> str:
+def tensor(item: InputData) -> str:
     """An input on one line, without properties that most inputs share."""
     if "size" in item:
         return f"a size, {size(item['size'])}"
@@ -272,7 +276,7 @@ def is_contiguous(shape: list[Any], stride: list[Any]) -> bool:
     return True
 
 
-def fills_its_storage(item: dict[str, Any]) -> bool:
+def fills_its_storage(item: InputData) -> bool:
     """Whether a tensor's storage has exactly the size that its shape and dtype need. True if any is symbolic."""
     if not all(type(value) is int for value in (*item["shape"], item["storage"])):
         return True

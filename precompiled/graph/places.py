@@ -7,9 +7,12 @@ torch.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 from precompiled.graph.key import SECTIONS, key
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import InputsData, ProgramData
 
 
 def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
@@ -18,7 +21,7 @@ def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
     Covers the ranks that are in each of the meshes. Empty if the shards have different sizes. ``own``: the key of
     ``program_bytes``.
     """
-    program = json.loads(program_bytes)
+    program: ProgramData = json.loads(program_bytes)
     if _key_of(program) != own or not _even(program["inputs"]):
         return {}
     found = {}
@@ -33,12 +36,12 @@ def family(program_bytes: bytes) -> str:
     """Return one key that is equal for the programs of all these ranks; "" if no other rank has such a program."""
     if b'"meshes":' not in program_bytes:
         return ""
-    program = json.loads(program_bytes)
+    program: ProgramData = json.loads(program_bytes)
     labels = _labels(program)
     return _key_of(_moved(program, labels[0])) if len(labels) > 1 else ""
 
 
-def _even(inputs: dict[str, Any]) -> bool:
+def _even(inputs: InputsData) -> bool:
     """Whether all ranks have shards of the same size, for each input."""
     for item in inputs["args"]:
         if "placements" not in item.get("context", ()):
@@ -53,20 +56,20 @@ def _even(inputs: dict[str, Any]) -> bool:
     return True
 
 
-def _labels(program: dict[str, Any]) -> list[int]:
+def _labels(program: ProgramData) -> list[int]:
     """The ranks that are in all meshes."""
     meshes = program["inputs"].get("meshes", ())
     return [rank for rank in (meshes[0]["ranks"] if meshes else ()) if all(rank in mesh["ranks"] for mesh in meshes)]
 
 
-def _moved(program: dict[str, Any], label: int) -> dict[str, Any]:
+def _moved(program: ProgramData, label: int) -> ProgramData:
     inputs = program["inputs"]
     return {**program, "inputs": {**inputs, "meshes": [{**mesh, "rank": label} for mesh in inputs["meshes"]]}}
 
 
-def _key_of(program: dict[str, Any]) -> str:
+def _key_of(program: ProgramData) -> str:
     return key({name: _dump(program[name]) for name in SECTIONS})
 
 
-def _dump(value: Any) -> str:
+def _dump(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))  # as capture.py writes it

@@ -14,11 +14,14 @@ import ctypes
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from precompiled.core.errors import Bypass, CompileFailed
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import InputData
 
 Taken = TypeVar("Taken")
 
@@ -45,7 +48,7 @@ class Weights:
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
-def capture_weights(tensors: Sequence[torch.Tensor], described: Sequence[dict[str, Any]]) -> Weights:
+def capture_weights(tensors: Sequence[torch.Tensor], described: Sequence[InputData]) -> Weights:
     """Capture these tensors, and add digests to their descriptions. Raises Bypass for a tensor that is not plain."""
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not _is_plain(tensor):
@@ -56,7 +59,7 @@ def capture_weights(tensors: Sequence[torch.Tensor], described: Sequence[dict[st
     return Weights(tuple(tensors), digests)
 
 
-def tensors(described: Sequence[dict[str, Any]], data: bytes) -> list[torch.Tensor]:
+def tensors(described: Sequence[InputData], data: bytes) -> list[torch.Tensor]:
     """In a worker: rebuild the weights of described inputs. Raises CompileFailed if ``data`` does not match the
     digests.
     """

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -25,6 +25,7 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled import wire
     from precompiled.client.connection import DaemonConnection
+    from precompiled.core.program_data import ProgramData
 
 IDLE_PERCENT = 5
 LOOKS, LOOK_S = 3, 1.0  # a GPU counts as idle after this many idle samples in a row, this far apart
@@ -138,7 +139,7 @@ def _tune(
     return why
 
 
-def _is_tuned(store: Store, key: str, program: Mapping[str, object]) -> bool:
+def _is_tuned(store: Store, key: str, program: ProgramData) -> bool:
     """Whether the store has a tuned artifact for the sizes of a program."""
     from precompiled.graph import capture
 

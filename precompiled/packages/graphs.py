@@ -8,7 +8,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from precompiled.client import load as loading
 from precompiled.client import session as sessions
@@ -28,6 +28,9 @@ from precompiled.torch_internals.graph import graph_codec
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 from precompiled.torch_internals.ranks import group_names
 from precompiled.torch_internals.user_code import custom_ops, program_classes
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import ProgramData
 
 
 def load(
@@ -147,7 +150,7 @@ def _dispatched(
     return dispatch.call
 
 
-def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
+def program_of(session: sessions.Session, artifact: Artifact) -> ProgramData:
     """The parsed graph from which an artifact was compiled (program.json.gz). Raises StoreError if the artifact lacks
     it.
     """
@@ -161,6 +164,6 @@ def program_of(session: sessions.Session, artifact: Artifact) -> dict[str, Any]:
     return capture.parse(data)
 
 
-def eager_of(program: dict[str, Any]) -> stand_in.StandIn:
+def eager_of(program: ProgramData) -> stand_in.StandIn:
     """A stand-in that runs a stored graph eagerly."""
     return stand_in.StandIn(graph_codec.decode(program["graph"]))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -32,6 +32,9 @@ from precompiled.torch_internals.graph.symbolic_sizes import SizeMaker, Symbols
 from precompiled.torch_internals.ranks import device_meshes, dtensor_state, dtensors
 from precompiled.torch_internals.user_code import program_classes, program_source, user_modules
 
+if TYPE_CHECKING:
+    from precompiled.core import program_data
+
 # Flags that Dynamo sets in an input's tensor_dict, and that AOTAutograd or Inductor read. Dynamo sets one more entry
 # ("tag", torch/_dynamo/utils.py, _extract_tensor_dict), which neither reads.
 _TENSOR_FLAGS = ("_dynamo_static_input_type",)
@@ -41,7 +44,7 @@ _TENSOR_FLAGS = ("_dynamo_static_input_type",)
 class Inputs:
     """A graph's inputs as plain data. ``hints`` and ``floats``, the values of its symbols, are not part of the key."""
 
-    args: list[dict[str, Any]]
+    args: list[program_data.InputData]
     ranges: list[list[int | None]]
     hints: list[int]
     floats: list[float]
@@ -66,7 +69,7 @@ def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
     Raises Bypass for an input that has no canonical form, and FixedFloats if Dynamo must retrace. Inputs that share
     memory carry the position of the first of them (``"shares"``), because AOTAutograd treats them differently.
     """
-    described = []
+    described: list[program_data.InputData] = []
     storages: dict[int, int] = {}
     symbols = Symbols()
     floats: list[float] = []
@@ -151,7 +154,7 @@ def _describe_subclass(
     modules: dict[str, str],
     classes: program_classes.Described,
     found_meshes: device_meshes.Meshes,
-) -> dict[str, object]:
+) -> program_data.InputData:
     """Describe a wrapper of other tensors (torch.utils._python_dispatch): its inner tensors and its own context."""
     attributes, context = value.__tensor_flatten__()
     kind = type(value)
@@ -184,7 +187,9 @@ def _describe_subclass(
     }
 
 
-def _describe(value: FakeTensor, flags: Mapping[str, object], position: int, symbols: Symbols) -> dict[str, object]:
+def _describe(
+    value: FakeTensor, flags: Mapping[str, object], position: int, symbols: Symbols
+) -> program_data.InputData:
     if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg() or value.is_nested:
         raise Bypass(
             f"input {position} is sparse, quantized, nested, or a lazy conjugate or negative", code="unsupported-input"
@@ -208,7 +213,7 @@ def _flags(found: Mapping[str, object]) -> dict[str, object]:
     return {name: found[name] for name in _TENSOR_FLAGS if found.get(name) is not None}
 
 
-def modules(inputs: dict[str, Any]) -> dict[str, str]:
+def modules(inputs: program_data.InputsData) -> dict[str, str]:
     """The modules of the classes among described inputs, with the digests of their sources."""
     named = [item[kind] for item in inputs["args"] for kind in ("subclass", "opaque") if kind in item]
     return {module: digest for module, _qualname, digest in named if module and digest}
@@ -219,14 +224,16 @@ def new_fake_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=False)
 
 
-def size_maker(inputs: dict[str, Any], hints: list[int], floats: list[float], mode: FakeTensorMode) -> SizeMaker:
+def size_maker(
+    inputs: program_data.InputsData, hints: list[int], floats: list[float], mode: FakeTensorMode
+) -> SizeMaker:
     """The symbols of described inputs in the shape environment of ``mode``. All inputs of a compile share them."""
     assert mode.shape_env is not None
     return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats, inputs.get("unbacked", []))
 
 
 def make_inputs(
-    inputs: dict[str, Any],
+    inputs: program_data.InputsData,
     sizes: SizeMaker,
     mode: FakeTensorMode,
     classes: program_classes.Classes = program_classes.NONE,
@@ -242,7 +249,7 @@ def make_inputs(
 
 
 def _make_input(
-    item: dict[str, Any],
+    item: program_data.InputData,
     sizes: SizeMaker,
     mode: FakeTensorMode,
     shared: dict[int, torch.UntypedStorage],
@@ -266,7 +273,7 @@ def _make_input(
 
 
 def _make_subclass(
-    kind: Any, item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, found_meshes: Sequence[object]
+    kind: Any, item: program_data.InputData, sizes: SizeMaker, mode: FakeTensorMode, found_meshes: Sequence[object]
 ) -> torch.Tensor:
     shape, stride = (tuple(sizes.size(size) for size in item[name]) for name in ("shape", "stride"))
     inner = {
@@ -288,7 +295,7 @@ def _make_subclass(
 
 
 def _make(
-    item: dict[str, Any], sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage]
+    item: program_data.InputData, sizes: SizeMaker, mode: FakeTensorMode, shared: dict[int, torch.UntypedStorage]
 ) -> torch.Tensor:
     dtype = getattr(torch, item["dtype"])
     shape = [sizes.size(size) for size in item["shape"]]

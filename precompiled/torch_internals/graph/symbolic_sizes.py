@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -34,6 +34,9 @@ from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from precompiled.core.errors import Bypass, CompileFailed
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import InputsData
 
 # Operators of size expressions. Commutative arguments are sorted, so that equal sizes have equal encodings.
 _COMMUTATIVE = {"Add": sympy.Add, "Mul": sympy.Mul}
@@ -129,7 +132,7 @@ def is_size_input(item: Mapping[str, object]) -> bool:
     return "size" in item and is_backed(item["size"])
 
 
-def size_values(inputs: dict[str, Any], hints: list[int]) -> list[int]:
+def size_values(inputs: InputsData, hints: list[int]) -> list[int]:
     """The values of the size inputs of an ``inputs`` section, in order; ``hints`` are the values of its symbols."""
     return [evaluate(item["size"], hints) for item in inputs["args"] if is_size_input(item)]
 
@@ -290,7 +293,7 @@ def guard_check(guards: str) -> Callable[[list[int]], bool]:
     return check
 
 
-def tell_nothing_new(guards: str, inputs: dict[str, Any]) -> bool:
+def tell_nothing_new(guards: str, inputs: InputsData) -> bool:
     """Whether an artifact's guards follow from the captured inputs: from the symbols' bounds and the fixed sizes.
 
     ``inputs`` is the section ``inputs`` of a program.

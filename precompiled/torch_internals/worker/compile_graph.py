@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._functorch.config
@@ -58,6 +58,9 @@ from precompiled.torch_internals.worker import (
 )
 from precompiled.torch_internals.worker.kernel_units import Native
 
+if TYPE_CHECKING:
+    from precompiled.core.program_data import InputData, InputsData, ProgramData
+
 _ALIASED = "an input that is changed shares its memory with another"
 
 
@@ -87,7 +90,7 @@ class _ExampleValues(torch.fx.Interpreter):
 @gpu_memory.given_back()
 def compile_graph(
     module: torch.fx.GraphModule,
-    inputs: dict[str, Any],
+    inputs: InputsData,
     hints: list[int],
     floats: list[float],
     weights: Sequence[torch.Tensor] = (),
@@ -154,7 +157,7 @@ def _refuse_input_guards(context: TracingContext) -> None:
 
 
 def compile_here(
-    program: dict[str, Any], classes: program_classes.Classes, found_meshes: Sequence[object]
+    program: ProgramData, classes: program_classes.Classes, found_meshes: Sequence[object]
 ) -> tuple[Callable[..., Any], str]:
     """Compile a captured graph in a client that gets no artifact, for this process alone.
 
@@ -189,7 +192,7 @@ def compile_here(
 
 def _compile(
     module: torch.fx.GraphModule,
-    inputs: dict[str, Any],
+    inputs: InputsData,
     hints: list[int],
     floats: list[float],
     context: TracingContext,
@@ -243,7 +246,7 @@ def _version(value: object) -> int:
 
 
 def _dress_as_dynamos(
-    module: torch.fx.GraphModule, inputs: list[torch.Tensor], described_inputs: list[dict[str, Any]]
+    module: torch.fx.GraphModule, inputs: list[torch.Tensor], described_inputs: Sequence[InputData]
 ) -> None:
     """Set the attributes that AOTAutograd reads from Dynamo's graphs (_try_get_metadata_from_dynamo)."""
     module.meta["dynamo_compile_id"] = "precompiled"

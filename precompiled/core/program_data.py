@@ -1,0 +1,93 @@
+"""The types of a *program*, a captured graph as plain data (graph/capture.py).
+
+They describe parsed JSON, so nothing checks them at run time. The key hashes the JSON text of the first five sections,
+where the order of fields counts. An encoded size is an int, or an expression of symbols as a dict: ``{"s": 0}``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+# The sections that the key hashes.
+Section = Literal["graph", "inputs", "modes", "configs", "environment"]
+
+
+class InputData(TypedDict, total=False):
+    """One input of a graph. Its fields depend on its kind (torch_internals/graph/input_metadata.py)."""
+
+    # A size, an opaque object or a mesh has only one of these fields.
+    size: Any
+    opaque: list[str]
+    mesh: int
+    # A tensor subclass that wraps other tensors has these fields: its class, and its inner tensors.
+    subclass: list[str]
+    inner: list[list[Any]]  # [attribute, InputData]
+    context: Any
+    # All tensors have these fields.
+    shape: list[Any]
+    stride: list[Any]
+    device: str
+    requires_grad: bool
+    leaf: bool
+    parameter: bool
+    flags: dict[str, object]
+    # Plain tensors have these fields too.
+    dtype: str
+    offset: Any
+    storage: Any
+    inference: bool
+    float: int  # the number of the symbolic float that the tensor holds
+    content: str  # a digest of a frozen weight's data (graph/weights.py)
+    shares: int  # the position of the first input with the same memory
+
+
+class MeshData(TypedDict):
+    """A device mesh of DTensors (torch_internals/ranks/device_meshes.py)."""
+
+    device: str
+    shape: list[int]
+    names: list[str] | None
+    ranks: list[int]
+    rank: int  # this rank's place
+    groups: list[str]
+
+
+class _InputsData(TypedDict):
+    args: list[InputData]
+    ranges: list[list[int | None]]  # the bounds of the symbolic sizes
+
+
+class InputsData(_InputsData, total=False):
+    """The section ``inputs``."""
+
+    classes: list[Any]  # the sources of tensor subclasses that the program defines
+    unbacked: list[list[Any]]
+    meshes: list[MeshData]
+    dtensors: dict[str, object]  # torch_internals/ranks/dtensor_state.py
+
+
+class AboutData(TypedDict, total=False):
+    """The section ``about``, for reports only (graph/about.py)."""
+
+    places: list[list[Any]]  # [file, line, function, code]
+    nodes: list[list[int]]
+    inputs: list[str]
+    calls: list[list[Any]]  # like ``places``
+    set: dict[str, str]
+    cpu: dict[str, str]
+
+
+class _ProgramData(TypedDict):
+    graph: list[list[list[Any]]]  # a list of operations for each graph (torch_internals/graph/graph_codec.py)
+    inputs: InputsData
+    modes: dict[str, Any]  # torch_internals/graph/ambient_modes.py
+    configs: dict[str, dict[str, object]]  # torch_internals/graph/compiler_config.py
+    environment: dict[str, Any]  # graph/environment.py
+    hints: list[int]  # the values of the symbolic sizes
+    floats: list[float]  # the values of the symbolic floats
+
+
+class ProgramData(_ProgramData, total=False):
+    """A captured graph. The key hashes the sections up to ``environment``."""
+
+    about: AboutData
