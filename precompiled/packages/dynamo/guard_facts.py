@@ -9,7 +9,7 @@ if all descriptions agree.
 A value without a description, or a guard of an unknown kind, raises NotPortable.
 
 Private names: torch._dynamo.guards.{GuardBuilder, convert_int_to_concrete_values, _get_closure_vars},
-torch._dynamo.source.{LocalSource, is_from_unspecialized_nn_module_source}, torch._guards.Guard,
+torch._dynamo.source.{LocalSource, is_from_unspecialized_nn_module_source}, torch._guards.{Guard, Source},
 torch.utils._pytree.tree_map, torch._subclasses.fake_tensor.FakeTensor.
 Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -31,7 +31,7 @@ import torch
 import torch._dynamo.guards as dynamo_guards
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import LocalSource, is_from_unspecialized_nn_module_source
-from torch._guards import Guard
+from torch._guards import Guard, Source
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
@@ -87,7 +87,7 @@ _ITEMS = re.compile(r", |[{}]")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
 
 
-GuardFact = tuple[Any, str, dict[str, Any], Any]  # source, kind, parameters, fact
+GuardFact = tuple[Source, str, dict[str, Any], Any]  # source, kind, parameters, fact
 
 
 @dataclasses.dataclass
@@ -95,8 +95,8 @@ class Guards:
     """The guards of one entry, as they are pickled."""
 
     guards: list[GuardFact]
-    key_order: list[tuple[Any, Any]]  # source of a container that the trace iterated over, its keys in order
-    sizes: dict[Any, dict[str, Any]]
+    key_order: list[tuple[Source, Any]]  # source of a container that the trace iterated over, its keys in order
+    sizes: dict[Source, dict[str, Any]]
     aotautograd: list[object]
     shapes: Any  # ShapeCodeParts
     global_state: str
@@ -106,7 +106,9 @@ class Guards:
     static: list[object]  # sources of the tensors that a trace marks as static (parameters)
 
 
-def describe(builder: Any, guards: list[Guard], output: Any, shapes: object, described: Descriptions) -> Guards:
+def describe(
+    builder: GuardBuilder, guards: list[Guard], output: Any, shapes: object, described: Descriptions
+) -> Guards:
     """Describe Dynamo's guards, with the values at their sources now. No side effects. Raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise dynamo_state.in_a_mode()
@@ -171,7 +173,7 @@ def compare(kept: list[GuardFact], reader: SourceReader, described: Descriptions
             raise Mismatch(f"{source.name}: {difference.fact(kind, found, fact).said(WHEN)}", number)
 
 
-def _check_mark(source: Any, kind: str, value: object) -> None:
+def _check_mark(source: Source, kind: str, value: object) -> None:
     """Raise Mismatch if a tensor's static mark differs from the one in the trace.
 
     A tensor that a compiled optimizer has marked is an attribute of the graph; any other tensor is an input. An entry
@@ -214,7 +216,7 @@ def about(
     )
 
 
-def _parameters_text(source: Any, parameters: Mapping[str, object]) -> str:
+def _parameters_text(source: Source, parameters: Mapping[str, object]) -> str:
     if source.name.endswith(NO_KEYS):
         return ""
     return ", ".join(f"{name}={_name(value)}" for name, value in sorted(parameters.items()))
@@ -297,7 +299,9 @@ def _how(guard: Guard) -> tuple[str, dict[str, object]]:
     return kind, parameters
 
 
-def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, described: Descriptions) -> object:
+def _fact(
+    kind: str, parameters: dict[str, Any], guard: Guard, builder: GuardBuilder, described: Descriptions
+) -> object:
     if kind in NO_FACT:
         return None
     if kind == "HASATTR" and "attr" not in parameters:  # in 2.11, the attribute is the last part of the source
@@ -355,7 +359,7 @@ def _fact(kind: str, parameters: dict[str, Any], guard: Guard, builder: Any, des
     raise NotPortable(f"no check stands for the guard {kind} on {guard.name}", code="package-guard")
 
 
-def order_of(value: object, source: Any, described: Descriptions) -> object:
+def order_of(value: object, source: Source, described: Descriptions) -> object:
     """Describe the order of a container that a trace iterated over, on which Dynamo may have no guard."""
     if isinstance(value, (set, frozenset)):
         # ordered.py refuses traces that iterate over any other set.
@@ -407,7 +411,7 @@ class SourceReader:
         return guard.originating_source.get_value(self._scope, self._closure, self._cache)
 
 
-def value_at(source: Any, reader: Any) -> Any:
+def value_at(source: Source, reader: GuardBuilder | SourceReader) -> Any:
     """The value at a source. ``reader``: a GuardBuilder or a Reader. Raises NotPortable if it cannot be read."""
     try:
         return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # the kind has no effect here

@@ -63,7 +63,7 @@ def is_known(noted: TraceLog, variable: object) -> bool:
     return _order(noted, variable) is not None
 
 
-def _order(noted: TraceLog, variable: Any) -> list[Any] | None:
+def _order(noted: TraceLog, variable: SetVariable) -> list[Any] | None:
     items, order = noted.in_order.get(id(variable.items), (None, []))
     if items is not variable.items:
         return None
@@ -73,7 +73,7 @@ def _order(noted: TraceLog, variable: Any) -> list[Any] | None:
     return list(order)
 
 
-def _forget(noted: TraceLog, variable: Any) -> None:
+def _forget(noted: TraceLog, variable: SetVariable) -> None:
     """Forget the order for good. Otherwise the items may later be in that order by chance."""
     noted.in_order.pop(id(variable.items), None)
 
@@ -82,7 +82,7 @@ def _same(found: Sequence[object], wanted: Sequence[object]) -> bool:
     return len(found) == len(wanted) and all(left is right for left, right in zip(found, wanted, strict=True))
 
 
-def _know(noted: TraceLog, variable: Any) -> None:
+def _know(noted: TraceLog, variable: SetVariable) -> None:
     noted.in_order[id(variable.items)] = variable.items, list(variable.items)
 
 

@@ -1,7 +1,7 @@
 """Logs what Dynamo read while it traced a frame. trace_patches and untraced fill the log; unguarded describes its
 content.
 
-Private names: torch._dynamo.source.ConstantSource. Checked on 2.11.0, 2.13.0, 2.15.0.
+Private names: torch._dynamo.source.ConstantSource, torch._guards.Source. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch._dynamo.source import ConstantSource
+from torch._guards import Source
 
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo.native_calls import NativeCalls
@@ -26,22 +27,22 @@ Asked = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]
 class TraceLog:
     """The reads of all attempts to trace one frame."""
 
-    values: list[Any] = field(default_factory=list)  # sources
-    attributes: list[tuple[Any, str]] = field(default_factory=list)  # source of an object, name
-    keys: list[tuple[Any, Any]] = field(default_factory=list)  # source of a dictionary, key
-    wholes: list[tuple[Any, str]] = field(default_factory=list)  # source; "str", "dir", "keys", "order", "state" or HAS
+    values: list[Source] = field(default_factory=list)
+    attributes: list[tuple[Source, str]] = field(default_factory=list)  # source of an object, name
+    keys: list[tuple[Source, Any]] = field(default_factory=list)  # source of a dictionary, key
+    # Source; "str", "dir", "keys", "order", "state" or HAS.
+    wholes: list[tuple[Source, str]] = field(default_factory=list)
     met: dict[int, tuple[object, dict[str, object]]] = field(default_factory=dict)  # by id: an object, its sources
     made: dict[int, Any] = field(default_factory=dict)  # by id: a value that became a variable without a source
     asked: dict[str, Asked] = field(default_factory=dict)
     initialised: dict[str, list[Call]] = field(default_factory=dict)  # by the name of an optimizer's source
     native: NativeCalls = field(default_factory=NativeCalls)
     in_any_order: int = 0  # depth of nested functions whose result does not depend on a set's order (ordered.py)
-    in_order: dict[int, tuple[object, list[object]]] = field(
-        default_factory=dict
-    )  # by id: items of a set (set_order.py)
+    # By id: items of a set (set_order.py).
+    in_order: dict[int, tuple[object, list[object]]] = field(default_factory=dict)
     problem: NotPortable | None = None
 
-    def read(self, source: object) -> None:
+    def read(self, source: Source | None) -> None:
         """Note that a value was read.
 
         A ConstantSource names a result that assume_constant_result has put into the globals. Its function is called

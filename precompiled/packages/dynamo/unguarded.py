@@ -4,7 +4,7 @@ Within one process, Dynamo may assume that a name stays unset and that a class s
 process. So this file describes the reads of a trace (trace_patches.py) for which Dynamo has no guard, and the order of
 dictionaries and sets.
 
-Private names: torch._guards.Guard, torch._dynamo.source.{ConstDictKeySource,
+Private names: torch._guards.{Guard, Source}, torch._dynamo.source.{ConstDictKeySource,
 NonSerializableSetGetItemSource}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.source import ConstDictKeySource, NonSerializableSetGetItemSource
-from torch._guards import Guard
+from torch._guards import Guard, Source
 
 from precompiled.core import files
 from precompiled.core.definitions import codes_within
@@ -68,15 +68,15 @@ _THINGS = (
 class Seen:
     """Facts without a guard. Each tuple begins with a source, or a module (None: the frame's own) and a name."""
 
-    attributes: list[tuple[Any, str, bool]] = field(default_factory=list)  # name, whether it exists
-    keys: list[tuple[Any, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether it exists
-    values: list[tuple[Any, Any]] = field(default_factory=list)  # description
+    attributes: list[tuple[Source, str, bool]] = field(default_factory=list)  # name, whether it exists
+    keys: list[tuple[Source, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether it exists
+    values: list[tuple[Source, Any]] = field(default_factory=list)  # description
     globals: list[tuple[str | None, str, object]] = field(default_factory=list)
-    wholes: list[tuple[Any, str, Any]] = field(default_factory=list)  # as in TraceLog, and the description
-    same: list[list[Any]] = field(default_factory=list)  # sources that lead to one object
+    wholes: list[tuple[Source, str, Any]] = field(default_factory=list)  # as in TraceLog, and the description
+    same: list[list[Source]] = field(default_factory=list)  # sources that lead to one object
     native: list[native_reads.Read] = field(default_factory=list)
     # Sources of the functions with closures, and the cells that they share. Empty for a single function.
-    cells: list[tuple[list[object], list[list[str]]]] = field(default_factory=list)
+    cells: list[tuple[list[Source], list[list[str]]]] = field(default_factory=list)
 
     def facts(self) -> list[list[Any]]:
         """The facts for reports and comparisons: a phrase, and the description."""
@@ -192,26 +192,26 @@ def compare(kept: Seen, scope: dict[str, Any], reader: object, described: Descri
     native_reads.compare(kept.native, described)
 
 
-def _is_a_builtin(source: object) -> bool:
+def _is_a_builtin(source: Source) -> bool:
     """Whether a source is a builtin (``G['__builtins_dict___3']['IndexError']``). Names differ between attempts."""
     base = getattr(source, "base", None)
     return base is not None and re.fullmatch(r"G\['__builtins_dict__\w*'\]", base.name) is not None
 
 
-def _is_a_key_of_pythons(source: Any) -> bool:
+def _is_a_key_of_pythons(source: Source) -> bool:
     """Whether a source is a key of a table of Python's (copyreg.dispatch_table). Lookups are noted separately."""
     found = re.match(r"list\(dict\.keys\(G\['__import_(\w+?)(?:_dot_\w+)?'\]", source.name)
     return found is not None and found[1] in sys.stdlib_module_names
 
 
-def _is_in_a_set(source: object) -> bool:
+def _is_in_a_set(source: Source) -> bool:
     """Whether a source is an item of a set by its position, which differs between processes. Tests of membership are
     noted.
     """
     return isinstance(source, NonSerializableSetGetItemSource)
 
 
-def _is_of_a_stand_in(source: object, reader: object) -> bool:
+def _is_of_a_stand_in(source: Source, reader: object) -> bool:
     """Whether a source leads through the code of a FakeScriptObject, which replaces a process group in a trace."""
     while (base := getattr(source, "base", None)) is not None:
         if getattr(source, "member", None) == "__getattribute__":
@@ -220,12 +220,12 @@ def _is_of_a_stand_in(source: object, reader: object) -> bool:
     return False
 
 
-def _once(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def _once(items: Iterable[tuple[Source, Any]]) -> list[tuple[Source, Any]]:
     named = {(source.name, repr(what)): (source, what) for source, what in items}
     return [named[name] for name in sorted(named)]
 
 
-def _unguarded(source: Any, value: Any, described: Descriptions) -> object:
+def _unguarded(source: Source, value: Any, described: Descriptions) -> object:
     """Describe a value without its contents, because each read from inside the value has a source of its own."""
     kind = type(value)
     if is_a(value, torch.Tensor):
@@ -266,7 +266,7 @@ def _whole(value: Any, how: str, described: Descriptions) -> Any:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_same(same: list[list[Any]], reader: object, refuse: type[Exception]) -> None:
+def _check_same(same: list[list[Source]], reader: object, refuse: type[Exception]) -> None:
     for first, *others in same:
         value = value_at(first, reader)
         for other in others:
@@ -282,7 +282,7 @@ def _cells(value: object) -> tuple[types.CellType, ...]:
     return function.__closure__ or ()
 
 
-def _shared_cells(sources: list[Any], reader: object) -> list[list[str]]:
+def _shared_cells(sources: list[Source], reader: object) -> list[list[str]]:
     """Return the cells that several closures share: one function may read from a cell what another writes to it."""
     names: dict[int, list[str]] = {}
     for source in sources:

@@ -19,7 +19,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.fx
@@ -31,6 +31,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from precompiled.torch_internals import version_tuple
 from precompiled.torch_internals.client import inductor_backend
 from precompiled.torch_internals.graph import ambient_modes, compiler_config, input_metadata
+
+if TYPE_CHECKING:
+    from precompiled.core.program_data import ProgramData
 
 # The logger that plain torch.compile uses for this warning.
 _dynamos_log = logging.getLogger("torch._dynamo.convert_frame")
@@ -71,7 +74,7 @@ class Given:
     module: torch.fx.GraphModule
     options: Mapping[str, object]
 
-    def compile(self, program: dict[str, Any]) -> Callable[..., Any] | None:
+    def compile(self, program: ProgramData) -> Callable[..., Any] | None:
         """Compile as plain torch.compile does, and raise its errors.
 
         Returns None if the result is valid for only some inputs.

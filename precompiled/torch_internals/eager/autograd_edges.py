@@ -42,6 +42,7 @@ import torch.fx
 from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
 from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import _disable_current_modes
 
 # A decorator that prevents Dynamo from tracing a function, in case a program calls a backward inside a compiled
@@ -53,13 +54,13 @@ class _Inputs(torch.autograd.Function):
     """The node before the operators. It returns each differentiable input as a tensor with a new history."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: FunctionCtx, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         return tuple(tensor.detach() for tensor in inputs)
 
     @staticmethod
     @_not_dynamos
-    def backward(ctx: object, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
             # With create_graph, AOTAutograd returns gradients that require a gradient, and raises if they are
             # differentiated. torch's once_differentiable would return gradients that are constants instead.
@@ -72,7 +73,7 @@ class _Once(torch.autograd.Function):
     @staticmethod
     @_not_dynamos
     def forward(
-        ctx: object, connected: torch.Tensor, *gradients: torch.Tensor | None
+        ctx: FunctionCtx, connected: torch.Tensor, *gradients: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         detached = list(gradients)
         for at, gradient in enumerate(gradients):  # a comprehension would be a separate frame, which Dynamo would trace
@@ -81,7 +82,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     @_not_dynamos
-    def backward(ctx: object, *_: object) -> object:
+    def backward(ctx: FunctionCtx, *_: object) -> object:
         # This is the text of AOTAutograd's error, so that a web search for it finds this case.
         raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
 
@@ -90,14 +91,14 @@ class CompiledFunction(torch.autograd.Function):
     """The node after the operators. It has the name of AOTAutograd's class, because ``grad_fn.name()`` shows it."""
 
     @staticmethod
-    def forward(ctx: Any, copied: set[int], *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: FunctionCtx, copied: set[int], *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         made = tuple(tensor.clone() if at in copied else tensor.detach() for at, tensor in enumerate(outputs))
         ctx.formats = [MemoryFormatMeta.from_tensor(tensor) if _is_plain(tensor) else None for tensor in made]
         return made
 
     @staticmethod
     @_not_dynamos
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         _ = ctx.saved_tensors  # this read raises at a second backward through a graph that is not retained
         given = list(gradients)
         # The gradient of a sum is one expanded number. AOTAutograd gives it the output's strides, and a custom Function
@@ -117,14 +118,14 @@ class _Assign(torch.autograd.Function):
     """Makes an input that the graph has changed in place an output of the node."""
 
     @staticmethod
-    def forward(ctx: Any, changed: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, changed: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         ctx.mark_dirty(changed)
         ctx.is_view = changed._is_view()
         return changed
 
     @staticmethod
     @_not_dynamos
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         # For a view, autograd would treat None as the gradient of the whole base.
         return torch.zeros_like(gradient) if ctx.is_view else None, gradient
 

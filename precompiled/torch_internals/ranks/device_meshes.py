@@ -25,7 +25,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._library import fake_class_registry
@@ -33,6 +33,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from precompiled.core.errors import Bypass, CompileFailed
 from precompiled.torch_internals.ranks import rank_dependence
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from precompiled.core.program_data import InputsData
 
 # Operators that take ranks, not only groups.
 _TAKE_RANKS = ("broadcast", "isend", "irecv", "batch_p2p_ops")
@@ -55,7 +60,7 @@ class Meshes:
     """The meshes of one graph, in the order of its inputs."""
 
     def __init__(self) -> None:
-        self.found: list[Any] = []
+        self.found: list[DeviceMesh] = []
 
     def number(self, value: Any) -> int:
         """The number of a mesh. Equal meshes with equal groups share one. Raises Bypass for unsupported meshes."""
@@ -91,7 +96,7 @@ class Meshes:
         return plain
 
 
-def _refuse(mesh: Any) -> None:
+def _refuse(mesh: DeviceMesh) -> None:
     why = ""
     if not all(hasattr(mesh, name) for name in _ASKED):  # also true if no groups were created for it
         why = "is not as torch 2.13 and 2.15 have it"
@@ -109,7 +114,7 @@ def _refuse(mesh: Any) -> None:
         raise Bypass(f"a mesh of the graph's {why}", code="mesh")
 
 
-def create_meshes(inputs: Mapping[str, Any], asked: rank_dependence.RankReads) -> list[object]:
+def create_meshes(inputs: InputsData, asked: rank_dependence.RankReads) -> list[DeviceMesh]:
     """In a worker, create meshes with exactly this description, over the stand-ins of their groups.
 
     ``asked`` records reads of this rank's place in the meshes.
@@ -135,7 +140,7 @@ def create_meshes(inputs: Mapping[str, Any], asked: rank_dependence.RankReads) -
     return meshes
 
 
-def as_input(mesh: object, mode: FakeTensorMode) -> object:
+def as_input(mesh: DeviceMesh, mode: FakeTensorMode) -> object:
     """A mesh in the form that Dynamo passes to a backend."""
     return fake_class_registry.maybe_to_fake_obj(mode, mesh)
 

@@ -20,9 +20,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from precompiled.torch_internals.patches import Patches
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class RankReads:
@@ -88,7 +91,7 @@ class _Offsets:
         return iter(self._offsets)
 
 
-def hide(mesh: Any, asked: RankReads) -> None:
+def hide(mesh: DeviceMesh, asked: RankReads) -> None:
     """Make a mesh record reads of this rank's place."""
     mesh._coordinate_on_dim = MeshPlace(tuple(mesh._coordinate_on_dim), asked)
     del mesh._rank  # no known code reads it; a read fails
@@ -100,7 +103,7 @@ def answering(asked: RankReads) -> Iterator[None]:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import _utils
 
-    def get_local_rank(mesh: Any, mesh_dim: int | str | None = None) -> int:
+    def get_local_rank(mesh: DeviceMesh, mesh_dim: int | str | None = None) -> int:
         if mesh_dim is None and len(mesh.shape) > 1:
             raise RuntimeError("Optional kwarg `mesh_dim` needs to be specified when device_mesh.ndim > 1.")
         dim = mesh._get_mesh_dim_by_name(mesh_dim) if isinstance(mesh_dim, str) else mesh_dim or 0
