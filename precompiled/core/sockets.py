@@ -7,7 +7,7 @@ differ, the GuardedSocket behaves as closed: it reads and writes no byte of the 
 open.
 
 Pipes and eventfds cannot be used, because they have no such cookie (all eventfds share one inode). Moreover, ``recv``
-and ``send`` fail on a descriptor that is no socket, so they cannot read or write an ordinary file of the program.
+and ``send`` fail on a descriptor that is not a socket, so they cannot read or write an ordinary file of the program.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _changes_an_input(module: torch.fx.GraphModule) -> bool:
 
 
 def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return the node, then the node of which it is a view, and so on, up to an input or a node that is not a view."""
+    """Return the node, then the node that it is a view of, and so on, up to an input or a node that is not a view."""
     chain = [node]
     while chain[-1].op.startswith("call_") and chain[-1].all_input_nodes:
         if (

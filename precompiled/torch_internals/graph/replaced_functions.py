@@ -45,7 +45,7 @@ _ALIASES = {
     "__pos__": "positive",
     "__torch_dispatch__": "_disabled_torch_dispatch_impl",
 }
-# Functions of these packages are no replacements by the program. unittest is excluded, because its mocks are.
+# Functions of these packages do not count as replacements by the program. unittest is excluded, because its mocks do.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
 # Function of the operator module -> the special methods that Python may call for it, besides NAME, rNAME and iNAME.
