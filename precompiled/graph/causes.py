@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 _ALIKE, _ALIKE_BY_ANOTHER_NAME = 0.6, 0.9
 
 _ADVICE = {
-    "size": "torch._dynamo.mark_dynamic, or dynamic=True, lets one artifact serve several sizes",
-    "parameter": "a model of each size has artifacts of its own; after a change of the model the next run has them",
-    "range": "ask for the same range everywhere (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
-    "dtype": "each dtype has an artifact of its own: cast before the call, where one is meant",
-    "input": "each kind of input has an artifact of its own: give it as before, where one is meant",
-    "edit": "the next run has it. `precompiled watch` compiles an edit when it is saved",
-    "way": "after an edit the next run has it; else see what makes the program take another way through its code",
-    "value": "a tensor in the place of the number would let one artifact serve all values",
-    "operator": "the sources of an operator are part of the graph; the next run has it",
-    "mode": "call it in the same mode everywhere, or let both be compiled once",
-    "setting": "set it alike in all runs",
-    "variable": "set it alike for all processes, or unset it",
-    "version": "each version has artifacts of its own, and they stay side by side",
-    "compiler": "use the same compiler everywhere (CXX, PATH)",
-    "cpu": "compile on a CPU like the one that it runs on",
+    "size": "use torch._dynamo.mark_dynamic or dynamic=True, so that one artifact serves several sizes",
+    "parameter": "each size of the model has its own artifacts; the next run finds the new ones",
+    "range": "use the same range in all runs (torch._dynamo.mark_dynamic(min=, max=), torch._check)",
+    "dtype": "each dtype has its own artifact; to use only one, cast the input before the call",
+    "input": "each kind of input has its own artifact; to use only one, pass the same kind in all calls",
+    "edit": "the next run finds the new artifact. `precompiled watch` compiles an edit when you save it",
+    "way": "if you edited the code, the next run finds the new artifact; otherwise find out why different lines ran",
+    "value": "use a tensor instead of the number, so that one artifact serves all values",
+    "operator": "the source of a custom operator is part of the key; the next run finds the new artifact",
+    "mode": "call the function in the same mode in all runs; otherwise each mode is compiled once",
+    "setting": "use the same value in all runs",
+    "variable": "use the same value in all processes, or unset the variable",
+    "version": "each version has its own artifacts; the store keeps the artifacts of all versions",
+    "compiler": "use the same compiler on all hosts and in all runs (CXX, PATH)",
+    "cpu": "compile on a CPU like the one that runs the program",
     "new": "",
 }
 _SHORT = {
     "size": "new size",
     "parameter": "new size of a parameter",
-    "range": "other range of a size",
+    "range": "new range of a size",
     "dtype": "new dtype",
 }
 
@@ -66,7 +66,7 @@ class Cause:
     @property
     def advice(self) -> str:
         if self.kind == "edit" and "-packages/" in self.line:  # an edit in an installed file, which no watch follows
-            return "the next run has it"
+            return "the next run finds the new artifact"
         return _ADVICE[self.kind]
 
 

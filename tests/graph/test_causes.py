@@ -32,7 +32,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
          "new size of a parameter", "self.y: shape [8, 16] -> [12, 16]", CALLED),
         (put(*ARGS, 0, "dtype", "bfloat16"), "dtype", "new dtype", "x: dtype float32 -> bfloat16", CALLED),
         (put(*ARGS, 0, "requires_grad", True), "input", "other input", "x: requires_grad False -> True", CALLED),
-        (put("inputs", "ranges", 0, [2, 64]), "range", "other range of a size",
+        (put("inputs", "ranges", 0, [2, 64]), "range", "new range of a size",
          "the range asked for, 2 to any -> 2 to 64", CALLED),
         # The size also occurs as a constant of the graph. That is not a separate cause.
         (everything(put(*ARGS, 0, "shape", [12, 16]), put(*NODES, 2, 2, 1, 12)), "size", "new size", "[12, 16]",
