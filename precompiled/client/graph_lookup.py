@@ -1,0 +1,286 @@
+"""Looks up one graph from Dynamo: loads its artifact on a hit; on a miss, submits it and lets it run eager."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from precompiled.client.dispatch import Compiled, Dispatch, counting
+from precompiled.client.ledger import GraphCalls
+from precompiled.client.load import load
+from precompiled.client.process import PROCESS, RecorderProtocol
+from precompiled.client.safe_points import SafePoint
+from precompiled.client.session import Session
+from precompiled.client.submit import Submitter, as_required
+from precompiled.client.swap import Event, State, Swap
+from precompiled.core.errors import COMPILE_ERROR, Bypass, PrecompiledError, Refused, StoreError, code_of
+from precompiled.graph import about, capture, key
+from precompiled.store import artifact_format as fmt
+from precompiled.store.artifacts import Artifact
+from precompiled.torch_internals.client import (
+    compile_after_trace,
+    cuda_graph_capture,
+    graph_lowering,
+    retrace,
+    standalone_compile,
+)
+from precompiled.torch_internals.graph import trace_origin
+from precompiled.torch_internals.graph.symbolic_sizes import guard_check, install_guards, tell_nothing_new
+from precompiled.torch_internals.inductor import cudagraph_parts
+
+if TYPE_CHECKING:
+    from precompiled.store.artifact_format import Failure
+
+log = logging.getLogger("precompiled.backend")
+
+
+@dataclass
+class GraphLookup:
+    """One graph from Dynamo, until it has a callable."""
+
+    session: Session
+    graph: graph_lowering.Plain
+    options: Mapping[str, Any]
+    calls: GraphCalls
+    may_run_eager: bool = field(default=False, init=False)  # set once the graph is captured
+
+    @cached_property
+    def safe_point(self) -> SafePoint:
+        return self.session.safe_points.of(trace_origin.function())
+
+    @property
+    def submitter(self) -> Submitter:
+        given = (
+            None
+            if self.graph.traced
+            else compile_after_trace.Given(self.calls.report.name, self.graph.as_given, self.options)
+        )
+        return Submitter(
+            self.session, self.calls, lambda: about.text(self.graph.module, self.options), given, retrace.being_traced()
+        )
+
+    def serve(self) -> Compiled:
+        if self.session.settings.mode != "lookup":
+            self.session.daemon.begin()
+        program, artifacts, failure = self._look_up()
+        report = self.calls.report
+
+        for artifact in artifacts:
+            if not self._serves(program, artifact):
+                continue
+            try:
+                return self._hit(program, artifact)
+            except (StoreError, FileNotFoundError) as error:
+                # The artifact has been quarantined or evicted, so the graph is compiled again.
+                self.session.ledger.count_reason("fallbacks", code_of(error, "artifact-evicted"))
+                log.warning("graph %s: %s", report.name, error)
+
+        self.session.ledger.count(misses=1)
+        if (why := retrace.why_in_process()) is not None:
+            raise why
+        if failure is not None:
+            raise self._known_to_fail(failure)
+        if self.session.settings.mode == "lookup":
+            self._keep(program)
+            raise Bypass("there is no artifact for this graph, and the mode is lookup", code="lookup-only")
+        problem = self.session.daemon.problem()
+        if problem is not None:
+            self._keep(program)
+            raise problem
+        return self._miss(program)
+
+    def _keep(self, program: capture.SerializedGraph) -> None:
+        """Keep the program of a miss that is not submitted, in the run record, so that `explain` can name the cause."""
+        self.session.outcomes.keep(
+            self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
+        )
+
+    def record(self, recorder: RecorderProtocol) -> Compiled:
+        """Report to a watch's recorder what ``serve`` would find, and submit what is missing. The graph runs eager."""
+        program, artifacts, failure = self._look_up()
+        report = self.calls.report
+        state = "reused" if any([self._serves(program, artifact) for artifact in artifacts]) else "compiling"
+        if failure is not None:
+            report.reason, report.message, state = failure.reason, failure.message, "failed"
+        slots = [artifact.slot for artifact in artifacts]
+        files = trace_origin.files(self.graph.as_given)
+        # Report the graph before the submit, so that the watcher can cancel the submit when it ends this process.
+        recorder.graph(report, state, files=files, slots=slots, dynamic=bool(program.hints))
+        if state == "compiling":
+            self.submitter.submit(program, program.hints, report.id, recorder.on_reply)
+        return self._named(counting(self.calls, self.graph.eager()), program)
+
+    def _look_up(self) -> tuple[capture.SerializedGraph, list[Artifact], Failure | None]:
+        started = time.perf_counter()
+        program = as_required(self.session, capture.capture(self.graph.module, self.options, self.graph.held))
+        self.may_run_eager = not program.no_stand_in and program.device == "cpu"
+        report = self.calls.report
+        report.key = key.key(program.sections)
+        awaited = PROCESS.ahead is not None and PROCESS.ahead.under_way
+        artifacts = self.session.store.lookup(report.key)
+        if not artifacts and awaited and self.session.came_ahead():
+            artifacts = self.session.store.lookup(report.key)
+        failure = None if artifacts else self.session.store.failure(report.key)
+        report.lookup_s = time.perf_counter() - started
+        self.calls.spent("lookup", report.lookup_s)
+        return program, artifacts, failure
+
+    def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
+        """Whether a variant's guards hold for this graph. If they do, Dynamo guards on them from now on."""
+        guards = artifact.manifest.guards
+        if not guard_check(guards)(program.sizes(program.hints)):
+            return False
+        nodes = [node for node in self.graph.module.graph.nodes if node.op == "placeholder"]
+        return install_guards(guards, [nodes[position].meta["example_value"] for position in program.size_inputs])
+
+    def _hit(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
+        started = time.perf_counter()
+        function = self._load(program, artifact)
+        if self.session.stays_eager and not program.no_stand_in:
+            function = self.graph.eager()
+        saved_s = self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
+        self.session.ledger.count(hits=1, saved_s=saved_s)
+        self.session.loaded_from(artifact)
+        if self.safe_point.is_held() and not program.no_stand_in:
+            # A checkpoint may repeat, with this graph, a run that another graph of the function made eager.
+            dispatch = self._dispatch(program)
+            dispatch.serve_with(function)
+            return self._named(dispatch.call, program)
+        return self._named(counting(self.calls, function), program)
+
+    def _load(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
+        return load(
+            self.session.store,
+            artifact,
+            program.modes,
+            cudagraphs=program.cudagraphs,
+            classes=program.classes,
+            frozen=program.frozen,
+            device=program.device,
+            groups=program.groups,
+            context=program.context,
+        )
+
+    def _known_to_fail(self, failure: Failure) -> PrecompiledError:
+        """The exception for a failure record. After a compile error the user must see what torch does in this process
+        (docs/decisions/0018).
+        """
+        if failure.reason != COMPILE_ERROR:
+            return Bypass(failure.message, code=failure.reason)
+        if not self.session.requires:
+            self.session.ledger.count_reason("fallbacks", failure.reason)
+        return Refused(failure.message, code=failure.reason)
+
+    def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:
+        if program.cudagraphs:
+            cudagraph_parts.called_here()
+        dispatch = Dispatch(
+            self.calls,
+            self.graph.eager(),
+            program.size_inputs,
+            lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
+            cuda_graph_capture.is_capturing if program.device != "cpu" else None,
+            self.safe_point,
+            waits=bool(program.no_stand_in),
+            stays_eager=self.session.stays_eager and not program.no_stand_in,
+            without_a_job=lambda sizes: self.submitter.without_a_job(program, dispatch, sizes),
+            raised=functools.partial(self.session.outcomes.stand_in_raised, self.calls),
+        )
+        return dispatch
+
+    def _miss(self, program: capture.SerializedGraph) -> Compiled:
+        if program.weights is not None and program.weights.nbytes > self.session.settings.max_graph_bytes:
+            size = f"{program.weights.nbytes >> 20} MiB"
+            raise Bypass(f"the weights to be frozen are {size}, over max_graph_bytes", code="freezing")
+        dispatch = self._dispatch(program)
+        waits = bool(program.no_stand_in)
+        self.calls.swap.on(Event.MISS)
+        started = time.perf_counter()
+        awaited = self.submitter.submit_and_await(
+            program, dispatch, program.hints, self.calls.swap, self.calls.report.id
+        )
+        self.calls.spent("submit", time.perf_counter() - started)
+        if waits or self.session.settings.mode == "wait":
+            self.session.pending.stand_still(awaited)
+            if self.calls.swap.state is State.BYPASSED or (self.session.requires and self.calls.report.reason):
+                # Raised while Dynamo compiles the frame, so that Dynamo raises torch's errors as its own.
+                raise Refused(self.calls.report.message, code=self.calls.report.reason)
+        if waits:
+            self.calls.report.message = f"waited for its artifact: {program.no_stand_in}"
+            if self.calls.swap.state is not State.COMPILED:
+                self.session.pending.drop(awaited)
+                if self.session.requires:
+                    said = f"no artifact was there within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
+                    raise Bypass(said, code="not-in-time")
+                raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
+            # Continue as after a hit: Dynamo guards on the artifact's sizes. For other sizes it retraces, and that
+            # graph waits for its artifact as well.
+            for artifact in self.session.store.lookup(self.calls.report.key):
+                if self._serves(program, artifact):
+                    break
+        return self._named(dispatch.call, program)
+
+    def _named(self, function: Compiled, program: capture.SerializedGraph) -> Compiled:
+        """Adapt ``function`` to the arguments that Dynamo passes. If packages are recorded, mark it with its graph."""
+        function = self.graph.taking_all(function)
+        if PROCESS.packages is not None and self.graph.flatten is None:
+            PROCESS.packages.name_graph(function, self.calls.report, program, self.graph.held)
+        return function
+
+
+_AHEAD = "the program compiles it ahead of its calls, and runs none of them eager"
+
+
+@dataclass
+class LookupAhead(GraphLookup):
+    """A graph that is compiled ahead of its calls, for all of its sizes at once, since no call can wait for a
+    variant.
+
+    ``written_down``: the result is torch's own artifact, which the program may keep.
+    """
+
+    written_down: bool
+
+    def serve(self) -> Compiled:
+        if self.written_down and (self.graph.flatten is not None or self.graph.held):
+            raise Bypass("torch writes down what is compiled here, and the graph holds tensors", code="ahead-of-time")
+        return super().serve()
+
+    def _kept(self, function: Compiled, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
+        if not self.written_down:
+            return function
+        bundle = self.session.store.read_files(artifact)[fmt.BUNDLE]
+        return standalone_compile.SavedCallable(function, bundle, program.classes, program.device, program.groups)
+
+    def _look_up(self) -> tuple[capture.SerializedGraph, list[Artifact], Failure | None]:
+        program, artifacts, failure = super()._look_up()
+        return replace(program, no_stand_in=_AHEAD), artifacts, failure
+
+    def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
+        # Calls check no guards, so the artifact is usable only if the compile has added no guards to those of the
+        # capture.
+        return tell_nothing_new(artifact.manifest.guards, json.loads(program.sections["inputs"]))
+
+    def _hit(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
+        return self._kept(super()._hit(program, artifact), program, artifact)
+
+    def _miss(self, program: capture.SerializedGraph) -> Compiled:
+        super()._miss(program)  # waits until the artifact is loaded
+        for artifact in self.session.store.lookup(self.calls.report.key):
+            if self._serves(program, artifact):
+                function = self._named(counting(self.calls, self._load(program, artifact)), program)
+                return self._kept(function, program, artifact)
+        self.calls.swap = Swap()  # the loaded artifact is not used
+        raise Bypass("what is compiled ahead of its calls holds for some of their sizes only", code="size-guards")
+
+    def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:
+        return Dispatch(self.calls, self.graph.eager(), program.size_inputs, lambda sizes: None, waits=True)
+
+    def _named(self, function: Compiled, program: capture.SerializedGraph) -> Compiled:
+        return self.graph.taking_all(function)
