@@ -164,8 +164,8 @@ class MadeUpCudaProtocol(Protocol):
     def is_made_up(self, uuid: str) -> bool:
         """Whether the UUID is that of a made-up device."""
 
-    def stand_in(self, properties: object) -> tuple[str, str]:
-        """A device with these properties of torch: the value of CUDA_MADE_UP, and the UUID.
+    def stand_in(self, properties: Callable[[], object]) -> tuple[str, str]:
+        """A device with the properties that the function reads from torch: the value of CUDA_MADE_UP, and the UUID.
 
         Raises PrecompiledError if the device cannot be built.
         """

@@ -353,7 +353,9 @@ def worker_for(
             "Install all of precompiled, or unset `compile_without_gpu`",
             code="no-made-up-gpu",
         )
-    interpreter.variables["CUDA_MADE_UP"], uuid = made_up.stand_in(torch.cuda.get_device_properties(device))
+    # ``stand_in`` refuses a torch without CUDA, which cannot read the properties.
+    named = made_up.stand_in(lambda: torch.cuda.get_device_properties(device))
+    interpreter.variables["CUDA_MADE_UP"], uuid = named
     return interpreter, f"cuda:{uuid}"
 
 
