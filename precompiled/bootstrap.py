@@ -89,8 +89,8 @@ class _TorchFinder:
 
     def _torch_spec(self, name: str, path: object, target: object) -> object:
         global torch_began  # noqa: PLW0603
-        # Other import hooks call all finders as well, and must get None from this one. Recorded per thread, since
-        # another thread's importlib.util.find_spec("torch") must not hide the real import.
+        # Other import hooks call all finders as well, and must get None from this one. The query is recorded per
+        # thread, because another thread's importlib.util.find_spec("torch") must not hide the real import.
         thread = _thread.get_ident()
         if thread in self._asking:
             return None

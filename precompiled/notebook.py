@@ -4,8 +4,8 @@
 - `%precompiled explain` shows what became of its run, and why.
 - `%precompiled COMMAND ...` runs any command of the command line.
 
-Cells have packages as files do: their source is the program (packages/main_program.py). So a notebook that is run
-again traces nothing.
+Cells have packages, like files: the text of all cells is the program (packages/main_program.py). So a notebook that is
+run again traces nothing.
 """
 
 from __future__ import annotations

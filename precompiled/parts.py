@@ -1,8 +1,8 @@
 """Lists the parts of precompiled, and loads the modules through which the core calls them.
 
-The core serves one host: capture, key, store, client, daemon, worker, packages, command line. A *part* adds a feature,
-such as the remote. The core runs without any part, so it imports none. It calls a part through an entry below: a
-module of the part, which implements a protocol. Commands of parts are in ``cli/tree.py``.
+The core contains all that one host needs: capture, key, store, client, daemon, worker, packages, command line. A *part*
+adds a feature, such as the remote. The core runs without any part, so it imports none. It calls a part through an entry
+below: a module of the part, which implements a protocol. Commands of parts are in ``cli/tree.py``.
 """
 
 from __future__ import annotations

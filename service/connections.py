@@ -166,7 +166,10 @@ class Connections:
             self._sweep(now)
 
     def messages(self) -> Iterator[tuple[Connection, list[bytes]]]:
-        """Whole messages, in rotation over the users. The caller's time for a message counts as its user's."""
+        """Whole messages, in rotation over the users.
+
+        The time that the caller spends on a message counts against the user who sent it.
+        """
         for _uid, queue in _rotate(self._ready, max(USER_TURN_S, TURN_S / max(1, len(self._ready)))):
             connection = queue.popleft()
             self._queued.discard(connection)
@@ -251,7 +254,9 @@ class Connections:
                 self._resume(uid)
 
     def _resume(self, uid: int) -> None:
-        """Resume a user's paused connections: all if there is much room, otherwise that with the largest message."""
+        """Resume a user's paused connections: all if there is much room, otherwise only the connection with the largest
+        message.
+        """
         room = self._held[uid] < PART_BYTES // 2 and self._held.total() < self._max_parts_bytes
         paused = self._paused[uid]
         again = list(paused) if room else [self._largest(uid)] if uid in self._of else []

@@ -78,7 +78,7 @@ class JobQueue:
             self._turn.append(uid)
 
     def wait_for(self, job: Job) -> None:
-        """Make a background job one of a waiting client."""
+        """Turn a background job into a waiting client's job."""
         self.remove(job)
         job.waiting = True
         self.add(job)

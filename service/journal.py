@@ -1,7 +1,7 @@
 """Sends log records with fields to systemd's journal: `journalctl PRECOMPILED_GRAPH=<id>` shows one graph's records.
 
-Used if systemd has connected stderr to the journal (``JOURNAL_STREAM``). A record that cannot be sent (too large, or
-the journal is not reachable) is written to stderr.
+The daemon uses this file if systemd has connected stderr to the journal (``JOURNAL_STREAM``). A record that cannot be
+sent (too large, or the journal is not reachable) is written to stderr.
 
 Source of the protocol: systemd's "Native Journal Protocol" (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 """

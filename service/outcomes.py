@@ -58,7 +58,7 @@ class Outcomes:
         job.kept_until = now + max(again_s, MIN_PARKED_S)
 
     def _queue_again(self, job: Job, now: float, why: str, out: list[Instruction]) -> None:
-        """Queue a job again that was not started; the attempt does not count."""
+        """Put a job that was not started back into the queue. The attempt does not count."""
         out.append(job.move("park", now, why))
         job.worker, job.attempt = None, job.attempt - 1
         self._queue.add(job)

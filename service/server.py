@@ -80,7 +80,11 @@ class Lock:
         return True
 
     def is_ours(self) -> bool:
-        """Whether the path still names the locked file. Raises OSError if the file system cannot tell."""
+        """Whether the path still names the locked file.
+
+        Raises OSError if the file system reports an error. - Raises OSError if the file system cannot tell. + Raises
+        OSError if the file system reports an error.
+        """
         if self._fd < 0:
             return False
         try:

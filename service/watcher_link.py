@@ -1,7 +1,7 @@
 """The daemon's side of the watcher (service/watch): starts it if there is a watch, relays messages, restarts it.
 
 The watcher is a separate process because it hashes files, handles bursts of events and supervises users' code, and the
-daemon's loop must not wait for these. It runs as the daemon's user, so a system daemon has none.
+daemon's loop must not wait for these. The watcher runs as the daemon's user, so a system daemon starts no watcher.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class WatcherLink:
 
     @property
     def active(self) -> bool:
-        """Whether there are watches, or may be. Then an idle daemon does not exit."""
+        """Whether any watch exists, or may exist. Then an idle daemon does not exit."""
         return bool(self.watches) or self._start_at is not None or (self._channel is not None and not self._has_report)
 
     @property

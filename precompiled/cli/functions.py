@@ -1,4 +1,7 @@
-"""Packages for `cache ls`, `cache show` and `explain`: reads the entries of functions, and runs none of their code."""
+"""Shows packages for `cache ls`, `cache show` and `explain`.
+
+Reads the entries of functions, and runs none of their code.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +222,11 @@ def _tail(name: str) -> str:
 
 
 def function_of(entry: Entry) -> str:
-    """The function's name. For one of torch's own modules (nn.Sequential), the class, which is in the guards."""
+    """The function's name.
+
+    If the function belongs to a module of torch's own (nn.Sequential), this is the name of the module's class, which
+    the guards contain.
+    """
     if entry.header.module == WRAPPER:
         with suppress(StoreError, LookupError, TypeError):
             kinds = (

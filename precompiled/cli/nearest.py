@@ -239,7 +239,7 @@ def _not_sent(store: Store) -> Iterator[Candidate]:
 
 
 def _device(program: ProgramData) -> str:
-    """A program's device. A program does not name it, but its environment describes a GPU or not."""
+    """A program's device. A program does not name its device, but its environment describes a GPU if it has one."""
     return "cuda" if "gpu" in (program["environment"] or ()) else "cpu"
 
 

@@ -50,7 +50,7 @@ class Output:
 
 
 def console() -> Console:
-    # Imported here, since importing rich takes longer than most commands.
+    # rich is imported here, because importing it takes longer than most commands.
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=False)

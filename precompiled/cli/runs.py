@@ -1,4 +1,4 @@
-"""Runs for `status`, `explain` and `cache stats`: which ranks run daemon-compiled code, and why others do not."""
+"""Shows runs for `status`, `explain` and `cache stats`: which ranks run daemon-compiled code, and why others do not."""
 
 from __future__ import annotations
 

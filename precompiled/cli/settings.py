@@ -132,7 +132,7 @@ def _plain(value: object) -> object:
 
 
 def _with_unit(settings: Settings, name: str) -> str:
-    """A setting's value as it can be set, with a readable form for bytes and seconds."""
+    """A setting's value in the form that `config set` takes, followed by a readable form of bytes and seconds."""
     value = getattr(settings, name)
     if name.endswith("_bytes") and value:
         return f"{value} ({human_bytes(value)})"

@@ -118,7 +118,10 @@ class Rates:
             self._seen.popleft()
 
     def said(self) -> str:
-        """Hits and misses of the last minute, or since the first sample. If there is only one, all since the start."""
+        """Hits and misses of the last minute, or since the first sample.
+
+        With a single sample, all since the daemon's start.
+        """
         if not self._seen:
             return "no counts"
         first, last = self._seen[0], self._seen[-1]

@@ -191,8 +191,8 @@ class DaemonConnection:
     def ensure_running(self) -> None:
         """Restart the I/O thread if it broke down or could not be started, and there are submits.
 
-        Cheap enough to be called every second. Besides this method, only the next submit starts the thread again. The
-        pauses between attempts grow.
+        This method is cheap enough to be called every second. Besides this method, only the next submit starts the
+        thread again. The pauses between attempts grow.
         """
         if self._thread is None and self._submits and time.monotonic() >= self._next_revival:
             with self._changed:

@@ -252,7 +252,8 @@ class Dispatch:
         """Run eager. If that raises, undo it and try compiled code: the exception counts as the program's only if
         compiled code raises as well.
 
-        ``is_first``: no other eager run has the same keeper. If another run has, compiled code would not match it.
+        ``is_first``: no other eager run has the same keeper. If another eager run has this keeper, compiled code would
+        not match that run.
         """
         eager = self._eager
         if not is_first or self._stays_eager or (self._is_capturing is not None and self._is_capturing()):
@@ -264,7 +265,7 @@ class Dispatch:
             if not undo(error):
                 raise
             cause = error
-        # Outside the except block: otherwise an exception of compiled code would have the eager run's error as its
+        # Run compiled code outside the except block. Otherwise its exception would have the eager run's error as its
         # context.
         return self._run_instead(args, cause)
 

@@ -62,7 +62,7 @@ def listener(settings: Settings) -> kernel.Peer | None:
 def connect(settings: Settings) -> socket.socket:
     """Connect to a daemon of this user or of root.
 
-    Raises ConfigError if the path cannot be a socket's, and OSError.
+    Raises OSError, and ConfigError if no socket can have this path.
     """
     sock = _connected(settings)
     try:
@@ -142,7 +142,7 @@ class Link:
         return self._reader.ready
 
     def wait(self, timeout_s: float, waker: sockets.Waker | None = None) -> None:
-        """Wait until the daemon sends or can take more, the connection ends, or ``waker`` is used."""
+        """Wait until the daemon sends data or accepts more, the connection ends, or ``waker`` is used."""
         wakers = [] if waker is None else [waker]
         sockets.wait([self._socket, *wakers], [self._socket] if self._outgoing.waiting else [], timeout_s)
         self._outgoing.flush()

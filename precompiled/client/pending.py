@@ -36,7 +36,7 @@ log = logging.getLogger("precompiled.client.pending")
 
 # Seconds between two looks at the store, unless the daemon reports a published graph earlier.
 LOOK_S = 2.0
-LOOK_ALONE_S = 0.5  # while no daemon answers
+LOOK_ALONE_S = 0.5  # seconds between looks while no daemon answers
 # After this many seconds without a daemon (it was stopped, or cannot be started) a graph is compiled in process.
 # Otherwise it would stay eager until the program ends. A daemon's restart takes less, also on a host with many
 # clients.
@@ -263,7 +263,7 @@ class Pending:
                             self._give_up_if_awaited(item.id, "weights-changed", said)
                         return
                 if answered and artifacts:
-                    # The variant published under this key is for other sizes, so this graph's is still to be
+                    # The variant published under this key is for other sizes, so this graph's variant must still be
                     # compiled.
                     self._resubmit(item)
                     return

@@ -29,7 +29,7 @@ class SafePoint:
     """
 
     def __init__(self) -> None:
-        # Reentrant: a garbage collection may end a hold at any point, also inside these methods.
+        # The lock is reentrant, because a garbage collection may end a hold at any point, also inside these methods.
         self._lock = threading.RLock()
         self._keepers: set[int] = set()  # by id(): each is removed when its object is freed
         self._waiting: list[Callable[[], None]] = []
@@ -62,8 +62,8 @@ class SafePoint:
         """Run ``action`` now, or, while swaps are held back, run ``otherwise`` now and ``action`` at the last
         release.
 
-        Both run under the lock. Otherwise a release in between could run ``action`` before ``otherwise``, and the
-        message that ``otherwise`` sets would stay.
+        ``otherwise`` runs under the lock, too. Without the lock, a release could run ``action`` before ``otherwise``,
+        and the message that ``otherwise`` sets would stay.
         """
         with self._lock:
             if self._keepers:

@@ -134,7 +134,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.GuardedSocket, sockets.GuardedSocket]:
-    """Start the process. Returns it, the socket for its report, and its stderr."""
+    """Start the process. Returns the process, the socket for its report, and its stderr."""
     if not sys.executable:
         raise ValueError("this interpreter does not know its own executable")
     ready, telling = socket.socketpair()

@@ -164,7 +164,10 @@ class Settings:
 
 
 def required_by_environment() -> bool:
-    """Read ``require`` from its variable alone. For processes with invalid settings, which must not disable it."""
+    """Read ``require`` from its variable alone.
+
+    Called if other settings are invalid, which must not disable ``require``.
+    """
     try:
         return _boolean(os.environ.get(f"{ENV_PREFIX}REQUIRE", ""))
     except ValueError:

@@ -105,7 +105,7 @@ class NotServed(PrecompiledError):
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:
-        # Imported only here: processes without errors do not need the table.
+        # The table is imported only here, because processes without errors do not need it.
         from precompiled.core.reasons import REASONS
 
         advice = REASONS[code].plain_advice.rstrip(".") if code in REASONS else ""

@@ -58,5 +58,8 @@ def kind_of(path: Path | str) -> str:
 
 @cache
 def is_shared(path: Path | str) -> bool:
-    """Whether other hosts may share the file system of ``path``. Cached: the project's directories do not move."""
+    """Whether other hosts may share the file system of ``path``.
+
+    The result is cached, because the project's directories do not move.
+    """
     return kind_of(path) in NETWORK

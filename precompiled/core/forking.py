@@ -1,8 +1,8 @@
 """Prevents forks while a background thread imports or loads.
 
-A child inherits import locks in their locked state if another thread of the parent is importing. No thread of the
-child ever releases them, so its first import of the same module hangs. So background threads do such work under
-``held``, and a fork waits for them. That takes one load at most: far less than a second once torch's compiler is
+A child inherits import locks in their locked state if another thread of the parent is importing. No thread of the child
+ever releases them, so its first import of the same module hangs. So background threads do such work under ``held``, and
+a fork waits for them. It waits for one load at most, which takes far less than a second once torch's compiler is
 imported.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 
-# Reentrant: a thread that forks under its own ``held`` must not deadlock.
+# The lock is reentrant, because a thread that forks under its own ``held`` must not deadlock.
 _lock = threading.RLock()
 
 

@@ -1,8 +1,8 @@
 """Provides sockets that a background thread uses, and that the program may close at any time.
 
-A program that turns into a daemon closes all of its descriptors (``os.closerange(3, 256)``), also those that it did
-not open. Its next files get the same numbers. Before each use, a ``GuardedSocket`` compares the socket under its
-number with the socket that it opened, by ``SO_COOKIE``, which is unique for each socket of the kernel. If they
+A program that turns into a daemon closes all of its descriptors (``os.closerange(3, 256)``), also those that it did not
+open. The files that it opens next get the same numbers. Before each use, a ``GuardedSocket`` compares the socket under
+its number with the socket that it opened, by ``SO_COOKIE``, which is unique for each socket of the kernel. If they
 differ, the GuardedSocket behaves as closed: it reads and writes no byte of the program's file, and leaves the file
 open.
 

@@ -26,7 +26,8 @@ INHERITED = (
     "XDG_RUNTIME_DIR",
     "PATH",
 )
-# Never taken from a client: the process that starts the worker chooses its device, and the hook stays off in workers.
+# Variables that are never taken from a client: the process that starts - Otherwise libraries would create a directory +
+# Without this, libraries would create a directory the worker chooses its device, and the hook stays off in workers.
 OWN = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 

@@ -30,7 +30,7 @@ def _command(name: bytes, body: bytes) -> bytes:
 
 
 def hello(role: bytes) -> bytes:
-    """The first bytes of each side, which do not depend on the peer's. ``role``: b"ROUTER" or b"DEALER"."""
+    """The first bytes of each side. They do not depend on the peer's bytes. ``role``: b"ROUTER" or b"DEALER"."""
     return _GREETING + _command(b"READY", _property(b"Socket-Type", role) + _property(b"Identity", b""))
 
 

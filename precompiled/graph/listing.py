@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from precompiled.core.program_data import InputData, ProgramData
 
 
-# Data that is not a captured graph raises these errors: in a failure record whose graph did not decode, for example.
+# The functions of this file raise these errors for data that is not a captured graph, such as the graph of a failure
+# record that did not decode.
 NOT_A_PROGRAM = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 _BITS = re.compile(r"\d+")

@@ -25,8 +25,8 @@ from precompiled.core import paths
 from precompiled.made_up_cuda import kinds
 
 SOURCES = Path(__file__).parent
-# Names of the runtime and the driver. If torch's libraries need one that no source here defines, a call of it is an
-# error.
+# Names of the runtime's and the driver's functions. If torch's libraries need a function that no source here defines, a
+# call of it is an error.
 _OURS = re.compile(r"(__)?cuda[A-Z]\w*|cu(?!File)[A-Z]\w*")
 # Names that c10/cuda/driver_api.cpp looks up when torch first calls the driver or NVML directly.
 _ASSERTED = re.compile(rb"\br\.(cu[A-Z]\w+)_ INTERNAL ASSERT")

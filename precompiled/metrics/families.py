@@ -90,7 +90,12 @@ def names() -> set[str]:
 
 
 def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
-    """All metric families that have values. Without a daemon: `up` as 0, and the clients that the store records."""
+    """All metric families that have values.
+
+    Without a daemon these are `up` (0), and the clients that the store records. - A metric. ``field``: its field in the
+    document; ``label``: the name of a table's keys; ``counts``: a counter. + A metric. ``field`` is its field in the
+    document, ``label`` names the keys of a table, and ``counts`` marks a counter.
+    """
     more = {row.name: row for row in MORE}
     yield _family(more["up"], [((), look.status is not None)])
     yield _family(more["clients"], [((), len(look.clients))])

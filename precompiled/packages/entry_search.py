@@ -199,7 +199,8 @@ class EntrySearch:
         undo = ExitStack()
         with installing.or_discarded(body, frame, name, undo):
             rebuilder = installing.usable(body, frame, described, name, undo, check_source=check_source)
-            # Checked after the guards: a failed guard must be the reported reason even if the artifact is missing.
+            # Check the artifacts after the guards, because a failed guard must be the reported reason even if an
+            # artifact is missing.
             missing = next((key for key, found in artifacts.items() if not found), None)
             if missing is not None:
                 raise Mismatch(f"the artifact {missing[:12]} is not in the store")

@@ -87,7 +87,7 @@ class JobTurns:
                 self._claims.ended(key, "")
 
     def on_farm_ended(self, key: str, slots: list[int]) -> None:
-        """Queue the puts of a key that the farm has ended. Its results are published in these slots."""
+        """Queue the puts of a key that the farm has ended. The farm's results are published in these slots."""
         put = [self._uploads.add({"do": "put", "key": key, "slot": slot}) for slot in slots]
         if not any(put):
             self._claims.ended(key, "")

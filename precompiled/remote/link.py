@@ -73,7 +73,7 @@ def answers(root: Path, question: Mapping[str, object], *, wait_s: float | None 
     sock = _connected(root, wait_s)
     if sock is None:
         return
-    # Guarded, because the program may close the descriptor during the wait.
+    # The socket is guarded, because the program may close the descriptor during the wait.
     guarded, held = sockets.GuardedSocket(sock), bytearray()
     try:
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -44,8 +44,8 @@ def listening(folder: Path) -> socket.socket:
 def detach() -> int:
     """Fork, so that the helper is not a child of the process that started it, whose ``os.wait()`` would return it.
 
-    Returns a descriptor in the child, which becomes the helper. The parent exits when the child closes the descriptor,
-    either because the child listens or because it has ended.
+    Only the child returns, with a descriptor, and becomes the helper. The parent exits when the child closes the
+    descriptor, either because the child listens or because it has ended.
     """
     reading, writing = os.pipe()
     if os.fork() != 0:

@@ -64,8 +64,8 @@ class Transfer:
     # ------------------------------------------------ here
 
     def fetch(self, key: str, objects: list[Object] | None = None) -> int:
-        """Fetch and publish the variants of a key that this store lacks. Returns their number. ``objects``: from a
-        listing.
+        """Fetch and publish the variants of a key that this store lacks. Returns their number. ``objects``: the key's
+        objects, if the caller has listed them.
         """
         there = self.objects(ARTIFACT, key) if objects is None else objects
         here = {form.variant_label(artifact.manifest) for artifact in self.store.lookup(key)} if there else set()
@@ -270,7 +270,10 @@ class Transfer:
             return False
 
     def entries(self, keys: Collection[str] = ()) -> list[Entry]:
-        """The store's own entries that may be put: all, or those whose artifacts all have keys with these prefixes."""
+        """The store's own entries of packages that may be put.
+
+        With ``keys``, only entries whose artifacts all have keys with these prefixes.
+        """
         found, chosen = [], tuple(keys)
         for entry in self.store.packages.entries():
             needs = entry.header.artifacts

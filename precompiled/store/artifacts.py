@@ -42,7 +42,8 @@ class Store(StoreWriter):
     # ------------------------------------------------------------------ reading
 
     def lookup(self, key: str) -> list[Artifact]:
-        """Return all variants of ``key`` with checked manifests. Their files are checked when they are read.
+        """Return all variants of ``key``. Their manifests are checked now, and the files of a variant when they are
+        read.
 
         The order: the store's own variants by slot, then variants that only a base has. Untimed artifacts, which
         could be tuned, come last. A corrupt artifact is quarantined and left out. Raises UntrustedStore if another

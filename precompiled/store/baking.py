@@ -38,7 +38,7 @@ def bake(store: Store, target: Path) -> Baked:
         slots: dict[str, int] = {}
         for artifact in sorted(store.every(), key=lambda item: item.path.name):
             key = artifact.manifest.key
-            # The slots of a base must have no gaps, which evictions leave in a store.
+            # Evictions leave gaps in the slots of a store, but the slots of a base must have no gaps.
             slots[key] = slots.get(key, -1) + 1
             size += _artifact(store, artifact, new / "artifacts" / f"{key}.{slots[key]}")
             count += 1

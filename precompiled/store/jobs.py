@@ -157,7 +157,7 @@ class JobRecord:
             self._write({"job": self._job, "kernels": (built, of)})
 
     def spent(self, what: str, seconds: float) -> None:
-        """Record that this thread spent ``seconds``, until now, with ``what`` for the job."""
+        """Record that this thread has just spent ``seconds`` with ``what`` for the job."""
         self.spans.append(span_until_now(what, seconds))
 
     def end(self, outcome: str, reason: str) -> None:

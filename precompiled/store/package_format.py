@@ -10,8 +10,8 @@ Grammar::
                                                line of JSON (About), for people; body: a pickle
                                                (packages/dynamo/entry_codec.py)
 
-An entry is the result of Dynamo for one frame under one set of guards. A function with several sets has several
-files. A file never changes, so writers cannot lose each other's entries, and equal entries have one name.
+An entry is the result of Dynamo for one frame under one set of guards. A function with several sets of guards has
+several files. A file never changes, so writers cannot lose each other's entries, and equal entries have one name.
 
 Version history:
 

@@ -110,7 +110,7 @@ class Run:
 
     @property
     def began(self) -> float:
-        """When its last process had its first graph. Runs are ordered by this."""
+        """When the last of its processes had its first graph. Runs are ordered by this."""
         return max(process.began for process in self.processes)
 
     @property

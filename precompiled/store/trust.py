@@ -83,8 +83,8 @@ def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str =
 
 
 def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> bytes:
-    """All bytes of a checked regular file. Raises as ``open_file``, and UntrustedStore if it has more than ``limit``
-    bytes.
+    """All bytes of a checked regular file. Raises the errors of ``open_file``, and UntrustedStore if the file has more
+    than ``limit`` bytes.
     """
     with open_file(name, directory_fd, shown=shown) as file:
         size = os.fstat(file.fileno()).st_size

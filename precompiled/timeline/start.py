@@ -1,7 +1,7 @@
 """Assigns each second of a process's start to an activity, and estimates the same start with plain torch.compile.
 
-A start ends when no graph is pending any more: each runs compiled, or never will. Time that no span covers belongs to
-the program: imports and data before the first graph, steps after it.
+A start ends when no graph is pending any more. Time that no span covers belongs to the program: imports and data before
+the first graph, steps after it.
 """
 
 from __future__ import annotations

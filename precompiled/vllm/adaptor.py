@@ -39,7 +39,7 @@ def install() -> None:
 
 
 class Adaptor(InductorStandaloneAdaptor):
-    """vLLM's interface, with artifacts from the daemon where possible.
+    """Implements vLLM's interface to Inductor with artifacts from the daemon, where possible.
 
     It keeps vLLM's name for the interface, so vLLM and precompiled can load what the other has written into vLLM's
     cache.

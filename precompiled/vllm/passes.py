@@ -103,7 +103,8 @@ class Pass(GraphPass):
         is_new = self not in _made
         with self._surroundings() as real:
             read = [self.config, self.compile_range, self.priorities, _identity(real)]
-        # In a compile, include the donated inputs. Inductor's own cache may get the same graph with other ones.
+        # In a compile, include the donated inputs, because Inductor's own cache may get the same graph with different
+        # donated inputs.
         return repr(read if is_new else [*read, *map(sorted, _donated)])
 
     @contextmanager

@@ -40,7 +40,7 @@ def _once_for_each_code(function: Callable[[types.CodeType], _T]) -> Callable[[t
 
 
 def qualname(code: types.CodeType) -> str:
-    """The qualified name of a function. Python 3.10 does not store it with the code; there it is the plain name."""
+    """The qualified name of a function. Python 3.10 stores only the plain name."""
     return str(getattr(code, "co_qualname", code.co_name))
 
 
@@ -113,7 +113,10 @@ def _has_an_order_of_its_own(value: object) -> bool:
 
 
 def is_hashed_alike(value: object) -> bool:
-    """Whether a set's item has the same hash in all processes. False for texts, and objects hashed by address."""
+    """Whether a set's item has the same hash in all processes.
+
+    False for texts, and for objects that are hashed by their address.
+    """
     if type(value) is tuple:
         return all(map(is_hashed_alike, value))
     return type(value) in (bool, int, float, complex)

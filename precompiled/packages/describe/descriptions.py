@@ -1,9 +1,9 @@
 """Describes functions, classes, modules and values as plain data that means the same in another process.
 
-Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. That is
-sound within one process, where its guards see a change. Another process must compare content. So each object that a
-trace depends on is described when an entry is recorded, and again in the later process. If two descriptions differ, the
-entry is not used.
+Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. This is
+sound within one process, because its guards detect a change. Another process must compare content. So each object that
+a trace depends on is described when an entry is recorded, and again in the later process. If two descriptions differ,
+the entry is not used.
 
 Code counts by its digest (codes.py), so moving a function does not change its description. A class counts with the code
 that it and its bases define, so a replaced method changes its description. An object without a description raises
@@ -74,8 +74,8 @@ _NOT_OF_A_CLASS = frozenset(
         "__orig_bases__",
     }
 )
-# Modules whose classes count by name alone. Each mock has its own class, which gains members when an attribute of the
-# mock is read; Dynamo does not trace code of unittest.
+# Modules whose classes are described by name alone. Each mock has its own class, which gains members when an attribute
+# of the mock is read; Dynamo does not trace code of unittest.
 _BY_NAME = ("builtins", "unittest.mock")
 _LONG_NUMBER = re.compile(r"\b\d{8,}\b")
 _OF_OPERATOR = (operator.attrgetter, operator.itemgetter, operator.methodcaller)

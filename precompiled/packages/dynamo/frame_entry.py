@@ -74,7 +74,7 @@ class Frame:
         return {**self.scope, **made, **dict.fromkeys(builtins_names, vars(builtins))}
 
     def has_tensors(self) -> bool:
-        """Whether Dynamo would trace the frame, by its own check."""
+        """Whether Dynamo would trace the frame, according to Dynamo's own check."""
         proxy = types.SimpleNamespace(
             f_code=self.code, f_locals=self.local, f_globals=self.scope, f_builtins=self.scope.get("__builtins__")
         )

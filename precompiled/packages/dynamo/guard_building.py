@@ -64,7 +64,7 @@ class Rebuilder:
         ]
         shapes = kept.shapes
         if shapes is not None and not shapes.python_fallback:
-            # Use the expression in Python. The one in C++ would have to be compiled now.
+            # Use the expression in Python. The expression in C++ would have to be compiled now.
             shapes = dataclasses.replace(shapes, python_fallback=True)
         state = OutputGraphGuardsState(
             local_scope=self._local,

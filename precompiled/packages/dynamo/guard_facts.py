@@ -187,7 +187,7 @@ def _check_mark(source: Source, kind: str, value: object) -> None:
 
 
 def compare_values(kept: list[GuardFact], reader: SourceReader) -> None:
-    """Like ``compare``, but only for constants. Values that cannot be read yet are passed over."""
+    """Like ``compare``, but only for constants. Values that cannot be read yet are skipped."""
     described = Descriptions()
     for number, (source, kind, _parameters, fact) in enumerate(kept):
         if kind in _VALUES:

@@ -76,7 +76,10 @@ def _argument(value: object, groups: list[int]) -> tuple[str, object]:
 
 
 def _not_torchs(optimizer: object) -> str | None:
-    """Why an entry must not call ``_init_group``: the method is not torch's own, so it may read anything. Else None."""
+    """Return why an entry must not call ``_init_group``, or None if it may.
+
+    A method that is not torch's own may read anything.
+    """
     owner = next((kind for kind in type(optimizer).__mro__ if "_init_group" in vars(kind)), None)
     function = inspect.unwrap(vars(owner)["_init_group"]) if owner is not None else None
     code = getattr(function, "__code__", None)

@@ -1,8 +1,8 @@
 """Records the parts of an entry while Dynamo traces a frame.
 
 Guards, their values and the expressions of symbolic sizes are read in ``CheckFunctionManager.serialize_guards``, the
-only place where Dynamo holds all of them (``save_guards``). Facts without a guard are noted before that: the code that
-each attempt met, and what it read (trace_patches.py).
+only place where Dynamo holds all of them (``save_guards``). Facts without a guard are noted earlier: the code that each
+attempt met, and the values that it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, install_global_unsafe, import_sources,

@@ -341,7 +341,7 @@ def _global(scope: dict[str, Any], name: str, described: Descriptions) -> object
 
 
 def globals_within(code: types.CodeType) -> set[str]:
-    """The globals that code, and the functions inside it, read."""
+    """The globals that are read by code and by the functions inside it."""
     return {name for inner in codes_within(code) for name in globals_read(inner)}
 
 

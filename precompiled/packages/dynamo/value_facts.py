@@ -104,7 +104,7 @@ _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__has
 
 
 def attribute_names(value: object) -> list[str]:
-    """Return the names of an object's attributes. For a name that is missing, a class may have ``__getattr__``."""
+    """Return the names of an object's attributes. A missing name matters too, because ``__getattr__`` may serve it."""
     if is_a(value, (type, types.ModuleType)):
         return []
     names = {str(name) for name in namespace_of(value)} - _SET_BY_TORCH

@@ -62,7 +62,7 @@ class _Runtime:
     """The OpenMP runtime that torch's kernels call."""
 
     def __init__(self) -> None:
-        """Raises OSError or AttributeError if there is no runtime, or one of another kind (MSVC's, a native pool)."""
+        """Raises OSError or AttributeError if there is no runtime, or an unknown one (MSVC's, a native pool)."""
         # The dynamic linker's order: libraries that are loaded globally (LD_PRELOAD) precede torch's own.
         scopes = [ctypes.CDLL(None), ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))]
         library = next((scope for scope in scopes if hasattr(scope, "GOMP_parallel")), scopes[-1])

@@ -58,7 +58,10 @@ class TracedFrame:
         )
 
     def again(self, why: Bypass) -> bool:
-        """Make Dynamo retrace the frame at its next call. False if Dynamo would not, or if the program forbids it."""
+        """Make Dynamo retrace the frame at its next call.
+
+        Returns false if Dynamo would not retrace, or if the program forbids it.
+        """
         code = self.code()
         if code is None:
             return False

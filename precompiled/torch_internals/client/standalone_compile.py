@@ -64,7 +64,10 @@ class SavedCallable:
         device: str,
         groups: Sequence[str],
     ) -> None:
-        """``bundle``: AOTAutograd's result, pickled by compile_graph.py. ``device``, ``groups``: the callable's."""
+        """``bundle``: AOTAutograd's result, pickled by compile_graph.py.
+
+        ``device``, ``groups``: the callable's device and process groups.
+        """
         self._function, self._bundle, self._classes = function, bundle, dict(classes)
         self._device, self._groups = device, groups
 

@@ -132,7 +132,9 @@ class Before:
         return _is_opaque(failed.target) and not is_of_memory
 
     def _changed_elsewhere(self) -> bool:
-        """Whether the run has changed an input that cannot be restored: one without memory in common with a copy."""
+        """Whether the run has changed an input that cannot be restored, because it shares no memory with a copied
+        input.
+        """
         if self._versions is None:
             return False
         copied = {autograd_edges.storage(self._args[at]) for at in self._copies}

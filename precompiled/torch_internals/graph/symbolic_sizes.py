@@ -230,7 +230,7 @@ class SizeMaker:
 
 
 def _new_unbacked(env: ShapeEnv, is_size: bool, hint: int | None) -> sympy.Symbol:
-    """Create a symbol as create_symbol does for an unbacked input (DimDynamic.UNBACKED), but without a source of a
+    """Create the symbol of an unbacked input, like create_symbol (DimDynamic.UNBACKED), but without a source in a
     frame.
     """
     symbol = env.create_unbacked_symint().node.expr

@@ -173,7 +173,7 @@ def mapped(files: Mapping[str, tuple[Path, str]]) -> AbstractContextManager[None
     return handled(_Mapped(files), alone=True)
 
 
-# Keyed by the kernel's name and the SHA-256 of the .so: compiler flags can give one source several .so.
+# The keys are the kernel's name and the SHA-256 of the .so, because compiler flags can give one source several .so.
 _loaded: dict[tuple[str, str], object] = {}
 
 

@@ -7,9 +7,9 @@ unit (program_units.py) with more fields::
     {"kernel": "added", "source": "@_precompiled_triton.jit()\\ndef added(x, ...): ...", ...,
      "given": {"scaled": Triton's cache key}}
 
-``given`` lists imported kernels. Their modules' sources do not determine them, because a program may set the globals
-that they read. So Triton's own key of each imported kernel is compared. A kernel with a closure is refused, because
-Inductor would not copy the closure's contents.
+``given`` lists imported kernels. The source of an imported kernel's module does not determine the kernel, because a
+program may set the globals that the kernel reads. So Triton's own key of each imported kernel is compared. A kernel
+with a closure is refused, because Inductor would not copy the closure's contents.
 
 Private names: triton.runtime.jit.JITFunction.{fn, src, noinline, do_not_specialize, do_not_specialize_on_alignment,
 version, debug, launch_metadata, cache_key}, triton.language.core.{constexpr.value, dtype.name}. Checked on 2.11.0,

@@ -32,7 +32,7 @@ _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
 # Torch prints ``Tensor!`` in this form, which it cannot parse.
 _WRITTEN = re.compile(r"\(\$\d+! -> \)")
-# Torch's text for the class of an opaque object (opaque_inputs.py), and a name to replace it by, which torch can parse.
+# Torch's text for the class of an opaque object (opaque_inputs.py), which torch cannot parse, and a name to replace it.
 _OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"
 _DEFINED: dict[str, torch.library.Library] = {}  # in a worker: operator -> the Library that defines it
 

@@ -67,7 +67,7 @@ def _holds(path: str, text: bytes) -> bool:
 @cache
 def _digest(path: str, code: str, changes: int) -> str:
     state = hashlib.sha256()
-    # Sorted by name, because the loader's order may differ between processes.
+    # The libraries are sorted by name, because the loader's order may differ between processes.
     for found in sorted(_with_needed(path, code, changes), key=lambda found: (os.path.basename(found), found)):
         try:
             state.update(f"{os.path.basename(found)} {content_digest(found)}\n".encode())
@@ -191,7 +191,7 @@ class _Library:
 
 
 def _is_readable(path: str) -> bool:
-    """False for the vDSO, which the Linux kernel provides (linux-vdso), and for deleted files."""
+    """Whether a file can be read. The vDSO (linux-vdso), which the Linux kernel provides, and deleted files cannot."""
     try:
         _read(path)
     except (OSError, ValueError):

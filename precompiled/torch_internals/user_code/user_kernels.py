@@ -70,7 +70,7 @@ def encode(node: torch.fx.Node) -> tuple[list[object], dict[str, object]]:
 
 
 def decode(name: list[Any]) -> tuple[Any, dict[str, int]]:
-    """The operator, and the two numbers in this process's table.
+    """Return the operator, and the positions of the kernel and of its constants in this process's table.
 
     Raises ValueError, ImportError or AttributeError if the kernel differs in this process, or for data that ``encode``
     never returns.

@@ -1,4 +1,4 @@
-"""Describes the state of a module that its functions use and its source does not determine.
+"""Describes the part of a module's state that its functions use but its source does not determine.
 
 The state consists of:
 

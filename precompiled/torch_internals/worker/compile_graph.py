@@ -3,7 +3,7 @@
 The worker runs torch's own ``compile_fx``, so the compiled code equals that of plain ``torch.compile``. AOTAutograd's
 *bundle* (torch/_functorch/_aot_autograd/aot_autograd_result.py) contains forward, backward and the runtime wrappers.
 
-The result of compile_fx also has a ``serialize`` method.
+This file also calls the method ``serialize`` of compile_fx's result.
 
 Private names: torch._inductor.compile_fx.{compile_fx, compile_fx_inner}, torch._inductor.config.compile_threads,
 torch._guards.{TracingContext, tracing}, torch._functorch.config.{patch, bundled_autograd_cache,

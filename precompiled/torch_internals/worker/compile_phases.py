@@ -59,7 +59,7 @@ class IgnoredProgress:
 
 def _counting(on_progress: Callable[[int, int], None]) -> type:
     class Counting:
-        """The part of tqdm's interface that torch uses."""
+        """Has the part of tqdm's interface that torch uses."""
 
         def __init__(self, *, total: int, **_options: object) -> None:
             self._built, self._total = 0, total

@@ -68,7 +68,7 @@ class _Text(CppPythonBindingsCodeCache):
 class _Build(CppPythonBindingsCodeCache):
     """Builds as torch does, with torch's flags, precompiled header and file cache. Loads nothing."""
 
-    # Separate from that of CppPythonBindingsCodeCache, whose entries are modules.
+    # This cache is separate from the cache of CppPythonBindingsCodeCache, whose entries are modules.
     cache: ClassVar[dict[str, object]] = {}
 
     @classmethod
