@@ -32,7 +32,7 @@ __all__ = [
 
 
 def enable(mode: "str | None" = None) -> bool:
-    """Make precompiled serve the graphs of torch.compile in this process. Returns false if PRECOMPILED=0 prevents that.
+    """Make precompiled serve the graphs of torch.compile in this process. Returns false if PRECOMPILED=0 is set.
 
     ``mode``: "eager" (default), "wait", "lookup" or "off". Raises ConfigError for any other value.
     """

@@ -200,7 +200,7 @@ _TABLE = (
     _bypass(
         "saved-tensors-hooks", "the hooks of `saved_tensors_hooks` are graph modules", "use plain functions as hooks"
     ),
-    _bypass("several-devices", "the graph uses more than one accelerator", "split it into one graph per device"),
+    _bypass("several-devices", "the graph uses more than one accelerator", "split the graph into one graph per device"),
     _bypass(
         "symbolic-scalar",
         "an input is a bool or a computed float that Dynamo treats as symbolic",
@@ -250,7 +250,7 @@ _TABLE = (
         _IN_PROCESS,
         "compile-error",
         "torch failed in the worker; the message has its traceback",
-        then=": it fails there too, or succeeds ([0018](../decisions/0018-torchs-errors-are-raised.md))",
+        then=": the compile fails there too, or succeeds ([0018](../decisions/0018-torchs-errors-are-raised.md))",
     ),
     _failure(
         _IN_PROCESS,
@@ -306,7 +306,7 @@ _TABLE = (
     _failure(
         _IN_PROCESS,
         "undecodable-graph",
-        "the worker cannot decode the graph, or an operator has different kernels there",
+        "the worker cannot decode the graph, or has different kernels for an operator",
         "Register operators in all processes; use one version of precompiled",
     ),
     _store(
@@ -355,7 +355,7 @@ _TABLE = (
         "base-unusable",
         "a base store, or a file in it, cannot be trusted, read or verified",
         "Follow the message",
-        then="treated as a miss",
+        then="the lookup is a miss",
     ),
     _store(
         _IN_PROCESS,
@@ -695,7 +695,7 @@ _TABLE = (
         "remote-unreachable",
         "the remote refuses connections or cannot be reached",
         "Check the remote's address and credentials",
-        then="no requests for 30 s after 3 failures in a row",
+        then="after 3 failures in a row, the helper sends no requests for 30 s",
     ),
     _remote(
         "remote-timeout",
@@ -711,14 +711,14 @@ _TABLE = (
     _remote(
         "remote-unsigned",
         "an object in the remote is not signed, and this host accepts only signed objects",
-        "Upload the object from a host that has a key (`precompiled remote keys new`)",
-        then="ignored",
+        "Upload it from a host with a key (`precompiled remote keys new`)",
+        then="the object is ignored",
     ),
     _remote(
         "remote-untrusted",
         "an object has an invalid signature, or one by a key that this host does not trust",
-        "If you trust the host that signed it, run `precompiled remote keys trust`",
-        then="ignored",
+        "If you trust its signer, run `precompiled remote keys trust`",
+        then="the object is ignored",
     ),
     _remote(
         "remote-corrupt",
@@ -730,7 +730,7 @@ _TABLE = (
         "farm-unusable",
         "Ray is not installed, the cluster or its nodes cannot be used, or no helper runs",
         "Follow the message ([farm.md](../guides/farm.md))",
-        then="tried again after 30 s",
+        then="this host tries the farm again after 30 s",
     ),
     _farm(
         "farm-environment",
@@ -754,7 +754,7 @@ _TABLE = (
         "farm-corrupt",
         "a node's result is incomplete, or belongs to another graph",
         "Check the node in the message",
-        then="ignored; a local worker compiles the graph",
+        then="the result is ignored; a local worker compiles the graph",
     ),
     _package(
         "package-assumed-constant",
