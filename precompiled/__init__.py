@@ -32,7 +32,8 @@ __all__ = [
 
 
 def enable(mode: "str | None" = None) -> bool:
-    """Make precompiled serve the graphs of torch.compile in this process. Returns false if PRECOMPILED=0 is set.
+    """Make precompiled serve the graphs of torch.compile in this process. Returns false if
+    precompiled stays off: with PRECOMPILED=0, or in mode "off".
 
     ``mode``: "eager" (default), "wait", "lookup" or "off". Raises ConfigError for any other value.
     """
