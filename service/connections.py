@@ -119,7 +119,7 @@ class Connections:
         self._epoll.register(listening.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Readable when ``collect`` has something to do."""
+        """The descriptor that is readable when ``collect`` has something to do."""
         return self._epoll.fileno()
 
     def next_wake(self, now: float) -> float | None:

@@ -120,7 +120,7 @@ class RunRecord:
         self._forked = forked
 
     def after_fork(self) -> None:
-        """In the child: begin a file of its own with the child's first graph. Most children (data loaders) have no
+        """Called in a fork's child. The child's first graph begins a new file. Most children (data loaders) have no
         graph and must not appear as runs.
         """
         self._reset(forked=True)

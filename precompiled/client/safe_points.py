@@ -62,8 +62,8 @@ class SafePoint:
         """Run ``action`` now, or, while swaps are held back, run ``otherwise`` now and ``action`` at the last
         release.
 
-        ``otherwise`` runs under the lock, too. Without the lock, a release could run ``action`` before ``otherwise``,
-        and the message that ``otherwise`` sets would stay.
+        Both run under the lock. Without the lock, a release could run ``action`` before ``otherwise``, and the message
+        that ``otherwise`` sets would stay.
         """
         with self._lock:
             if self._keepers:

@@ -56,7 +56,7 @@ def _torch_folder() -> str:
 
 
 def is_torchs(path: str) -> bool:
-    """Whether a file is torch's own, by the path that its modules have."""
+    """Whether a file is torch's own. ``path``: as in a module's ``__file__``, with links unresolved."""
     return path.startswith(_torch_folder())
 
 
@@ -72,7 +72,9 @@ def is_really_torchs(path: str) -> bool:
 
 
 def innermost_users(frames: Sequence[_Frame], file: Callable[[_Frame], str]) -> _Frame:
-    """The innermost frame that is not torch's own: a layer's call, and not a line in torch.nn."""
+    """The innermost frame that is not torch's own, for example the program's call of a layer instead of a line in
+    torch.nn.
+    """
     return next((frame for frame in reversed(frames) if not is_torchs(file(frame))), frames[-1])
 
 

@@ -164,7 +164,7 @@ class Farm:
 
     @property
     def busy(self) -> bool:
-        """Whether a case is out, or a waiting case was asked about lately."""
+        """Whether a case has been sent out, or a worker or courier has asked about a waiting case lately."""
         with self._changed:
             since = time.monotonic() - WANTED_S
             return any(case.number or case.asked > since for case in self._cases.values())

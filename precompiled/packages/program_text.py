@@ -95,7 +95,10 @@ _PLAIN = (
 
 
 class Text:
-    """A program's text, with two digests: of the whole text, and of the parts that matter, which is seldom needed."""
+    """A program's text, with a digest of the whole text, and a digest of the parts that matter.
+
+    The latter is seldom needed.
+    """
 
     def __init__(self, content: bytes | None, digest: str = "") -> None:
         """``content`` is None for a program without a text, which counts by its ``digest``."""

@@ -214,7 +214,10 @@ class _Trace:
             for graph in process.graphs.values():
                 job = self._facts.job_of(graph)
                 slices = [self._sent[graph["id"]]] if graph["id"] in self._sent else []
-                # A process that loads an artifact compiled before its lookup was not in the queue.
+                # A graph without a submit was not in the queue: its artifact was compiled before its lookup. - Slices
+                # that arrows connect: by a graph's id, its client's submit and loads; by a job, its slices. + Slices
+                # that arrows connect. ``_sent`` and ``_loaded`` map a graph's id to its client's submit and loads,
+                # ``_jobs`` maps id(job) to the job's slices.
                 slices += (self._jobs[id(job)] if slices else self._jobs[id(job)][-1:]) if job is not None else []
                 slices += self._loaded.get(graph["id"], [])[:1]
                 number += self._arrow(number + 1, graph["id"], slices)

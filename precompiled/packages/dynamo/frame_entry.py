@@ -1,4 +1,4 @@
-"""Defines the data of frames: of a frame and its trace while Dynamo compiles the frame, and of the stored entry.
+"""Defines the data of a frame and its trace while Dynamo compiles the frame, and the data of the stored entry.
 
 Entries are pickles in users' stores. They contain the names of ``Body``, ``SkippedFrame``, ``Graph``,
 ``guard_facts.Guards``, ``unguarded.Seen``, ``size_history.Kept`` and of their fields, and of ``entry_codec._code``. If

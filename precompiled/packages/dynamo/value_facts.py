@@ -182,7 +182,10 @@ def _ordered(marks: object) -> object:
 
 
 def _is_aligned(value: torch.Tensor) -> bool:
-    """Whether a tensor is aligned. Inductor assumes that parameters stay so (copy_misaligned_inputs)."""
+    """Whether a tensor is aligned.
+
+    Inductor assumes that an aligned parameter stays aligned (copy_misaligned_inputs).
+    """
     if value.layout is not torch.strided:
         return True
     offset = value.storage_offset()

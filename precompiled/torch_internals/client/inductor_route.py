@@ -71,7 +71,10 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
 
 
 def install_refusal(refuse: Callable[[Any], None]) -> None:
-    """Make Inductor's compiles raise what ``refuse`` raises for a graph. For processes where routing is impossible."""
+    """Make Inductor's compiles raise what ``refuse`` raises for a graph.
+
+    This is used in processes where routing is impossible.
+    """
     wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
     if _patches or wrapper is None:
         return

@@ -69,7 +69,7 @@ def _is_in_the_key(module: str) -> bool:
 
 
 def name_with_module(thing: object, modules: dict[str, str], *, code: str) -> Name:
-    """``name_of``, which also adds the module and its digest to ``modules``, which a worker imports."""
+    """As ``name_of``, but also adds the module and its digest to ``modules``, which a worker imports."""
     name = name_of(thing, code=code)
     module, _, digest = name
     if digest:

@@ -166,7 +166,10 @@ def _compiled(path: str) -> list[str]:
 
 
 def _in_use(path: str) -> bool:
-    """Whether a precompiled header exists. Renews its age, so that cleanups do not remove it (store/scratch.py)."""
+    """Whether a precompiled header exists.
+
+    Marks it as used now, so that cleanups do not remove it (store/scratch.py).
+    """
     compiled = _compiled(path)
     try:
         for name in (path, *compiled):
