@@ -64,7 +64,7 @@ class Outcomes:
         self._queue.add(job)
 
     def lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
-        """Queue a job again whose worker has died, or quarantine its key."""
+        """Put a job whose worker has died back into the queue, or quarantine its key."""
         job.deaths += 1
         job.worker = None
         if job.deaths < MAX_DEATHS and reason != "timeout":  # a second attempt would take as long

@@ -82,8 +82,7 @@ class Lock:
     def is_ours(self) -> bool:
         """Whether the path still names the locked file.
 
-        Raises OSError if the file system reports an error. - Raises OSError if the file system cannot tell. + Raises
-        OSError if the file system reports an error.
+        Raises OSError if the file system reports an error.
         """
         if self._fd < 0:
             return False
@@ -193,7 +192,7 @@ class Server:
     def is_ours(self) -> bool:
         """Whether the path still names this socket. If not, clients cannot connect.
 
-        Raises OSError if the file system cannot tell.
+        Raises OSError if the file system reports an error.
         """
         try:
             found = os.lstat(self.path)

@@ -21,7 +21,8 @@ from precompiled import wire
 from precompiled.core import worker_variables
 
 LAUNCHER = Path(launcher.__file__)
-# No process, memory or descriptor is left. Another user may have taken them; it is not the interpreter's fault.
+# The host has no process, memory or descriptor left. Another user may have taken them, so the interpreter is not at
+# fault.
 _HOST_IS_FULL = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 MESSAGES_AT_ONCE = 4  # from a worker, which sends Ready, and one Finished per job
 

@@ -26,8 +26,8 @@ INHERITED = (
     "XDG_RUNTIME_DIR",
     "PATH",
 )
-# Variables that are never taken from a client: the process that starts - Otherwise libraries would create a directory +
-# Without this, libraries would create a directory the worker chooses its device, and the hook stays off in workers.
+# Variables that are never taken from a client: the process that starts the worker chooses its device, and the hook
+# stays off in workers.
 OWN = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
@@ -38,7 +38,7 @@ def variables(here: Mapping[str, str], given: Mapping[str, str], visible: str) -
     found = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
     found.update({name: here[name] for name in INHERITED if name in here})
     found.update(usable(given))
-    # Otherwise libraries would create a directory `~` in the working directory.
+    # Without this, libraries would create a directory `~` in the working directory.
     if not os.path.isabs(found.get("HOME", "")):
         found["HOME"] = str(paths.home() or "/")
     found.update(CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID", PRECOMPILED="0")

@@ -21,7 +21,10 @@ PREFIX = "precompiled_"
 
 @dataclass(frozen=True)
 class Row:
-    """A metric. ``field``: its field in the document; ``label``: the name of a table's keys; ``counts``: a counter."""
+    """A metric.
+
+    ``field`` is its field in the document, ``label`` names the keys of a table, and ``counts`` marks a counter.
+    """
 
     name: str
     help: str
@@ -92,9 +95,7 @@ def names() -> set[str]:
 def families(look: Look, remote: dict[str, Any] | None) -> Iterator[Metric]:
     """All metric families that have values.
 
-    Without a daemon these are `up` (0), and the clients that the store records. - A metric. ``field``: its field in the
-    document; ``label``: the name of a table's keys; ``counts``: a counter. + A metric. ``field`` is its field in the
-    document, ``label`` names the keys of a table, and ``counts`` marks a counter.
+    Without a daemon these are `up` (0), and the clients that the store records.
     """
     more = {row.name: row for row in MORE}
     yield _family(more["up"], [((), look.status is not None)])

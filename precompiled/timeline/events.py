@@ -55,7 +55,8 @@ class _Trace:
         self._facts = facts
         self._pids: set[int] = set()
         self._fetches: list[tuple[RecordedJob, Span]] = []
-        # Slices that arrows connect: by a graph's id, its client's submit and loads; by a job, its slices.
+        # Slices that arrows connect. ``_sent`` and ``_loaded`` map a graph's id to its client's submit and loads,
+        # ``_jobs`` maps id(job) to the job's slices.
         self._sent: dict[str, Event] = {}
         self._loaded: dict[str, list[Event]] = {}
         self._jobs: dict[int, list[Event]] = {}
@@ -214,10 +215,7 @@ class _Trace:
             for graph in process.graphs.values():
                 job = self._facts.job_of(graph)
                 slices = [self._sent[graph["id"]]] if graph["id"] in self._sent else []
-                # A graph without a submit was not in the queue: its artifact was compiled before its lookup. - Slices
-                # that arrows connect: by a graph's id, its client's submit and loads; by a job, its slices. + Slices
-                # that arrows connect. ``_sent`` and ``_loaded`` map a graph's id to its client's submit and loads,
-                # ``_jobs`` maps id(job) to the job's slices.
+                # A graph without a submit was not in the queue: its artifact was compiled before its lookup.
                 slices += (self._jobs[id(job)] if slices else self._jobs[id(job)][-1:]) if job is not None else []
                 slices += self._loaded.get(graph["id"], [])[:1]
                 number += self._arrow(number + 1, graph["id"], slices)

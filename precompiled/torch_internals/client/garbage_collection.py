@@ -27,7 +27,10 @@ _before: tuple[int, ...] | None = None
 
 
 def install() -> None:
-    """Register the callbacks. Idempotent. ``torch.compiler.reset()`` removes them, so this is called for each graph."""
+    """Register the callbacks unless they are registered.
+
+    Called for each graph, as ``torch.compiler.reset()`` removes them.
+    """
     from torch._dynamo.callback import callback_handler
 
     if _begin not in callback_handler.start_callbacks:

@@ -39,7 +39,8 @@ from precompiled.torch_internals.inductor.cpp_kernels import (
 
 # Smaller units cost more in compilers than they save. Larger units take too much memory.
 MIN_KERNELS, MAX_KERNELS = 8, 64
-# GCC inlines less in a large translation unit, which makes kernels three times slower. No single kernel is that large.
+# GCC inlines less in a large translation unit, which makes kernels three times slower. A kernel in a unit of its own
+# never reaches this limit.
 _NO_LIMIT = ("--param large-unit-insns=1000000",)
 # A kernel that calls one of these functions gets its own unit: GCC inlines a large function that one kernel calls, but
 # not one that several kernels of a unit call. With AVX2 instead of AVX512, WelfordHelper (batch norm) is large as well.
