@@ -32,15 +32,18 @@ OWN = ("CUDA_VISIBLE_DEVICES", "PRECOMPILED", "NOTIFY_SOCKET", "WATCHDOG_USEC", 
 
 
 def variables(here: Mapping[str, str], given: Mapping[str, str], visible: str) -> dict[str, str]:
-    """Return the variables of a worker. ``here``: the variables of the process that starts the worker. ``given``: the
-    client's variables. ``visible``: the value of CUDA_VISIBLE_DEVICES.
+    """Return the variables of a worker. ``here``: the variables of the process that starts the worker; empty if the
+    worker becomes another user, whose account then gives HOME (service/launcher.py). ``given``: the client's variables.
+    ``visible``: the value of CUDA_VISIBLE_DEVICES.
     """
     found = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
     found.update({name: here[name] for name in INHERITED if name in here})
     found.update(usable(given))
     # Without this, libraries would create a directory `~` in the working directory.
     if not os.path.isabs(found.get("HOME", "")):
-        found["HOME"] = str(paths.home() or "/")
+        found.pop("HOME", None)
+        if here:
+            found["HOME"] = str(paths.home() or "/")
     found.update(CUDA_VISIBLE_DEVICES=visible, CUDA_DEVICE_ORDER="PCI_BUS_ID", PRECOMPILED="0")
     return found
 

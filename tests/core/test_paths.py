@@ -48,6 +48,11 @@ def test_without_a_home_there_is_no_store_and_no_daemon(monkeypatch: pytest.Monk
     assert os.path.isabs(worker_variables.variables(os.environ, {}, "")["HOME"])
 
 
+@pytest.mark.parametrize(("given", "home"), [({}, None), ({"HOME": "~/x"}, None), ({"HOME": "/x"}, "/x")])
+def test_worker_of_another_user_has_no_home_of_the_daemon(given: dict[str, str], home: str | None) -> None:
+    assert worker_variables.variables({}, given, "").get("HOME") == home
+
+
 @pytest.mark.parametrize("home", [None, "", "~", "rel/ative"])
 def test_home_that_is_not_an_absolute_path_counts_as_unset(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
     if home is not None:
