@@ -190,11 +190,11 @@ def describe_graphs(run: Run) -> list[str]:
     if run.ranks == 1:
         number = sum(len(process.graphs) for process in run.processes)
         graphs_run = "its graph runs" if number == 1 else f"all {number} graphs run"
-        return list(by_text) or [f"{graphs_run} compiled by the daemon" if number else "no graph yet"]
+        return list(by_text) or [f"{graphs_run} code that the daemon compiled" if number else "no graph yet"]
     graphs = max((len(process.graphs) for process in run.processes), default=0)
     run_theirs = "runs all its graphs" if len(served) == 1 else "run all their graphs"
     most = f"up to {format_count(graphs, 'graph')} each"
-    lines = [f"{len(served)} of {run.ranks} ranks {run_theirs} compiled by the daemon ({most})"]
+    lines = [f"{len(served)} of {run.ranks} ranks {run_theirs} with code that the daemon compiled ({most})"]
     lines += [f"{_ranks(ranks)}: {text}" for text, ranks in by_text.items()]
     if absent := sorted({*range(run.ranks)} - {process.rank for process in run.processes}):
         lines.append(f"{_ranks(absent)}: no graph yet, or on another host")
@@ -202,7 +202,7 @@ def describe_graphs(run: Run) -> list[str]:
 
 
 def _of_a_process(process: RunProcess) -> str | None:
-    """A sentence about a process's graphs that do not run compiled by the daemon; None if all do."""
+    """A sentence about a process's graphs that do not run code that the daemon compiled; None if all do."""
     parts = []
     pending = [graph for graph in process.graphs.values() if way(graph) == "pending"]
     reasons_of: dict[str, Counter[str]] = {name: Counter() for name in NOT_SERVED}

@@ -148,7 +148,8 @@ class GraphLookup:
         self.session.ledger.count(hits=1, saved_s=saved_s)
         self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
-            # A checkpoint may repeat, with this graph, a run that another graph of the function made eager.
+            # A checkpoint may have to repeat an eager run of another graph of this function, and its second run may use
+            # this graph. It must then run eager too, so the dispatch decides for each call.
             dispatch = self._dispatch(program)
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)

@@ -31,7 +31,7 @@ class InputData(TypedDict, total=False):
     leaf: bool
     parameter: bool
     flags: dict[str, object]
-    # Plain tensors have these fields too.
+    # Only the other tensors have these fields. The last three exist only if they apply.
     dtype: str
     offset: Any
     storage: Any

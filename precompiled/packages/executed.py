@@ -46,7 +46,8 @@ def has_run(code: CodeType) -> bool:
 def _functions(module: ModuleType, path: str) -> Iterator[CodeType]:
     """The code of the functions that a module's file defines, as the module and its classes hold them now.
 
-    Includes functions that decorators wrap; program_text.py knows which decorators only call their function.
+    Functions that decorators wrap are included. program_text.py later leaves out those whose decorator may replace the
+    function or read its source.
     """
     name = module_named(module)
     for value in list(namespace_of(module).values()):

@@ -27,7 +27,7 @@ from precompiled.packages.executed import Place, place_of
 # A comment that torch.jit.script reads.
 _TYPE_COMMENT = re.compile(rb"#\s*type:.*")
 _TELLS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})  # methods of a logger
-# Functions and methods without side effects, which the arguments of a print or log call may call.
+# Functions and methods without side effects. The arguments of a print or log call that is left out call only these.
 _BUILTINS = frozenset(
     {"abs", "bool", "float", "format", "int", "len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
 )

@@ -75,7 +75,7 @@ def test_ranks_are_grouped_by_number_and_reason(served: Host) -> None:
     assert run.name == "slurm-7_a.0" and [process.rank for process in run.processes] == [0, 1, 2, 3]
     assert not run.is_alive and all(process.ended for process in run.processes)
     assert shown.describe_graphs(run) == [
-        "3 of 5 ranks run all their graphs compiled by the daemon (up to 1 graph each)",
+        "3 of 5 ranks run all their graphs with code that the daemon compiled (up to 1 graph each)",
         "rank 2: 1 graph compiled in process (freezing)",
         "rank 4: no graph yet, or on another host",
     ]
@@ -105,7 +105,7 @@ def test_a_process_is_shown_while_it_runs_and_after_it_is_killed(served: Host) -
     client = served.program("train.py", cwd=folder)
     client.wait_for("done")
     (live,) = json.loads(served.command("status", "--json"))["runs"]
-    assert live["program"] == "train.py" and live["said"] == ["its graph runs compiled by the daemon"]
+    assert live["program"] == "train.py" and live["said"] == ["its graph runs code that the daemon compiled"]
     client.process.kill()
     client.process.wait()
     assert json.loads(served.command("status", "--json"))["runs"] == []

@@ -1,7 +1,8 @@
 """Transformers' Trainer with torch_compile and gradient checkpointing, on a tiny GPT-2 with random weights.
 
-Usage: trainer_program.py SPEC, a JSON object: steps, seed, use_reentrant, and for the swap daemon and when
-(training_program.Swap). Prints a JSON object with the losses, and the outcome of the graphs.
+Usage: trainer_program.py SPEC. SPEC is a JSON object: ``steps``, ``seed``, ``use_reentrant``; optional: ``tag``,
+``backend``, and ``daemon`` and ``when``, which control the swap (training_program.Swap).
+Prints a JSON object with the losses, and the outcome of the graphs.
 """
 
 from __future__ import annotations

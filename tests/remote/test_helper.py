@@ -218,7 +218,8 @@ def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_pat
 def test_failed_or_dead_worker_holds_no_lease(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     helper_process.ensure(settings)
-    # The reply is to compile the key. Then the connection ends, by which the helper knows that the worker has ended.
+    # The helper replies that this worker must compile the key. Then the connection ends, which tells the helper that
+    # the worker has ended.
     assert not fetched(root, KEY)
     wait_until(lambda: not there.bucket.listed(f"artifacts/{KEY}"))
     job = wire.Job(id="1", key=OTHER, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0)

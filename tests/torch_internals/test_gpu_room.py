@@ -15,7 +15,7 @@ FULL = RuntimeError("CUDA driver error: out of memory")
 def test_load_is_retried_after_memory_was_released(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
-    # Another device may be current in the swap's thread. The load must not create a context on that device.
+    # Another device may be current in the swap's thread. Freeing memory must not create a context on that device.
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(done.append(device)))
 
     def load() -> str:

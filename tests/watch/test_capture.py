@@ -1,4 +1,4 @@
-"""Tests of the end of a capture: its last report counts before its exit status."""
+"""Tests that the watcher reads the last report of a capture before it acts on the exit status."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def _has_functions(kind: type) -> bool:
 
 
 def _functions_of(kind: type) -> Iterator[str]:
-    """Names of functions, properties and descriptors in those bases of a class that the program defines."""
+    """The names of functions, properties and descriptors of a class and its bases. Skips modules in _DYNAMOS."""
     for base in type.mro(kind) if kind is not type else ():
         if not _is_dynamos(_MODULE_OF(base)):
             for name, member in looks.namespace_of(base).items():

@@ -68,7 +68,10 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def reads(noticed: NativeCalls, described: Descriptions) -> list[Read]:
-    """Describe the globals that noticed calls read. ``described`` has all other facts. Raises NotPortable."""
+    """Describe the globals that the functions in ``noticed`` read.
+
+    ``described`` makes the descriptions, and must already cover the code of these functions. Raises NotPortable.
+    """
     if noticed.problem is not None:
         raise noticed.problem
     found: dict[tuple[str, str], object] = {}

@@ -56,7 +56,8 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
         @functools.wraps(original)
         def made(self: object, *args: object, **kwargs: object) -> None:
             original(self, *args, **kwargs)
-            # torch.compile imports Dynamo after it makes the wrapper, so this also covers the first graph's trace.
+            # torch.compile makes the wrapper before Dynamo traces anything, so these callbacks see the first trace too.
+            # Registering them imports Dynamo, which torch.compile would import next anyway.
             try:
                 garbage_collection.install()
                 first_trace.install(at_first_trace)

@@ -46,7 +46,7 @@ GROUP_ARGUMENT = "group_name"
 _OTHER_COLLECTIVE_OP_NAMESPACES = frozenset({"c10d", "c10d_functional", "_dtensor"})
 _STANDARD_MODULES = frozenset({"_operator", "operator", "math", "builtins"})
 
-# Files of the wrapper with which torch marks deprecated functions (torch._check_is_size, for example).
+# The files that define the wrapper with which torch marks deprecated functions (torch._check_is_size, for example).
 _DEPRECATING = frozenset({typing_extensions.__file__, warnings.__file__})
 
 # Higher-order operators whose arguments are graphs and data only, so the encoded graphs describe them completely.
