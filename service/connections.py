@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 BACKLOG = 4096  # some kernels cap this at a lower number
 ACCEPT_S = 0.02  # accepting time per turn; the kernel keeps the other new connections for the next turn
-MAX_NEW = 1024  # accepted, unprepared connections of one user; at one more, the user is denied the socket
+MAX_NEW = 512  # accepted, unprepared connections of one user; at one more, the user is denied the socket
 DENIED_S = 10.0  # how long a user is denied the socket
 EVENTS_PER_TURN = 1 << 15  # more than MAX_CONNECTIONS, so that one user's events cannot hide another's
 CHUNK_BYTES = 1 << 18  # of one read
