@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from precompiled.client.dispatch import Compiled, Dispatch, counting
 from precompiled.client.ledger import GraphCalls
-from precompiled.client.load import load
+from precompiled.client.load import load_for_graph
 from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
@@ -141,7 +141,7 @@ class GraphLookup:
 
     def _hit(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
         started = time.perf_counter()
-        function = self._load(program, artifact)
+        function = load_for_graph(self.session.store, artifact, program)
         if self.session.stays_eager and not program.no_stand_in:
             function = self.graph.eager()
         saved_s = self.calls.loaded("hit", time.perf_counter() - started, artifact.manifest.compile_s)
@@ -154,19 +154,6 @@ class GraphLookup:
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)
         return self._named(counting(self.calls, function), program)
-
-    def _load(self, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
-        return load(
-            self.session.store,
-            artifact,
-            program.modes,
-            cudagraphs=program.cudagraphs,
-            classes=program.classes,
-            frozen=program.frozen,
-            device=program.device,
-            groups=program.groups,
-            context=program.context,
-        )
 
     def _known_to_fail(self, failure: Failure) -> PrecompiledError:
         """The exception for a failure record. After a compile error the user must see what torch does in this process
@@ -275,7 +262,9 @@ class LookupAhead(GraphLookup):
         super()._miss(program)  # waits until the artifact is loaded
         for artifact in self.session.store.lookup(self.calls.report.key):
             if self._serves(program, artifact):
-                function = self._named(counting(self.calls, self._load(program, artifact)), program)
+                function = self._named(
+                    counting(self.calls, load_for_graph(self.session.store, artifact, program)), program
+                )
                 return self._kept(function, program, artifact)
         self.calls.swap = Swap()  # the loaded artifact is not used
         raise Bypass("what is compiled ahead of its calls holds for some of their sizes only", code="size-guards")

@@ -6,11 +6,15 @@ import contextvars
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from precompiled.client import native
 from precompiled.core.errors import Bypass, CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
+
+if TYPE_CHECKING:
+    from precompiled.graph.capture import SerializedGraph
 
 # Errors that unpickling, imports or execution raise if this torch cannot read the artifact.
 _ARTIFACTS_FAULT = (
@@ -25,6 +29,21 @@ _ARTIFACTS_FAULT = (
     TypeError,
     ValueError,
 )
+
+
+def load_for_graph(store: Store, artifact: Artifact, program: SerializedGraph) -> Callable[..., object]:
+    """As ``load``, with what the captured program says of its graph."""
+    return load(
+        store,
+        artifact,
+        program.modes,
+        cudagraphs=program.cudagraphs,
+        classes=program.classes,
+        frozen=program.frozen,
+        device=program.device,
+        groups=program.groups,
+        context=program.context,
+    )
 
 
 def load(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from precompiled.client.awaited import Awaited, SessionView
-from precompiled.client.load import load
+from precompiled.client.load import load_for_graph
 from precompiled.core.errors import Bypass, StoreError
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals.client import cuda_graph_capture
@@ -17,19 +17,8 @@ def swap_in(session: SessionView, item: Awaited, artifact: Artifact) -> Exceptio
     report = item.calls.report
     started = time.perf_counter()
     try:
-        program = item.program
         with cuda_graph_capture.unconcerned():
-            function = load(
-                session.store,
-                artifact,
-                program.modes,
-                cudagraphs=program.cudagraphs,
-                classes=program.classes,
-                frozen=program.frozen,
-                device=program.device,
-                groups=program.groups,
-                context=program.context,
-            )
+            function = load_for_graph(session.store, artifact, item.program)
     except (Bypass, StoreError, FileNotFoundError) as error:
         return error
     load_s = time.perf_counter() - started
