@@ -114,7 +114,7 @@ def test_a_fork_waits_until_a_graph_is_swapped(monkeypatch: pytest.MonkeyPatch) 
         (item,) = here.session.pending._awaited.values()
         root = here.session.store.root
         entry = SimpleNamespace(manifest=SimpleNamespace(compile_s=1.0, guards=""), root=root)
-        monkeypatch.setattr(swapping, "load", lambda *_, **__: lambda x: (x * 2,))
+        monkeypatch.setattr(swapping, "load_for_graph", lambda *_: lambda x: (x * 2,))
 
         def serve_with(function: Any, check: Any) -> None:
             serving.set()
