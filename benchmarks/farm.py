@@ -36,8 +36,14 @@ from precompiled.store.artifacts import Store
 
 TITLE = "Distinct graphs on a farm of warm nodes, one place and {} each"
 HEADERS = [
-    "nodes", "graphs", "compiled on nodes", "compiled here", "seconds", "time / time of one node", "places in use",
-]  # fmt: skip
+    "nodes",
+    "graphs",
+    "compiled on nodes",
+    "compiled here",
+    "seconds",
+    "time / time of one node",
+    "places in use",
+]
 RAYS_STORE_BYTES = 100 << 20
 LIMIT_S = 1200.0
 
@@ -64,10 +70,16 @@ def graph(number: int) -> wire.Job:
     torch.compile(layer, backend=backend, dynamic=False, fullgraph=True)(torch.randn(4, 16, width))
     program = programs[0]
     return wire.Job(
-        id=str(number), key=key.key(program.sections), store="", device="cpu", graph=program.to_job("", []),
-        compile_threads=1, failure_ttl_s=1.0, name=f"layer {width}",
+        id=str(number),
+        key=key.key(program.sections),
+        store="",
+        device="cpu",
+        graph=program.to_job("", []),
+        compile_threads=1,
+        failure_ttl_s=1.0,
+        name=f"layer {width}",
         offer=wire.Offer(environment.interpreter_of_a_worker(program.modules), LIMIT_S),
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -89,9 +101,11 @@ def cluster(nodes: int, root: Path, share: float) -> Iterator[None]:
             else:
                 os.sched_setaffinity(0, {cores[number % len(cores)]})  # processes of the node inherit this
             rays.add_node(
-                num_cpus=1, resources={"precompiled": 1}, object_store_memory=RAYS_STORE_BYTES,
+                num_cpus=1,
+                resources={"precompiled": 1},
+                object_store_memory=RAYS_STORE_BYTES,
                 env_vars={"PRECOMPILED_CACHE_DIR": str(root / f"node{number}")},
-            )  # fmt: skip
+            )
             if shares:
                 shares[number].leave()
         os.sched_setaffinity(0, cores)
@@ -158,11 +172,17 @@ def main() -> int:
         say(f"{nodes}: {outcomes[-1].seconds:.1f} s, {outcomes[-1].counted}")
     one = next((item.seconds for item in outcomes if item.nodes == 1), None)
     rows = [
-        [str(item.nodes), str(item.graphs), str(item.counted["compiled"]), str(item.graphs - item.counted["compiled"]),
-         f"{item.seconds:.1f}", f"{item.seconds / one:.2f}" if one else "-",
-         f"{item.counted['compile_s'] / item.nodes / item.seconds:.0%}"]
+        [
+            str(item.nodes),
+            str(item.graphs),
+            str(item.counted["compiled"]),
+            str(item.graphs - item.counted["compiled"]),
+            f"{item.seconds:.1f}",
+            f"{item.seconds / one:.2f}" if one else "-",
+            f"{item.counted['compile_s'] / item.nodes / item.seconds:.0%}",
+        ]
         for item in outcomes
-    ]  # fmt: skip
+    ]
     table = Table(TITLE.format(f"{arguments.share:g} of a core" if arguments.share else "one core"), HEADERS, rows)
     print("\n" + table.text() + "\n")
     if arguments.docs:

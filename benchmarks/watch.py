@@ -53,9 +53,14 @@ def factory():
 
 def register(host: Host, directory: Path, kind: str, command: list[str], files: list[Path]) -> str:
     registration = wire.Registration(
-        kind=kind, command=command, executable=sys.executable, directory=str(directory),  # type: ignore[arg-type]
-        store=str(host.root / "store"), variables=host.variables(hook=False), files=[str(file) for file in files],
-    )  # fmt: skip
+        kind=kind,
+        command=command,
+        executable=sys.executable,
+        directory=str(directory),  # type: ignore[arg-type]
+        store=str(host.root / "store"),
+        variables=host.variables(hook=False),
+        files=[str(file) for file in files],
+    )
     (id,) = ask.request(host.settings, wire.Watch(registration), LIMIT_S).ids
     return str(id)
 
@@ -147,10 +152,17 @@ def recorded_run(layers: int, width: int, say: Say) -> list[dict[str, Any]]:
             if host_stats(host) != compiled:
                 raise BenchmarkError("the run after the save was not served from what the watch had compiled")
             theirs = first_step(short, plain.variables(hook=False), directory)
-            rows.append({
-                "edit": f"{name} = {value}", "captured": watch.captured, "recompiled": watch.ready,
-                "reused": watch.reused, "ready_s": watch.ready_s, "ours_s": ours, "plain_s": theirs,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "edit": f"{name} = {value}",
+                    "captured": watch.captured,
+                    "recompiled": watch.ready,
+                    "reused": watch.reused,
+                    "ready_s": watch.ready_s,
+                    "ours_s": ours,
+                    "plain_s": theirs,
+                }
+            )
             say(f"{name}: {watch.ready} recompiled, {watch.reused} reused; first step {ours:.2f} s, {theirs:.2f} plain")
     return rows
 
@@ -177,13 +189,29 @@ def main() -> int:
         console.print(f"Raw samples: {path}", highlight=False)
     if "x" in options.only:
         rows = recorded_run(layers, width, say)
-        columns = ["edit", "graphs captured", "recompiled", "reused", "save to ready", "first step of the next run",
-                   "plain torch.compile's", "ratio"]  # fmt: skip
+        columns = [
+            "edit",
+            "graphs captured",
+            "recompiled",
+            "reused",
+            "save to ready",
+            "first step of the next run",
+            "plain torch.compile's",
+            "ratio",
+        ]
         lines = [
-            [row["edit"], str(row["captured"]), str(row["recompiled"]), str(row["reused"]), f"{row['ready_s']:.1f} s",
-             f"{row['ours_s']:.2f} s", f"{row['plain_s']:.2f} s", f"{row['ours_s'] / row['plain_s']:.2f}"]
+            [
+                row["edit"],
+                str(row["captured"]),
+                str(row["recompiled"]),
+                str(row["reused"]),
+                f"{row['ready_s']:.1f} s",
+                f"{row['ours_s']:.2f} s",
+                f"{row['plain_s']:.2f} s",
+                f"{row['ours_s'] / row['plain_s']:.2f}",
+            ]
             for row in rows
-        ]  # fmt: skip
+        ]
         show(console, columns, lines)
         if options.markdown:
             print(f"\n{markdown(columns, lines)}")

@@ -24,9 +24,23 @@ from support_packages import CASES, run_alone
 
 # The names of packages_program.py.
 KINDS = (
-    "nothing", "requirements", "global state", "inlined", "guards", "order of keys", "globals", "same", "attributes",
-    "keys", "wholes", "cells", "values", "native", "assumed constant", "guards made",
-)  # fmt: skip
+    "nothing",
+    "requirements",
+    "global state",
+    "inlined",
+    "guards",
+    "order of keys",
+    "globals",
+    "same",
+    "attributes",
+    "keys",
+    "wholes",
+    "cells",
+    "values",
+    "native",
+    "assumed constant",
+    "guards made",
+)
 JOBS = 4  # processes at a time, each of which forks its cases
 
 

@@ -29,26 +29,44 @@ TRACED: dict[str, set[str]] = {
     # The frame after the break was recorded while the graph ran eager, where outputs are views.
     "views_of_one_tensor_across_a_graph_break": {""},
     # Their forwards come from packages. Compiled autograd itself creates the graphs of the backwards in each process.
-    **{f"compiled_autograd_{name}": {"package-graph"} for name in (
-        "plain", "sizes", "custom", "autocast_off_inside", "accumulation", "retained_graph", "hooks", "module_hooks",
-        "saved_tensor_hooks")},
+    **{
+        f"compiled_autograd_{name}": {"package-graph"}
+        for name in (
+            "plain",
+            "sizes",
+            "custom",
+            "autocast_off_inside",
+            "accumulation",
+            "retained_graph",
+            "hooks",
+            "module_hooks",
+            "saved_tensor_hooks",
+        )
+    },
     "compiled_autograd_by_configuration": {"package-mode"},
     # Parameters and state, which the trace creates, are not inputs of the graph. The frames belong to one optimizer.
-    **{f"optimizer_{name}": {"package-graph", "package-not-portable"} for name in (
-        "sgd", "adam", "adam_foreach", "adamw", "adamw_tensor_lr", "rmsprop", "adagrad")},
-}  # fmt: skip
+    **{
+        f"optimizer_{name}": {"package-graph", "package-not-portable"}
+        for name in ("sgd", "adam", "adam_foreach", "adamw", "adamw_tensor_lr", "rmsprop", "adagrad")
+    },
+}
 
 
 def traced(answer: Answer) -> dict[str, list[Any]]:
     """Rows with frames that no package served, and these frames."""
-    found = {name: [frame for frame in row["frames"] if frame[1] not in ("used", "skipped")]
-             for name, row in answer.items()}  # fmt: skip
+    found = {
+        name: [frame for frame in row["frames"] if frame[1] not in ("used", "skipped")] for name, row in answer.items()
+    }
     return {name: frames for name, frames in found.items() if frames}
 
 
 def run(
-    host: Host, *names: str, python: str | None = None, program: Path = PROGRAM, env: Mapping[str, str] | None = None,
-) -> Answer:  # fmt: skip
+    host: Host,
+    *names: str,
+    python: str | None = None,
+    program: Path = PROGRAM,
+    env: Mapping[str, str] | None = None,
+) -> Answer:
     """Run all rows, or the named ones, in one process. A warning of precompiled may be an error in it."""
     started = host.program(str(program), *names, env=env, python=python, forked=program == PROGRAM)
     found: Answer = started.result(timeout_s=4 * TIMEOUT_S)

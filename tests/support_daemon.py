@@ -168,22 +168,38 @@ class DaemonUnderTest:
         # The path of a Unix socket has at most 107 bytes, and pytest's directories are long.
         self.runtime_dir = self.directory / "r"
         self.settings = Settings(
-            runtime_dir=self.runtime_dir, cache_dir=self.store, autostart=False,
+            runtime_dir=self.runtime_dir,
+            cache_dir=self.store,
+            autostart=False,
             **{name: value for name, value in self.flags.items()},
-        )  # fmt: skip
+        )
 
     def start(self, *extra: str, expect: str = "ready") -> dict[str, Any]:
         reading, writing = os.pipe()
-        command = [sys.executable, "-m", "precompiled.service", "--ready-fd", str(writing),
-                   "--runtime-dir", str(self.runtime_dir), "--cache-dir", str(self.store), "--log", "info"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "precompiled.service",
+            "--ready-fd",
+            str(writing),
+            "--runtime-dir",
+            str(self.runtime_dir),
+            "--cache-dir",
+            str(self.store),
+            "--log",
+            "info",
+        ]
         for name, value in self.flags.items():
             command += ["--" + name.replace("_", "-"), str(value)]
         environment = {**os.environ, "PRECOMPILED": "0", "MARK": str(self.directory)}
         with (self.directory / "daemon.stderr").open("ab") as errors:
             self.process = subprocess.Popen(
-                [*self.prefix, *command, *extra], pass_fds=[writing], env=environment, stdin=subprocess.DEVNULL,
+                [*self.prefix, *command, *extra],
+                pass_fds=[writing],
+                env=environment,
+                stdin=subprocess.DEVNULL,
                 stderr=errors,
-            )  # fmt: skip
+            )
         os.close(writing)
         with os.fdopen(reading) as lines:
             line = lines.readline()
@@ -220,9 +236,13 @@ class DaemonUnderTest:
     def submit(self, key: str = "", *, environment: wire.Interpreter | None = None, **values: Any) -> wire.Submit:
         number = next(_numbers)
         return wire.Submit(
-            id=f"id{number}-{uuid.uuid4().hex[:8]}", key=key or f"key{number}", store=str(self.store),
-            environment=environment or self.environment(), device=values.pop("device", "cpu"), **values,
-        )  # fmt: skip
+            id=f"id{number}-{uuid.uuid4().hex[:8]}",
+            key=key or f"key{number}",
+            store=str(self.store),
+            environment=environment or self.environment(),
+            device=values.pop("device", "cpu"),
+            **values,
+        )
 
     def stats(self) -> wire.StatsReply:
         from precompiled.client.ask import request

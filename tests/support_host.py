@@ -179,9 +179,12 @@ class Host:
         }
 
     def start(
-        self, spec: Mapping[str, Any], env: Mapping[str, str] | None = None, python: str | None = None,
+        self,
+        spec: Mapping[str, Any],
+        env: Mapping[str, str] | None = None,
+        python: str | None = None,
         program: Path = PROGRAM,
-    ) -> Client:  # fmt: skip
+    ) -> Client:
         """Start the client program, or ``program``, with ``spec``."""
         return self.program(str(program), json.dumps(spec), env=env, python=python)
 
@@ -190,9 +193,13 @@ class Host:
         return sorted((self.root / "inductor").rglob("*"))
 
     def program(
-        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, python: str | None = None,
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        python: str | None = None,
         forked: bool = True,
-    ) -> Client:  # fmt: skip
+    ) -> Client:
         """Start Python with these arguments in the host's environment. ``forked``: may fork (support_zygote.py)."""
         command = [python or self.python, *arguments]
         start = support_zygote.start if forked else support_zygote.execute
@@ -207,9 +214,13 @@ class Host:
     def answer(self, env: Mapping[str, str], *arguments: str, status: int = 0) -> Any:
         """Returns the JSON of a command that runs with these variables."""
         done = subprocess.run(
-            [sys.executable, "-m", "precompiled", *arguments, "--json"], env=self.environment(env), check=False,
-            capture_output=True, text=True, timeout=TIMEOUT_S,
-        )  # fmt: skip
+            [sys.executable, "-m", "precompiled", *arguments, "--json"],
+            env=self.environment(env),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
         assert done.returncode == status, done.stdout + done.stderr
         return json.loads(done.stdout)
 

@@ -43,12 +43,25 @@ def _built() -> Path:
     libraries = cpp_extension.library_paths()
     subprocess.run(
         [
-            "g++", "-shared", "-fPIC", "-O0", "-std=c++20",
+            "g++",
+            "-shared",
+            "-fPIC",
+            "-O0",
+            "-std=c++20",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-            *(f"-I{path}" for path in includes), str(SOURCE), "-o", str(folder / EXTENSION),
-            *(f"-L{path}" for path in [*libraries, str(folder)]), "-lc10", "-ltorch_cpu", "-ltorch", "-lpc_width",
+            *(f"-I{path}" for path in includes),
+            str(SOURCE),
+            "-o",
+            str(folder / EXTENSION),
+            *(f"-L{path}" for path in [*libraries, str(folder)]),
+            "-lc10",
+            "-ltorch_cpu",
+            "-ltorch",
+            "-lpc_width",
             "-Wl,-rpath,$ORIGIN",
         ],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return folder

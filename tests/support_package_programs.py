@@ -54,9 +54,17 @@ def build():
     return f, [(x if {size} == 4 else x[:4], {flag})]
 """
 VALUES = {
-    "global_": 1.5, "setting": 0.5, "level": 1.25, "method": 0.75, "scale": 0.25, "default": 0.3, "inlined": 0.2,
-    "closed": 0.6, "unrelated": 1, "number": 0.9,
-}  # fmt: skip
+    "global_": 1.5,
+    "setting": 0.5,
+    "level": 1.25,
+    "method": 0.75,
+    "scale": 0.25,
+    "default": 0.3,
+    "inlined": 0.2,
+    "closed": 0.6,
+    "unrelated": 1,
+    "number": 0.9,
+}
 
 
 @dataclass(frozen=True)

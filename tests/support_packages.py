@@ -26,13 +26,28 @@ for _topic in pkgutil.iter_modules(packages.cases.__path__, "packages.cases."):
     importlib.import_module(_topic.name)
 
 # One case of each kind, and the most common one. With those of NEVER they run every day; the others are slow.
-EVERYDAY = ("same_module", "graph_break", "monkeypatched_function", "changed_global", "rebound_closure", "subclass",
-            "changed_callee", "set_of_operators", "native_call_metaclass_add", "native_call_metaclass_add_again",
-            "native_call_enum_bool", "native_call_class_class_getitem", "cell_of_two_closures",
-            "object_of_a_class_whose_metaclass_decides", "isinstance_of_a_class_with_types_own_check",
-            "class_in_which_a_library_notes_its_id", "class_in_which_a_library_notes_another_number",
-            "class_that_holds_an_attrgetter", "class_that_holds_another_attrgetter",
-            "mock_in_the_place_of_a_function")  # fmt: skip
+EVERYDAY = (
+    "same_module",
+    "graph_break",
+    "monkeypatched_function",
+    "changed_global",
+    "rebound_closure",
+    "subclass",
+    "changed_callee",
+    "set_of_operators",
+    "native_call_metaclass_add",
+    "native_call_metaclass_add_again",
+    "native_call_enum_bool",
+    "native_call_class_class_getitem",
+    "cell_of_two_closures",
+    "object_of_a_class_whose_metaclass_decides",
+    "isinstance_of_a_class_with_types_own_check",
+    "class_in_which_a_library_notes_its_id",
+    "class_in_which_a_library_notes_another_number",
+    "class_that_holds_an_attrgetter",
+    "class_that_holds_another_attrgetter",
+    "mock_in_the_place_of_a_function",
+)
 
 # Their changes persist in the process, so they run last.
 LAST = ("registered_in_pytree", "monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")
@@ -88,8 +103,14 @@ def run_program(host: Host, folder: Path, *arguments: str, text: str | None = No
     """Run a folder's ``main.py``, or Python with ``arguments``, as a program. Returns its last line, parsed as JSON."""
     settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **extra}
     done = subprocess.run(
-        [sys.executable, *(arguments or ("main.py",))], cwd=folder, input=text, check=False, timeout=TIMEOUT_S,
-        env=host.environment({"PYTHONPATH": str(folder), **settings}), capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, *(arguments or ("main.py",))],
+        cwd=folder,
+        input=text,
+        check=False,
+        timeout=TIMEOUT_S,
+        env=host.environment({"PYTHONPATH": str(folder), **settings}),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

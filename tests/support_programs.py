@@ -7,9 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 TENSOR = {
-    "dtype": "float32", "shape": [8, 16], "stride": [16, 1], "offset": 0, "storage": 512, "device": "cpu",
-    "requires_grad": False, "leaf": True, "inference": False, "parameter": False, "flags": {},
-}  # fmt: skip
+    "dtype": "float32",
+    "shape": [8, 16],
+    "stride": [16, 1],
+    "offset": 0,
+    "storage": 512,
+    "device": "cpu",
+    "requires_grad": False,
+    "leaf": True,
+    "inference": False,
+    "parameter": False,
+    "flags": {},
+}
 PROGRAM: dict[str, Any] = {
     "graph": [
         [
@@ -22,9 +31,14 @@ PROGRAM: dict[str, Any] = {
     ],
     "inputs": {"args": [TENSOR, TENSOR], "ranges": [[2, None]]},
     "modes": {
-        "grad": True, "autocast": {}, "threads": 2, "sdp": [True, True, True, False, True, False],
+        "grad": True,
+        "autocast": {},
+        "threads": 2,
+        "sdp": [True, True, True, False, True, False],
         "default_device": None,
-        "float32_matmul_precision": "highest", "mkldnn": True, "groups": {"0": 2},
+        "float32_matmul_precision": "highest",
+        "mkldnn": True,
+        "groups": {"0": 2},
     },
     "configs": {
         "inductor": {"max_autotune": False, "max_fusion_size": 64, "x": {"tuple": [1, {"dtype": "float32"}]}},
@@ -32,8 +46,11 @@ PROGRAM: dict[str, Any] = {
         "tag": {"cache_key_tag": ""},
     },
     "environment": {
-        "python": "cpython-311-3.11.7", "torch": "2.13.0+cpu 0123456789abcdef", "triton": "",
-        "cpu": "AVX2 0123456789abcdef", "compiler": "g++ /usr/bin/g++-12 1234567 1700000000",
+        "python": "cpython-311-3.11.7",
+        "torch": "2.13.0+cpu 0123456789abcdef",
+        "triton": "",
+        "cpu": "AVX2 0123456789abcdef",
+        "compiler": "g++ /usr/bin/g++-12 1234567 1700000000",
         "variables": {"CPATH": "/a"},
     },
     "hints": [8],
@@ -43,7 +60,7 @@ PROGRAM: dict[str, Any] = {
         "nodes": [[-1, -1, 0, 0, -1]],
         "inputs": ["x", "self.y"],
     },
-}  # fmt: skip
+}
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:

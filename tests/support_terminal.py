@@ -145,9 +145,14 @@ def on_terminal(
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-c", _TAKE_TERMINAL, *command], env={**kept, "TERM": "xterm-256color"}, cwd=cwd,
-        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-c", _TAKE_TERMINAL, *command],
+        env={**kept, "TERM": "xterm-256color"},
+        cwd=cwd,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
     os.close(slave)
     terminal = Terminal(process, master, columns, rows)
     try:

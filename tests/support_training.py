@@ -23,9 +23,7 @@ def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str
     """Return the output of each rank. If a rank fails, show its output and end the others, which would wait."""
     rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
     clients = [
-        host.start(
-            {**spec, "rank": rank, "rendezvous": rendezvous}, {**ONE_THREAD, **env}, program=PROGRAMS / program
-        )
+        host.start({**spec, "rank": rank, "rendezvous": rendezvous}, {**ONE_THREAD, **env}, program=PROGRAMS / program)
         for rank in range(spec.get("ranks", 1))
     ]
     by_descriptor = {os.pidfd_open(client.process.pid): client for client in clients}
@@ -64,7 +62,10 @@ def swapped_as_plain(host: Host, program: str, spec: Mapping[str, Any]) -> None:
         assert found["graphs"] and {tuple(graph[:2]) for graph in found["graphs"]} == {("compiled", "swap")}, found
         assert all(eager >= 1 and compiled >= 1 for _, _, eager, compiled in found["graphs"]), found
         torch.testing.assert_close(
-            torch.tensor(found["losses"]), torch.tensor(expected["losses"]), rtol=1e-3, atol=1e-4,
+            torch.tensor(found["losses"]),
+            torch.tensor(expected["losses"]),
+            rtol=1e-3,
+            atol=1e-4,
             msg=lambda text, rank=rank: f"losses of rank {rank}: {text}",
-        )  # fmt: skip
+        )
         assert found["losses"][-1] < found["losses"][0] - 0.5, "it does not train"

@@ -36,9 +36,7 @@ BUT = ("TORCHINDUCTOR_CACHE_DIR", "OMP_NUM_THREADS")
 START_S = 120.0
 
 
-def start(
-    arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path
-) -> subprocess.Popen[str] | Forked:
+def start(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> subprocess.Popen[str] | Forked:
     """``arguments``: an interpreter, a script (or "-c" and text), and its arguments. Streams are text pipes."""
     is_plain = arguments[0] == sys.executable and (arguments[1] == "-c" or not arguments[1].startswith("-"))
     if is_plain and _at_the_start(env) == _at_the_start(os.environ):

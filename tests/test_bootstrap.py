@@ -62,9 +62,14 @@ def python(
         environment = python_path.with_hook(environment)
     environment.update(env or {})
     return subprocess.run(
-        [sys.executable, *flags, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True,
-        check=False, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, *flags, "-c", textwrap.dedent(code)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def state(code: str, *path: Path | str, **more: object) -> dict[str, object]:
@@ -162,8 +167,9 @@ def test_loader_of_torch_is_restored(fake_torch: Path) -> None:
         print(inspect.getsource(torch).strip()[-4:], importlib.resources.files(torch).joinpath("lazy.py").is_file())
     """
     assert python(SPY + textwrap.dedent(code), fake_torch).stdout.splitlines() == [
-        "True ['name', 'path'] True", "True True",
-    ]  # fmt: skip
+        "True ['name', 'path'] True",
+        "True True",
+    ]
 
 
 def test_find_spec_alone_does_not_import(fake_torch: Path) -> None:
@@ -301,9 +307,13 @@ def test_invalid_setting_warns_once_and_torch_works(fake_torch: Path) -> None:
 def test_interpreter_without_precompiled_starts_normally() -> None:
     environment = {"PYTHONPATH": str(python_path.hook_folder()), "PATH": os.environ["PATH"]}
     done = subprocess.run(
-        [sys.executable, "-s", "-c", "import sys; print('precompiled' in sys.modules)"], capture_output=True, text=True,
-        env={**environment, "PYTHONHOME": sys.base_prefix}, check=False, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "-s", "-c", "import sys; print('precompiled' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONHOME": sys.base_prefix},
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0 and done.stderr == ""
 
 
@@ -318,8 +328,12 @@ def test_other_sitecustomize_runs_unchanged(tmp_path: Path) -> None:
         print(name, file, sitecustomize.MARK, sitecustomize.__file__ == file, any("/sitecustom" in p for p in path))
     """
     assert python(code, other).stdout.split() == [
-        "sitecustomize", str(other / "sitecustomize.py"), "1", "True", "False",
-    ]  # fmt: skip
+        "sitecustomize",
+        str(other / "sitecustomize.py"),
+        "1",
+        "True",
+        "False",
+    ]
     assert state("", other)["state"] == "waiting"
     assert python("import sys; print(sys.seen[0])", other, env={"PRECOMPILED": "0"}).stdout == "sitecustomize\n"
 
@@ -395,8 +409,12 @@ def test_enable_before_torch_and_disable(fake_torch: Path) -> None:
         hook.disable(); print(*now(), PROCESS.settings().mode)
     """
     assert in_process(code, fake_torch) == [
-        "True waiting False", "on True", "off False", "True True on True wait flag", "off False eager",
-    ]  # fmt: skip
+        "True waiting False",
+        "on True",
+        "off False",
+        "True True on True wait flag",
+        "off False eager",
+    ]
 
 
 def test_disable_before_torch(fake_torch: Path) -> None:

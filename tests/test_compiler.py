@@ -63,8 +63,16 @@ def of_call(
 def run(store: Store, graph: bytes, failure_ttl_s: float = 60.0) -> str:
     """The reason of the failure record, which must equal the reason in the reply to the daemon."""
     name = uuid.uuid4().hex
-    job = wire.Job(id=name, key=name * 2, store=str(store.root), device="cpu", graph=graph, compile_threads=1,
-                   failure_ttl_s=failure_ttl_s, name="graph")  # fmt: skip
+    job = wire.Job(
+        id=name,
+        key=name * 2,
+        store=str(store.root),
+        device="cpu",
+        graph=graph,
+        compile_threads=1,
+        failure_ttl_s=failure_ttl_s,
+        name="graph",
+    )
     finished = compiler.run_job(job)
     record = store.failure(job.key)
     assert finished.outcome == "failed" and record is not None and record.message.strip()
@@ -154,8 +162,11 @@ def test_reading_the_rank_is_recorded_even_if_the_error_is_caught(ask: str) -> N
         group = distributed_c10d._resolve_process_group(name)
         assert torch.distributed.get_world_size(group) == 8
         with contextlib.suppress(CompileFailed):
-            {"rank": group.rank, "get_rank": lambda: torch.distributed.get_rank(group),
-             "default": torch.distributed.get_rank}[ask]()  # fmt: skip
+            {
+                "rank": group.rank,
+                "get_rank": lambda: torch.distributed.get_rank(group),
+                "default": torch.distributed.get_rank,
+            }[ask]()
     assert raised.value.code == "rank-dependent"
     assert distributed_c10d._get_default_group is before
 
@@ -236,11 +247,15 @@ def test_import_that_fails_on_a_full_disk_counts_as_a_host_failure(
     assert failure.ttl_s == compiler.HOST_TTL_S
 
 
-@pytest.mark.parametrize(("error", "passes"), [
-    (OSError(errno.ENOSPC, "No space left on device"), True),
-    (CppCompileError(["g++"], "g++: fatal error: Killed signal terminated program cc1plus"), True),
-    (CppCompileError(["g++"], "error: 'tmp0' was not declared in this scope"), False),
-], ids=["full", "killed", "code"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (CppCompileError(["g++"], "g++: fatal error: Killed signal terminated program cc1plus"), True),
+        (CppCompileError(["g++"], "error: 'tmp0' was not declared in this scope"), False),
+    ],
+    ids=["full", "killed", "code"],
+)
 def test_host_failures_do_not_prevent_the_next_compile(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception, passes: bool
 ) -> None:
@@ -258,12 +273,29 @@ def test_host_failures_do_not_prevent_the_next_compile(
 def test_no_compile_if_all_variant_slots_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     program = of_call(1, double, (X,), (torch.randn(5, 6),))
-    job = wire.Job(id="x", key="ab" * 32, store=str(store.root), device="cpu", graph=program.to_bytes([5]),
-                   compile_threads=1, failure_ttl_s=60.0, name="graph")  # fmt: skip
+    job = wire.Job(
+        id="x",
+        key="ab" * 32,
+        store=str(store.root),
+        device="cpu",
+        graph=program.to_bytes([5]),
+        compile_threads=1,
+        failure_ttl_s=60.0,
+        name="graph",
+    )
     for size in range(fmt.MAX_VARIANTS):
-        manifest = fmt.Manifest(key=job.key, name="graph", components={}, environment={}, device="cpu",
-                                guards=f"L['t0'] == {size + 1000}", files={}, compile_s=1.0, created=1.0,
-                                compiled_by={})  # fmt: skip
+        manifest = fmt.Manifest(
+            key=job.key,
+            name="graph",
+            components={},
+            environment={},
+            device="cpu",
+            guards=f"L['t0'] == {size + 1000}",
+            files={},
+            compile_s=1.0,
+            created=1.0,
+            compiled_by={},
+        )
         store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x"}))
     monkeypatch.setattr(compiler, "_compile", None)  # would raise
     finished = compiler.run_job(job)
@@ -271,8 +303,17 @@ def test_no_compile_if_all_variant_slots_are_taken(tmp_path: Path, monkeypatch: 
 
 
 def test_failed_tuning_leaves_no_failure_record(store: Store) -> None:
-    job = wire.Job(id="x", key="ab" * 32, store=str(store.root), device="cpu", graph=b"\x80junk", compile_threads=1,
-                   failure_ttl_s=60.0, name="graph", tune=True)  # fmt: skip
+    job = wire.Job(
+        id="x",
+        key="ab" * 32,
+        store=str(store.root),
+        device="cpu",
+        graph=b"\x80junk",
+        compile_threads=1,
+        failure_ttl_s=60.0,
+        name="graph",
+        tune=True,
+    )
     finished = compiler.run_job(job)
     assert (finished.outcome, finished.reason) == ("failed", "undecodable-graph")
     assert store.failure(job.key) is None

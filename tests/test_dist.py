@@ -22,9 +22,12 @@ pytestmark = [
 
 def test_two_builds_are_identical(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "dist.py"), "--check", str(tmp_path)], capture_output=True, text=True,
-        check=False, umask=0o077,
-    )  # fmt: skip
+        [sys.executable, str(ROOT / "tools" / "dist.py"), "--check", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        umask=0o077,
+    )
     assert done.returncode == 0 and done.stdout.endswith("a second build is the same\n"), done
     sdist, wheel = sorted(tmp_path.iterdir(), key=lambda path: path.suffix)
     with zipfile.ZipFile(wheel) as archive:

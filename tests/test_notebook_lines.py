@@ -23,13 +23,15 @@ PENDING = graph(state="pending")
     ("graphs", "said"),
     [
         ([HIT], "1 graph: 1 found in the store"),
-        ([HIT, PACKAGE, PENDING],
-         "3 graphs: 2 found in the store (1 not traced), 1 compiles in the background (eager until then)"),
+        (
+            [HIT, PACKAGE, PENDING],
+            "3 graphs: 2 found in the store (1 not traced), 1 compiles in the background (eager until then)",
+        ),
         ([PENDING, PENDING], "2 graphs: 2 compile in the background (eager until then)"),
         ([graph(state="compiled", source="swap", swapped_after_s=12.0)], "1 graph: 1 compiled, after 12.0 s"),
         ([graph(state="bypassed", source="inline", reason="freezing")], "1 graph: f [0/0]: bypassed (freezing)"),
     ],
-)  # fmt: skip
+)
 def test_line_summarises_the_graphs_of_a_cell(graphs: list[GraphReport], said: str) -> None:
     assert notebook.summarise_graphs(graphs) == said
 
@@ -41,8 +43,9 @@ def test_line_summarises_the_graphs_of_a_cell(graphs: list[GraphReport], said: s
         ("get_ipython().run_line_magic('precompiled', 'explain forward')\n" * 2, True),
         ("get_ipython().run_line_magic('precompiled', '')\nx = 1\n", False),
         ("get_ipython().run_line_magic('load_ext', 'precompiled')\n", False),
-        ("x = 'get_ipython()'", False), ("", False),
+        ("x = 'get_ipython()'", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_cells_that_only_query_precompiled_are_not_part_of_the_program(cell: str, asks: bool) -> None:
     assert bool(main_program._ASKS.fullmatch(cell)) is asks

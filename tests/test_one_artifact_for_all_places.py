@@ -83,8 +83,16 @@ def test_artifact_is_published_for_all_places_or_only_its_own(
     monkeypatch.setattr(rank_turns.WorkerTurn, "end", look_and_end)
     dist.destroy_process_group()
     try:
-        job = wire.Job(id=uuid.uuid4().hex, key=keys[rank], store=str(store.root), device="cpu", graph=graphs[rank],
-                       compile_threads=1, failure_ttl_s=60.0, name="graph")  # fmt: skip
+        job = wire.Job(
+            id=uuid.uuid4().hex,
+            key=keys[rank],
+            store=str(store.root),
+            device="cpu",
+            graph=graphs[rank],
+            compile_threads=1,
+            failure_ttl_s=60.0,
+            name="graph",
+        )
         finished = compiler.run_job(job)
     finally:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -88,8 +88,11 @@ def core_python(folder: Path) -> Path:
     python = folder / "bin" / "python"
     ask = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.check_output(ask, text=True, timeout=60).strip())
-    for source, name in (("precompiled", "precompiled"), ("service", "precompiled/service"),
-                         ("systemd", "precompiled/systemd")):  # fmt: skip
+    for source, name in (
+        ("precompiled", "precompiled"),
+        ("service", "precompiled/service"),
+        ("systemd", "precompiled/systemd"),
+    ):
         shutil.copytree(ROOT / source, site / name, ignore=shutil.ignore_patterns("__pycache__"))
     for module in PARTS:
         path = site / module.replace(".", "/")

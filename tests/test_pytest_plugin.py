@@ -108,11 +108,16 @@ def test_invalid_setting_is_a_usage_error(served: Host) -> None:
     ("totals", "expected"),
     [
         (Totals(), ["no graphs"]),
-        (Totals({"hit": 1}, {}, 1.0, 0.2), ["1 graph, 1 by the daemon (1 found in the store)",
-                                            "compiles saved: 1.0 s; waited for lookups, loads and compiles: 0.2 s"]),
+        (
+            Totals({"hit": 1}, {}, 1.0, 0.2),
+            [
+                "1 graph, 1 by the daemon (1 found in the store)",
+                "compiles saved: 1.0 s; waited for lookups, loads and compiles: 0.2 s",
+            ],
+        ),
         (Totals(lost=1), ["no graphs", "1 worker ended without a word: the graphs of these are not counted"]),
     ],
-)  # fmt: skip
+)
 def test_report_lists_totals_and_lost_workers(totals: Totals, expected: list[str]) -> None:
     assert format_report(totals) == expected
 

@@ -40,6 +40,7 @@ BANNED = {
     r"\b(is another|are others)\b": "differs",
     r"\btold\b": "the verb that is meant: sent, reported, passed, printed",
     r"\bat it\b": "the noun",
+    r"# fmt: (skip|off)": "it as ruff format does",
 }
 
 

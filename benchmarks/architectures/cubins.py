@@ -16,4 +16,4 @@ def architecture_of(path: Path) -> str:
     flags = struct.unpack_from("<I", head, 48)[0]
     # precompiled/made_up_cuda/cubin.cpp has the same rule, which a test compares with cuobjdump. From ABI 8 on, the
     # architecture is in the second byte.
-    return f"sm_{flags >> 8 & 0xff if head[8] >= 8 else flags & 0xff}"
+    return f"sm_{flags >> 8 & 0xFF if head[8] >= 8 else flags & 0xFF}"

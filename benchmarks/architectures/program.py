@@ -72,8 +72,7 @@ def _on(device: str, example: Example) -> Example:
 
 
 def _compiles() -> int:
-    """Return how many graphs AOTAutograd has compiled in this process (counters of torch/_dynamo/backends/common.py).
-    """
+    """Return how many graphs AOTAutograd compiled in this process (counters of torch/_dynamo/backends/common.py)."""
     return int(torch._dynamo.utils.counters["aot_autograd"]["total"])
 
 

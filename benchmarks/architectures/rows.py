@@ -49,6 +49,9 @@ def choose_rows(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
 def report_architectures(headers: list[str], rows: Sequence[Any]) -> Report:
     right = sum(row.right for row in rows)
     return report_rows(
-        headers, rows, f"{right} of {len(rows)} rows are as they should be.", passed=right == len(rows),
+        headers,
+        rows,
+        f"{right} of {len(rows)} rows are as they should be.",
+        passed=right == len(rows),
         record=[{**asdict(row), "right": row.right} for row in rows],
-    )  # fmt: skip
+    )

@@ -71,10 +71,18 @@ class Row(ArchitectureRow):
         compared = "error" if self.errors else "no" if self.different else "not compared" if self.target else "yes"
         made = ", ".join(f"{number} {name}" for name, number in sorted(self.cubins.items()))
         return [
-            self.architecture, self.kind, self.task, str(self.graphs), share, list_counts(self.rest),
-            f"{self.hits} of {self.second_graphs}", compared, str(self.compiles),
-            *([made or "none new", str(len(self.started))] if self.target else []), f"{self.seconds:.0f} s",
-        ]  # fmt: skip
+            self.architecture,
+            self.kind,
+            self.task,
+            str(self.graphs),
+            share,
+            list_counts(self.rest),
+            f"{self.hits} of {self.second_graphs}",
+            compared,
+            str(self.compiles),
+            *([made or "none new", str(len(self.started))] if self.target else []),
+            f"{self.seconds:.0f} s",
+        ]
 
     def remarks(self) -> list[str]:
         more = len(self.different) - SHOWN
@@ -85,10 +93,18 @@ class Row(ArchitectureRow):
 def headers(target: str) -> list[str]:
     """``target``: as in Row."""
     return [
-        "architecture", "kind", "task", "graphs", "by the daemon", "the rest", "hit in the 2nd process",
-        "equal to eager", "compiles in the client",
-        *(["cubins in the 2nd process", "processes it started"] if target else []), "took",
-    ]  # fmt: skip
+        "architecture",
+        "kind",
+        "task",
+        "graphs",
+        "by the daemon",
+        "the rest",
+        "hit in the 2nd process",
+        "equal to eager",
+        "compiles in the client",
+        *(["cubins in the 2nd process", "processes it started"] if target else []),
+        "took",
+    ]
 
 
 def examine(names: Sequence[Name], say: Say, device: str = "cpu", target: str = "") -> list[Row]:

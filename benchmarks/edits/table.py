@@ -67,10 +67,15 @@ class Row(MeasuredRow):
             return [self.edit.program, self.edit.what, "", "", "", "", "", "error"]
         to_trace = ", ".join(sorted(name.rpartition("<locals>.")[2] for name in self.expected)) or "nothing"
         return [
-            self.edit.program, self.edit.what, to_trace, " ".join(map(str, self.frames)),
-            spread(self.ours_s), spread(self.plain_s), spread(self.ratios),
+            self.edit.program,
+            self.edit.what,
+            to_trace,
+            " ".join(map(str, self.frames)),
+            spread(self.ours_s),
+            spread(self.plain_s),
+            spread(self.ratios),
             "different" if self.different else "yes" if self.as_expected else "no",
-        ]  # fmt: skip
+        ]
 
     def raw(self) -> dict[str, Any]:
         kept = {name: getattr(self, name) for name in ("frames", "ours_s", "plain_s", "different", "error")}
@@ -79,14 +84,22 @@ class Row(MeasuredRow):
     def remarks(self) -> list[str]:
         if self.error or self.different or self.as_expected:
             return super().remarks()
-        return [f"traced {', '.join(sorted(self.traced)) or 'nothing'} ({', '.join(map(str, self.frames))} frames); "
-                f"to be traced: {', '.join(sorted(self.expected)) or 'nothing'}"]  # fmt: skip
+        return [
+            f"traced {', '.join(sorted(self.traced)) or 'nothing'} ({', '.join(map(str, self.frames))} frames); "
+            f"to be traced: {', '.join(sorted(self.expected)) or 'nothing'}"
+        ]
 
 
 HEADERS = [
-    "program", "edit", "to be traced", "frames traced", "first step, s", "torch.compile warm, s", "ratio",
+    "program",
+    "edit",
+    "to be traced",
+    "frames traced",
+    "first step, s",
+    "torch.compile warm, s",
+    "ratio",
     "as expected",
-]  # fmt: skip
+]
 
 
 def examine(edits: Sequence[Edit], repeats: int, quick: bool, say: Say) -> list[Row]:
@@ -106,8 +119,10 @@ def _of_one_program(program: str, edits: Sequence[Edit], repeats: int, quick: bo
             "plain": Project(program, plain_host, hook=False, quick=quick),
         }
         before = {side: project.run() for side, project in sides.items()}
-        say(f"{program}: both caches are filled; the first step took {before['ours'].first_s:.1f} s, "
-            f"torch.compile's {before['plain'].first_s:.1f} s")  # fmt: skip
+        say(
+            f"{program}: both caches are filled; the first step took {before['ours'].first_s:.1f} s, "
+            f"torch.compile's {before['plain'].first_s:.1f} s"
+        )
         for edit in edits:
             row = Row(edit)
             row.expected = edit.traced if edit.traced is not ALL else _traced(before["ours"])

@@ -76,10 +76,7 @@ def main() -> int:
     print("\n" + table.text() + "\n")
     if arguments.docs:
         write_part("`make bench-fleet ARGS=--docs`", [describe_machine(), table.text()], "guides/fleet.md")
-    bad = [
-        place for place, outcome in outcomes
-        if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted
-    ]  # fmt: skip
+    bad = [place for place, outcome in outcomes if outcome.lost or outcome.duplicates > MAX_DUPLICATES * outcome.wanted]
     for place in bad:
         console.print(f"{place}: graphs were lost, or too many compiled twice", style="bold red")
     return int(bool(bad))

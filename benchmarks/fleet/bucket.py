@@ -20,9 +20,11 @@ STARTS_S = 60.0
 def variables(port: int) -> dict[str, str]:
     """Return the environment variables with which a program reaches the server."""
     return {
-        "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-    }  # fmt: skip
+    }
 
 
 @contextmanager
@@ -32,9 +34,11 @@ def served() -> Iterator[int]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, env={**os.environ, "PRECOMPILED": "0"},
-    )  # fmt: skip
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PRECOMPILED": "0"},
+    )
     try:
         deadline = time.monotonic() + STARTS_S
         while not _made(port):

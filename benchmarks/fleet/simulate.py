@@ -220,9 +220,17 @@ class _Host:
 def payload(key: str) -> fmt.Payload:
     """A small artifact that is the same on each host except for its time stamp, as with a real compiler."""
     manifest = fmt.Manifest(
-        key=key, name="simulated", components={}, environment={}, device="cpu", guards="", files={}, compile_s=1.0,
-        created=time.time(), compiled_by={},
-    )  # fmt: skip
+        key=key,
+        name="simulated",
+        components={},
+        environment={},
+        device="cpu",
+        guards="",
+        files={},
+        compile_s=1.0,
+        created=time.time(),
+        compiled_by={},
+    )
     return fmt.Payload(manifest, {fmt.BUNDLE: bytes.fromhex(key) * 8})
 
 
@@ -235,17 +243,31 @@ def row(place: str, outcome: Outcome) -> list[str]:
     looks = sorted(outcome.looks)
     gaps: list[Any] = outcome.gaps
     return [
-        place, f"{outcome.plan.hosts:,}", str(outcome.plan.graphs), str(outcome.killed),
-        str(sum(outcome.started.values())), f"{outcome.duplicates} ({outcome.duplicates / outcome.wanted:.2%})",
-        f"{outcome.fetched:,}", str(len(outcome.lost)),
+        place,
+        f"{outcome.plan.hosts:,}",
+        str(outcome.plan.graphs),
+        str(outcome.killed),
+        str(sum(outcome.started.values())),
+        f"{outcome.duplicates} ({outcome.duplicates / outcome.wanted:.2%})",
+        f"{outcome.fetched:,}",
+        str(len(outcome.lost)),
         f"{outcome.killed_holding}; {max(gaps):.0f}" if gaps else str(outcome.killed_holding),
-        f"{looks[len(looks) // 2] * 1000:.0f}; {looks[-1] * 1000:.0f}", f"{outcome.seconds:.0f}",
-    ]  # fmt: skip
+        f"{looks[len(looks) // 2] * 1000:.0f}; {looks[-1] * 1000:.0f}",
+        f"{outcome.seconds:.0f}",
+    ]
 
 
 HEADERS = [
-    "remote", "hosts", "graphs", "killed", "compiles begun", "duplicates", "fetched", "lost",
+    "remote",
+    "hosts",
+    "graphs",
+    "killed",
+    "compiles begun",
+    "duplicates",
+    "fetched",
+    "lost",
     "killed while compiling; longest time until another host compiled (s)",
-    "a listing, median; longest (ms)", "total (s)",
-]  # fmt: skip
+    "a listing, median; longest (ms)",
+    "total (s)",
+]
 TITLE = f"A cold start of all at once, leases of {TTL_S:.0f} s"

@@ -24,8 +24,15 @@ class Effort:
 
     def spec(self, **more: Any) -> dict[str, Any]:
         """Return the spec of models/program.py for GPT-2 in training."""
-        return {"model": "gpt2", "size": self.size, "task": "training", "shapes": "static", "way": "compile",
-                "device": self.device, **more}  # fmt: skip
+        return {
+            "model": "gpt2",
+            "size": self.size,
+            "task": "training",
+            "shapes": "static",
+            "way": "compile",
+            "device": self.device,
+            **more,
+        }
 
 
 FULL = Effort("full", repeats=3, steady_rounds=15, start_rounds=30)

@@ -79,9 +79,13 @@ class Host:
         return {"TMPDIR": str(path)}
 
     def command(
-        self, spec: Mapping[str, Any], *, hook: bool, extra: Mapping[str, str] | None = None,
+        self,
+        spec: Mapping[str, Any],
+        *,
+        hook: bool,
+        extra: Mapping[str, str] | None = None,
         program: str = "models.program",
-    ) -> Command:  # fmt: skip
+    ) -> Command:
         """Return the command of a benchmark's program with ``spec``."""
         variables = self.variables(hook=hook, extra=extra)
         return {"argv": _program(program, spec), "env": variables, "cwd": str(ROOT)}
@@ -147,9 +151,14 @@ class Child:
     def __init__(self, command: Command, errors: int | None = None) -> None:
         self._name = command["argv"][2]
         self._process = subprocess.Popen(
-            command["argv"], env=command["env"], cwd=command["cwd"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-        )  # fmt: skip
+            command["argv"],
+            env=command["env"],
+            cwd=command["cwd"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
 
@@ -204,9 +213,14 @@ def output_of(command: Command, limit_s: float = LIMIT_S) -> str:
     """Run a command and return its output. Raises BenchmarkError if it fails or takes longer than ``limit_s``."""
     try:
         done = subprocess.run(
-            command["argv"], env=command["env"], cwd=command["cwd"], capture_output=True, text=True, check=False,
+            command["argv"],
+            env=command["env"],
+            cwd=command["cwd"],
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=limit_s,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired as error:
         raise BenchmarkError(f"{command['argv'][2]} took longer than {limit_s:.0f} s") from error
     if done.returncode != 0:

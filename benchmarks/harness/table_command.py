@@ -50,20 +50,29 @@ class Report:
 
 
 def report_rows(
-    headers: list[str], rows: Sequence[Any], totals: str = "", *, passed: bool, parts: Sequence[str] = (),
+    headers: list[str],
+    rows: Sequence[Any],
+    totals: str = "",
+    *,
+    passed: bool,
+    parts: Sequence[str] = (),
     record: Any = None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Make a report with one table. ``rows`` are dataclasses with the methods of MeasuredRow. Wrong rows are red."""
     return Report(
-        passed, totals, [(headers, [row.cells() for row in rows])], [None if row.right else "red" for row in rows],
+        passed,
+        totals,
+        [(headers, [row.cells() for row in rows])],
+        [None if row.right else "red" for row in rows],
         [(f"{row.name}: {text}", "red") for row in rows for text in row.remarks()],
-        [asdict(row) for row in rows] if record is None else record, parts,
-    )  # fmt: skip
+        [asdict(row) for row in rows] if record is None else record,
+        parts,
+    )
 
 
 def measure_rows(
     rows: Sequence[AnyRow], measure: Callable[[Host, AnyRow], None], say: Say, *, clients: int = 1
-) -> list[AnyRow]:  # fmt: skip
+) -> list[AnyRow]:
     """Measure the rows on one host with a daemon, ``clients`` at a time. A BenchmarkError ends only its row."""
     done = itertools.count(1)
 
@@ -84,9 +93,13 @@ def measure_rows(
 
 
 def run_table(
-    arguments: argparse.Namespace, measure: Callable[[Say], Report], *, width: int = 200, mark: str = "",
+    arguments: argparse.Namespace,
+    measure: Callable[[Say], Report],
+    *,
+    width: int = 200,
+    mark: str = "",
     page: str = "reference/benchmarks.md",
-) -> int:  # fmt: skip
+) -> int:
     """Measure, print the report, write the files that ``arguments`` name. Returns the exit status.
 
     ``width``: columns of the output without a terminal. ``mark``, ``page``: the part of docs/ that --docs writes.

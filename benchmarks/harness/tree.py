@@ -149,11 +149,15 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         for pid, (started, paths) in pids.items():
             lines = paths[0].read_text().splitlines()
             status = tree.statuses.get(pid, -1)
-            clients.append({
-                "status": status, "started": started, "cpu_s": tree.cpu_s.get(pid, 0.0),
-                "errors": paths[1].read_text()[-6000:],
-                "result": json.loads(lines[-1]) if status == 0 and lines else None,
-            })  # fmt: skip
+            clients.append(
+                {
+                    "status": status,
+                    "started": started,
+                    "cpu_s": tree.cpu_s.get(pid, 0.0),
+                    "errors": paths[1].read_text()[-6000:],
+                    "result": json.loads(lines[-1]) if status == 0 and lines else None,
+                }
+            )
     memory: dict[str, list[int]] = {}
     starts: dict[str, list[float]] = {}
     for pid, peak in tree.peaks.items():

@@ -79,8 +79,28 @@ IN_DOUBLE: dict[str, Function] = {
     **{
         name: getattr(np, name)
         for name in (
-            "ceil", "cos", "cosh", "exp", "exp2", "expm1", "floor", "hypot", "ldexp", "log", "log10", "log1p", "log2",
-            "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "isinf", "isnan",
+            "ceil",
+            "cos",
+            "cosh",
+            "exp",
+            "exp2",
+            "expm1",
+            "floor",
+            "hypot",
+            "ldexp",
+            "log",
+            "log10",
+            "log1p",
+            "log2",
+            "signbit",
+            "sin",
+            "sinh",
+            "sqrt",
+            "tan",
+            "tanh",
+            "trunc",
+            "isinf",
+            "isnan",
         )
     },
     "pow": np.power,
@@ -99,7 +119,7 @@ IN_DOUBLE: dict[str, Function] = {
     "j1": _integral(lambda x, t: x * np.cos(x * np.cos(t)) * np.sin(t) ** 2),
     "cyl_bessel_i0": _integral(lambda x, t: np.exp(x * np.cos(t))),
     "cyl_bessel_i1": _integral(lambda x, t: x * np.exp(x * np.cos(t)) * np.sin(t) ** 2),
-}  # fmt: skip
+}
 
 
 class NoReference(Exception):

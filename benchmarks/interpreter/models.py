@@ -30,28 +30,50 @@ def _classifier(body: nn.Module, *shape: int) -> Example:
 def mlp() -> Example:
     return _classifier(
         nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 8)),
-        8, 32,
-    )  # fmt: skip
+        8,
+        32,
+    )
 
 
 def gpt2() -> Example:
     import transformers
 
     return causal(
-        transformers.GPT2LMHeadModel, transformers.GPT2Config, vocabulary=128, batch=2, length=16, n_layer=2, n_head=2,
-        n_embd=32, n_positions=16, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
-    )  # fmt: skip
+        transformers.GPT2LMHeadModel,
+        transformers.GPT2Config,
+        vocabulary=128,
+        batch=2,
+        length=16,
+        n_layer=2,
+        n_head=2,
+        n_embd=32,
+        n_positions=16,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+    )
 
 
 def convolutions() -> Example:
     return _classifier(
         nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.BatchNorm2d(8), nn.Hardswish(), nn.AdaptiveAvgPool2d(2),
-            nn.Flatten(), nn.Linear(32, 8),
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3, padding=1, groups=2),
+            nn.BatchNorm2d(8),
+            nn.Hardswish(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32, 8),
         ),
-        4, 3, 8, 8,
-    )  # fmt: skip
+        4,
+        3,
+        8,
+        8,
+    )
 
 
 class _Attends(nn.Module):

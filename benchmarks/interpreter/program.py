@@ -77,9 +77,10 @@ def _compiled(name: str) -> dict[str, Any]:
         error = _line(problem)
         waited = precompiled.wait(WAIT_S)
     return {
-        "graphs": _graphs(known), "error": error if waited else f"{error} still pending after {WAIT_S:g} s".strip(),
+        "graphs": _graphs(known),
+        "error": error if waited else f"{error} still pending after {WAIT_S:g} s".strip(),
         "seconds": time.monotonic() - started,
-    }  # fmt: skip
+    }
 
 
 def _interpreted(name: str) -> dict[str, Any]:

@@ -11,8 +11,17 @@ from benchmarks.interpreter.models import MODELS
 from benchmarks.interpreter.random_numbers import RANDOM
 from benchmarks.models.suite import TASKS
 
-CORPUS = ("functions", "inputs", "numpy_calls", "optimizers", "settings", "sizes", "state", "transforms",
-          "compiled_autograd")  # fmt: skip
+CORPUS = (
+    "functions",
+    "inputs",
+    "numpy_calls",
+    "optimizers",
+    "settings",
+    "sizes",
+    "state",
+    "transforms",
+    "compiled_autograd",
+)
 
 
 def corpus() -> dict[str, Any]:

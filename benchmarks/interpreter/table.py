@@ -43,14 +43,32 @@ KERNEL_STATES = ("equal", "wrong", "not runnable", "stopped", "unreached")
 
 # Rows that eager cannot run on the made-up device, or that have no artifact. docs/reference/benchmarks.md gives
 # reasons.
-WITHOUT = frozenset({
-    "operator_of_a_library", "numpy_functions", "numpy_methods_and_operators", "all_dynamic_with_floats_of_modules",
-    "attention_flash_attention", "frozen_linear", "frozen_convolution", "freezing_by_option",
-    "cpp_wrapper", "cpp_wrapper_of_any_size", "compiled_autograd_module_hooks",
-})  # fmt: skip
+WITHOUT = frozenset(
+    {
+        "operator_of_a_library",
+        "numpy_functions",
+        "numpy_methods_and_operators",
+        "all_dynamic_with_floats_of_modules",
+        "attention_flash_attention",
+        "frozen_linear",
+        "frozen_convolution",
+        "freezing_by_option",
+        "cpp_wrapper",
+        "cpp_wrapper_of_any_size",
+        "compiled_autograd_module_hooks",
+    }
+)
 TOTALS = [
-    "", "rows", "equal", "wrong", "no result", "Triton kernels", "with a launcher", "tried", *KERNEL_STATES,
-]  # fmt: skip
+    "",
+    "rows",
+    "equal",
+    "wrong",
+    "no result",
+    "Triton kernels",
+    "with a launcher",
+    "tried",
+    *KERNEL_STATES,
+]
 WHY = ["why a row has no result", "rows"]
 
 
@@ -193,17 +211,20 @@ def command(host: Host, names: Sequence[str], *, interpret: bool) -> Command:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.interpreter", description=__doc__,
+        prog="python -m benchmarks.interpreter",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--torch", default="2.15.0", metavar="VERSION", help="whose CUDA build (2.15.0)")
     parser.add_argument("--device", default="h100", metavar="KIND", help="the made-up GPU (h100)")
     add_only(parser, "rows with this word")
     add_every(parser)
     add_files(
-        parser, json="write each row there; those that it has are not run again",
-        read="run nothing: such a file has what was found", docs="tables of docs/reference/benchmarks.md",
-    )  # fmt: skip
+        parser,
+        json="write each row there; those that it has are not run again",
+        read="run nothing: such a file has what was found",
+        docs="tables of docs/reference/benchmarks.md",
+    )
     arguments = parser.parse_args()
     if not arguments.read and not os.environ.get("CUDA_MADE_UP"):
         return _on_made_up(arguments.torch, arguments.device)
@@ -292,10 +313,15 @@ def _totals(rows: Sequence[Row]) -> list[list[str]]:
         counts = {state: sum(found == state for _n, found, _w in kernels.values()) for state in KERNEL_STATES}
         equal, wrong = _states(part, "equal"), _states(part, "wrong")
         numbers = (
-            len(part), equal, wrong, len(part) - equal - wrong, len(kernels),
-            len({digest for row in part for digest in row.brought}), len(kernels) - counts["unreached"],
+            len(part),
+            equal,
+            wrong,
+            len(part) - equal - wrong,
+            len(kernels),
+            len({digest for row in part for digest in row.brought}),
+            len(kernels) - counts["unreached"],
             *counts.values(),
-        )  # fmt: skip
+        )
         table.append([group, *map(str, numbers)])
     assert all(len(row) == len(TOTALS) for row in table)
     return table

@@ -45,9 +45,12 @@ def take(spec: Mapping[str, Any]) -> Pace:
         raise BenchmarkError(f"of {len(steps)} steps none is eager, or the last is not compiled")
     spent = steps[-1]["at"] - steps[1]["at"]
     return Pace(
-        alone_s, statistics.median(eager) / alone_s, max(eager) / alone_s, len(eager) * alone_s / spent,
+        alone_s,
+        statistics.median(eager) / alone_s,
+        max(eager) / alone_s,
+        len(eager) * alone_s / spent,
         steps[-1]["at"] + steps[-1]["s"] - steps[0]["at"],
-    )  # fmt: skip
+    )
 
 
 def pace(effort: Effort, say: Say) -> list[Result]:
@@ -66,8 +69,11 @@ def pace(effort: Effort, say: Say) -> list[Result]:
             found = take({**effort.spec(), "model": model, "optimizer": model == "demo"})
             say(f"{model}: {found.line()}")
             for result, value in (
-                (median, found.median), (worst, found.worst), (done, 1 / found.done), (swapped, found.swapped_s),
-            ):  # fmt: skip
+                (median, found.median),
+                (worst, found.worst),
+                (done, 1 / found.done),
+                (swapped, found.swapped_s),
+            ):
                 result.samples.append(value)
         results += [median, worst, done, swapped]
     return results

@@ -1,5 +1,4 @@
-"""Measures (k): the cost of the C++ compilers for models' kernels, in units and one by one as in plain torch.compile.
-"""
+"""Measures (k): the C++ compilers' cost for models' kernels, in units and one by one as plain torch.compile does."""
 
 from __future__ import annotations
 

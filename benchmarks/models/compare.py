@@ -80,9 +80,7 @@ def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGE
     return _compared(got, expected, off)
 
 
-def compare_steps(
-    got: Sequence[Tensors], expected: Sequence[Tensors], *, half: bool = False
-) -> list[str]:  # fmt: skip
+def compare_steps(got: Sequence[Tensors], expected: Sequence[Tensors], *, half: bool = False) -> list[str]:
     """Return the differences of each step. ``half``: compare norms of whole tensors, as half precision needs."""
     found = [] if len(got) == len(expected) else [f"{len(got)} steps, not {len(expected)}"]
     for number, (left, right) in enumerate(zip(got, expected, strict=False)):

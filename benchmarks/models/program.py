@@ -86,9 +86,7 @@ class Program:
         self.spec = spec
         self.training = spec["task"] == "training"
         self.device = torch.device(spec.get("device", "cpu"))
-        self.model, self.inputs = suite.build(
-            spec["model"], spec["size"], spec["task"], spec["shapes"], self.device
-        )  # fmt: skip
+        self.model, self.inputs = suite.build(spec["model"], spec["size"], spec["task"], spec["shapes"], self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4) if spec.get("optimizer") else None
         self.number = 0
         self.steps: list[dict[str, float]] = []
@@ -172,10 +170,16 @@ class Program:
             results = []
             for function in (self.function, self.model):
                 output = self.run(function, inputs)
-                results.append({"output": output.detach(), **{
-                    f"gradient of {name}": parameter.grad for name, parameter in self.model.named_parameters()
-                    if self.training
-                }})  # fmt: skip
+                results.append(
+                    {
+                        "output": output.detach(),
+                        **{
+                            f"gradient of {name}": parameter.grad
+                            for name, parameter in self.model.named_parameters()
+                            if self.training
+                        },
+                    }
+                )
             found += unlike(*results)
         return found
 

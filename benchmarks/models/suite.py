@@ -37,45 +37,83 @@ def demo(small: bool) -> Example:
 
 def _gpt2(vocabulary: int, length: int, layers: int, heads: int, width: int) -> Example:
     return causal(
-        transformers.GPT2LMHeadModel, transformers.GPT2Config, vocabulary=vocabulary, batch=LARGEST, length=length,
-        n_layer=layers, n_head=heads, n_embd=width, n_positions=length, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, use_cache=False,
-    )  # fmt: skip
+        transformers.GPT2LMHeadModel,
+        transformers.GPT2Config,
+        vocabulary=vocabulary,
+        batch=LARGEST,
+        length=length,
+        n_layer=layers,
+        n_head=heads,
+        n_embd=width,
+        n_positions=length,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+    )
 
 
 def bert(small: bool) -> Example:
     return classifier(
-        transformers.BertForSequenceClassification, transformers.BertConfig, vocabulary=1024 if small else 30522,
-        batch=LARGEST, length=LENGTH, max_position_embeddings=LENGTH, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0, **_encoder(small, 768, 12),
-    )  # fmt: skip
+        transformers.BertForSequenceClassification,
+        transformers.BertConfig,
+        vocabulary=1024 if small else 30522,
+        batch=LARGEST,
+        length=LENGTH,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        **_encoder(small, 768, 12),
+    )
 
 
 def llama(small: bool) -> Example:
     return causal(
-        transformers.LlamaForCausalLM, transformers.LlamaConfig, vocabulary=1024 if small else 32000,
-        batch=LARGEST, length=LENGTH, max_position_embeddings=LENGTH, num_key_value_heads=1 if small else 4,
-        use_cache=False, **_encoder(small, 512, 4),
-    )  # fmt: skip
+        transformers.LlamaForCausalLM,
+        transformers.LlamaConfig,
+        vocabulary=1024 if small else 32000,
+        batch=LARGEST,
+        length=LENGTH,
+        max_position_embeddings=LENGTH,
+        num_key_value_heads=1 if small else 4,
+        use_cache=False,
+        **_encoder(small, 512, 4),
+    )
 
 
 def resnet(small: bool) -> Example:
-    settings = {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 1]} if small else {
-        "embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2],
-    }  # fmt: skip
+    settings = (
+        {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 1]}
+        if small
+        else {
+            "embedding_size": 64,
+            "hidden_sizes": [64, 128, 256, 512],
+            "depths": [2, 2, 2, 2],
+        }
+    )
     return images(
-        transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=LARGEST,
-        size=32 if small else 224, layer_type="basic", **settings,
-    )  # fmt: skip
+        transformers.ResNetForImageClassification,
+        transformers.ResNetConfig,
+        batch=LARGEST,
+        size=32 if small else 224,
+        layer_type="basic",
+        **settings,
+    )
 
 
 def vit(small: bool) -> Example:
     side = 32 if small else 224
     return images(
-        transformers.ViTForImageClassification, transformers.ViTConfig, batch=LARGEST, size=side, image_size=side,
-        patch_size=8 if small else 16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        transformers.ViTForImageClassification,
+        transformers.ViTConfig,
+        batch=LARGEST,
+        size=side,
+        image_size=side,
+        patch_size=8 if small else 16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
         **_encoder(small, 384, 6),
-    )  # fmt: skip
+    )
 
 
 def unet(small: bool) -> Example:
@@ -87,32 +125,49 @@ def unet(small: bool) -> Example:
 
 def llama_1b(small: bool) -> Example:
     """Llama 3.2 1B's shape on texts of 512 tokens, for GPUs."""
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2} if small else {
-        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-    }  # fmt: skip
+    sizes = (
+        {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+        if small
+        else {
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 16,
+        }
+    )
     return causal(
-        transformers.LlamaForCausalLM, transformers.LlamaConfig, vocabulary=1024 if small else 128256, batch=LARGEST,
-        length=LENGTH if small else 512, num_attention_heads=4 if small else 32,
-        num_key_value_heads=1 if small else 8, use_cache=False, **sizes,
-    )  # fmt: skip
+        transformers.LlamaForCausalLM,
+        transformers.LlamaConfig,
+        vocabulary=1024 if small else 128256,
+        batch=LARGEST,
+        length=LENGTH if small else 512,
+        num_attention_heads=4 if small else 32,
+        num_key_value_heads=1 if small else 8,
+        use_cache=False,
+        **sizes,
+    )
 
 
 def resnet50(small: bool) -> Example:
     """torchvision's ResNet-50, for GPUs."""
     settings = {"embedding_size": 16, "hidden_sizes": [32, 64], "depths": [1, 1]} if small else {}
     return images(
-        transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=LARGEST,
-        size=32 if small else 224, **settings,
-    )  # fmt: skip
+        transformers.ResNetForImageClassification,
+        transformers.ResNetConfig,
+        batch=LARGEST,
+        size=32 if small else 224,
+        **settings,
+    )
 
 
 def _encoder(small: bool, width: int, layers: int) -> dict[str, int]:
     """Return the sizes of a stack of transformer layers."""
     width, layers = (128, 2) if small else (width, layers)
     return {
-        "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers,
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_hidden_layers": layers,
         "num_attention_heads": width // 64,
-    }  # fmt: skip
+    }
 
 
 MODELS: dict[str, Callable[[bool], Example]] = {
@@ -149,13 +204,11 @@ class Step(torch.nn.Module):
 
 def build(
     name: str, size: str, task: str, shapes: str, device: torch.device = CPU
-) -> tuple[Step, list[dict[str, Any]]]:  # fmt: skip
+) -> tuple[Step, list[dict[str, Any]]]:
     """Return the module and its inputs, one dict for each batch size. They are the same in every process."""
     torch.manual_seed(0)
     example = {**MODELS, **FURTHER}[name](size == "small")
     step = Step(example.model).train(task == "training").to(device)
     (target,) = example.targets.values()
     inputs = {**example.inputs, **({"target": target} if task == "training" else {})}
-    return step, [
-        {key: value[:batch].clone().to(device) for key, value in inputs.items()} for batch in BATCHES[shapes]
-    ]
+    return step, [{key: value[:batch].clone().to(device) for key, value in inputs.items()} for batch in BATCHES[shapes]]

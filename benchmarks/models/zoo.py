@@ -21,8 +21,11 @@ BATCH, LENGTH, IMAGE, LABELS = 2, 16, 32, 4
 # flat, and rounding hides its gradients.
 SPREAD = 0.1
 _SIZES: dict[str, Any] = {
-    "hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-}  # fmt: skip
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+}
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -88,9 +91,18 @@ _LLAMA_LIKE: dict[str, Any] = {**_SIZES, "max_position_embeddings": 64, "initial
 
 @_architecture("decoder")
 def gpt2() -> Example:
-    return causal(transformers.GPT2LMHeadModel, transformers.GPT2Config, n_layer=LAYERS, n_head=HEADS, n_embd=WIDTH,
-                   n_positions=64, initializer_range=SPREAD, resid_pdrop=0.0, embd_pdrop=0.0,
-                   attn_pdrop=0.0)  # fmt: skip
+    return causal(
+        transformers.GPT2LMHeadModel,
+        transformers.GPT2Config,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_embd=WIDTH,
+        n_positions=64,
+        initializer_range=SPREAD,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
 
 
 @_architecture("decoder")
@@ -101,8 +113,13 @@ def llama() -> Example:
 @_architecture("decoder")
 def mistral() -> Example:
     # The window is shorter than the sequence, so it has an effect.
-    return causal(transformers.MistralForCausalLM, transformers.MistralConfig, num_key_value_heads=1,
-                   sliding_window=8, **_LLAMA_LIKE)  # fmt: skip
+    return causal(
+        transformers.MistralForCausalLM,
+        transformers.MistralConfig,
+        num_key_value_heads=1,
+        sliding_window=8,
+        **_LLAMA_LIKE,
+    )
 
 
 @_architecture("decoder")
@@ -112,8 +129,9 @@ def qwen2() -> Example:
 
 @_architecture("decoder")
 def gemma() -> Example:
-    return causal(transformers.GemmaForCausalLM, transformers.GemmaConfig, num_key_value_heads=1, head_dim=32,
-                   **_LLAMA_LIKE)  # fmt: skip
+    return causal(
+        transformers.GemmaForCausalLM, transformers.GemmaConfig, num_key_value_heads=1, head_dim=32, **_LLAMA_LIKE
+    )
 
 
 @_architecture("decoder")
@@ -123,21 +141,41 @@ def gpt_neox() -> Example:
 
 @_architecture("decoder")
 def opt() -> Example:
-    return causal(transformers.OPTForCausalLM, transformers.OPTConfig, hidden_size=WIDTH, word_embed_proj_dim=WIDTH,
-                   ffn_dim=INNER, num_hidden_layers=LAYERS, num_attention_heads=HEADS, max_position_embeddings=64,
-                   init_std=SPREAD, dropout=0.0)  # fmt: skip
+    return causal(
+        transformers.OPTForCausalLM,
+        transformers.OPTConfig,
+        hidden_size=WIDTH,
+        word_embed_proj_dim=WIDTH,
+        ffn_dim=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        max_position_embeddings=64,
+        init_std=SPREAD,
+        dropout=0.0,
+    )
 
 
 @_architecture("mixture of experts")
 def mixtral() -> Example:
-    return causal(transformers.MixtralForCausalLM, transformers.MixtralConfig, num_key_value_heads=1,
-                   num_local_experts=4, num_experts_per_tok=2, **_LLAMA_LIKE)  # fmt: skip
+    return causal(
+        transformers.MixtralForCausalLM,
+        transformers.MixtralConfig,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        **_LLAMA_LIKE,
+    )
 
 
 @_architecture("state space")
 def mamba() -> Example:
-    return causal(transformers.MambaForCausalLM, transformers.MambaConfig, hidden_size=WIDTH, state_size=8,
-                   num_hidden_layers=LAYERS)  # fmt: skip
+    return causal(
+        transformers.MambaForCausalLM,
+        transformers.MambaConfig,
+        hidden_size=WIDTH,
+        state_size=8,
+        num_hidden_layers=LAYERS,
+    )
 
 
 # ---------------------------------------------------------------- encoders
@@ -176,22 +214,37 @@ def roberta() -> Example:
 
 @_architecture("encoder")
 def distilbert() -> Example:
-    return classifier(transformers.DistilBertForSequenceClassification, transformers.DistilBertConfig, dim=WIDTH,
-                       hidden_dim=INNER, n_layers=LAYERS, n_heads=HEADS, max_position_embeddings=64,
-                       initializer_range=SPREAD, dropout=0.0, attention_dropout=0.0,
-                       seq_classif_dropout=0.0)  # fmt: skip
+    return classifier(
+        transformers.DistilBertForSequenceClassification,
+        transformers.DistilBertConfig,
+        dim=WIDTH,
+        hidden_dim=INNER,
+        n_layers=LAYERS,
+        n_heads=HEADS,
+        max_position_embeddings=64,
+        initializer_range=SPREAD,
+        dropout=0.0,
+        attention_dropout=0.0,
+        seq_classif_dropout=0.0,
+    )
 
 
 @_architecture("encoder")
 def electra() -> Example:
-    return classifier(transformers.ElectraForSequenceClassification, transformers.ElectraConfig, embedding_size=32,
-                       **_BERT_LIKE)  # fmt: skip
+    return classifier(
+        transformers.ElectraForSequenceClassification, transformers.ElectraConfig, embedding_size=32, **_BERT_LIKE
+    )
 
 
 @_architecture("encoder")
 def albert() -> Example:
-    return classifier(transformers.AlbertForSequenceClassification, transformers.AlbertConfig, embedding_size=32,
-                       classifier_dropout_prob=0.0, **_BERT_LIKE)  # fmt: skip
+    return classifier(
+        transformers.AlbertForSequenceClassification,
+        transformers.AlbertConfig,
+        embedding_size=32,
+        classifier_dropout_prob=0.0,
+        **_BERT_LIKE,
+    )
 
 
 # ---------------------------------------------------------------- encoder and decoder
@@ -200,9 +253,15 @@ def albert() -> Example:
 @_architecture("encoder-decoder")
 def t5() -> Example:
     config = transformers.T5Config(
-        vocab_size=VOCABULARY, d_model=WIDTH, d_kv=32, d_ff=INNER, num_layers=LAYERS, num_heads=HEADS,
-        dropout_rate=0.0, decoder_start_token_id=0,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        d_model=WIDTH,
+        d_kv=32,
+        d_ff=INNER,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+    )
     answer = _tokens(12)
     inputs = {"input_ids": _tokens(), "decoder_input_ids": answer}
     return Example(transformers.T5ForConditionalGeneration(config), inputs, {"labels": answer})
@@ -211,10 +270,18 @@ def t5() -> Example:
 @_architecture("encoder-decoder")
 def bart() -> Example:
     config = transformers.BartConfig(
-        vocab_size=VOCABULARY, d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_ffn_dim=INNER,
-        decoder_ffn_dim=INNER, encoder_attention_heads=HEADS, decoder_attention_heads=HEADS,
-        max_position_embeddings=64, init_std=SPREAD, dropout=0.0,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        d_model=WIDTH,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
+        encoder_ffn_dim=INNER,
+        decoder_ffn_dim=INNER,
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        max_position_embeddings=64,
+        init_std=SPREAD,
+        dropout=0.0,
+    )
     answer = _tokens(12)
     inputs = {"input_ids": _tokens(), "decoder_input_ids": answer}
     return Example(transformers.BartForConditionalGeneration(config), inputs, {"labels": answer})
@@ -231,8 +298,12 @@ def images(model: type, config: type, *, size: int = IMAGE, batch: int = BATCH, 
 
 
 _VIT_LIKE: dict[str, Any] = {
-    **_SIZES, "image_size": IMAGE, "patch_size": 8, "initializer_range": SPREAD, **_NO_DROPOUT,
-}  # fmt: skip
+    **_SIZES,
+    "image_size": IMAGE,
+    "patch_size": 8,
+    "initializer_range": SPREAD,
+    **_NO_DROPOUT,
+}
 
 
 @_architecture("vision transformer")
@@ -254,34 +325,68 @@ def deit() -> Example:
 @_architecture("vision transformer")
 def swin() -> Example:
     # The windows have 4 x 4 of 16 x 16 and 8 x 8 patches, so the second layer of each stage shifts them.
-    return images(transformers.SwinForImageClassification, transformers.SwinConfig, image_size=IMAGE, patch_size=2,
-                   embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4, initializer_range=SPREAD,
-                   drop_path_rate=0.0)  # fmt: skip
+    return images(
+        transformers.SwinForImageClassification,
+        transformers.SwinConfig,
+        image_size=IMAGE,
+        patch_size=2,
+        embed_dim=32,
+        depths=[2, 2],
+        num_heads=[2, 4],
+        window_size=4,
+        initializer_range=SPREAD,
+        drop_path_rate=0.0,
+    )
 
 
 @_architecture("vision transformer")
 def beit() -> Example:
-    return images(transformers.BeitForImageClassification, transformers.BeitConfig, use_relative_position_bias=True,
-                   drop_path_rate=0.0, **_VIT_LIKE)  # fmt: skip
+    return images(
+        transformers.BeitForImageClassification,
+        transformers.BeitConfig,
+        use_relative_position_bias=True,
+        drop_path_rate=0.0,
+        **_VIT_LIKE,
+    )
 
 
 @_architecture("convolution")
 def resnet() -> Example:
-    return images(transformers.ResNetForImageClassification, transformers.ResNetConfig, batch=4, embedding_size=16,
-                   hidden_sizes=[32, 64], depths=[1, 1], layer_type="basic")  # fmt: skip
+    return images(
+        transformers.ResNetForImageClassification,
+        transformers.ResNetConfig,
+        batch=4,
+        embedding_size=16,
+        hidden_sizes=[32, 64],
+        depths=[1, 1],
+        layer_type="basic",
+    )
 
 
 @_architecture("convolution")
 def convnext() -> Example:
     # The initial layer scale of 1e-6 would hide the layers' results.
-    return images(transformers.ConvNextForImageClassification, transformers.ConvNextConfig, num_stages=2,
-                   hidden_sizes=[32, 64], depths=[1, 1], layer_scale_init_value=0.5)  # fmt: skip
+    return images(
+        transformers.ConvNextForImageClassification,
+        transformers.ConvNextConfig,
+        num_stages=2,
+        hidden_sizes=[32, 64],
+        depths=[1, 1],
+        layer_scale_init_value=0.5,
+    )
 
 
 @_architecture("convolution")
 def mobilenet_v2() -> Example:
-    made = images(transformers.MobileNetV2ForImageClassification, transformers.MobileNetV2Config, size=64, batch=8,
-                   image_size=64, depth_multiplier=0.25, classifier_dropout_prob=0.0)  # fmt: skip
+    made = images(
+        transformers.MobileNetV2ForImageClassification,
+        transformers.MobileNetV2Config,
+        size=64,
+        batch=8,
+        image_size=64,
+        depth_multiplier=0.25,
+        classifier_dropout_prob=0.0,
+    )
     # The model uses double precision: some values lie so close to ReLU6's kinks that rounding changes the gradients. In
     # single precision, eager is as inaccurate as compiled code, and both exceed all tolerances.
     return Example(made.model.double(), {"pixel_values": made.inputs["pixel_values"].double()}, made.targets)
@@ -299,11 +404,23 @@ def unet() -> Example:
 @_architecture("speech")
 def wav2vec2() -> Example:
     config = transformers.Wav2Vec2Config(
-        vocab_size=32, conv_dim=(32, 32, 32), conv_stride=(5, 2, 2), conv_kernel=(10, 3, 3),
-        num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2, **_SIZES,
-        hidden_dropout=0.0, activation_dropout=0.0, attention_dropout=0.0, feat_proj_dropout=0.0, final_dropout=0.0,
-        layerdrop=0.0, initializer_range=SPREAD, apply_spec_augment=False, ctc_loss_reduction="mean",
-    )  # fmt: skip
+        vocab_size=32,
+        conv_dim=(32, 32, 32),
+        conv_stride=(5, 2, 2),
+        conv_kernel=(10, 3, 3),
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+        **_SIZES,
+        hidden_dropout=0.0,
+        activation_dropout=0.0,
+        attention_dropout=0.0,
+        feat_proj_dropout=0.0,
+        final_dropout=0.0,
+        layerdrop=0.0,
+        initializer_range=SPREAD,
+        apply_spec_augment=False,
+        ctc_loss_reduction="mean",
+    )
     inputs = {"input_values": torch.randn(BATCH, 1600)}
     return Example(transformers.Wav2Vec2ForCTC(config), inputs, {"labels": torch.randint(1, 32, (BATCH, 8))})
 
@@ -311,11 +428,25 @@ def wav2vec2() -> Example:
 @_architecture("speech")
 def whisper() -> Example:
     config = transformers.WhisperConfig(
-        vocab_size=VOCABULARY, num_mel_bins=16, d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=LAYERS,
-        encoder_ffn_dim=INNER, decoder_ffn_dim=INNER, encoder_attention_heads=HEADS, decoder_attention_heads=HEADS,
-        max_source_positions=32, max_target_positions=32, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-        decoder_start_token_id=3, init_std=SPREAD, suppress_tokens=None, begin_suppress_tokens=None,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        num_mel_bins=16,
+        d_model=WIDTH,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
+        encoder_ffn_dim=INNER,
+        decoder_ffn_dim=INNER,
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        max_source_positions=32,
+        max_target_positions=32,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=3,
+        init_std=SPREAD,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
     answer = _tokens(12)
     inputs = {"input_features": torch.randn(BATCH, 16, 64), "decoder_input_ids": answer}
     return Example(transformers.WhisperForConditionalGeneration(config), inputs, {"labels": answer})
@@ -323,12 +454,18 @@ def whisper() -> Example:
 
 @_architecture("vision and language")
 def clip() -> Example:
-    text = {"vocab_size": VOCABULARY, "max_position_embeddings": LENGTH, "pad_token_id": 0, "bos_token_id": 1,
-            "eos_token_id": 3}  # fmt: skip
+    text = {
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": LENGTH,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 3,
+    }
     config = transformers.CLIPConfig(
-        text_config={**_SIZES, **text}, vision_config={**_SIZES, "image_size": IMAGE, "patch_size": 8},
+        text_config={**_SIZES, **text},
+        vision_config={**_SIZES, "image_size": IMAGE, "patch_size": 8},
         projection_dim=32,
-    )  # fmt: skip
+    )
     tokens = _tokens()
     tokens[:, -1] = 3  # the model takes the text's embedding at this token
     inputs = {"input_ids": tokens, "pixel_values": torch.randn(BATCH, 3, IMAGE, IMAGE)}

@@ -70,9 +70,8 @@ def _settled(run: Run) -> list[Answer]:
         middle = len(run) // 2
         return _settled(run[:middle]) + _settled(run[middle:])
     return [
-        _alone(item, found) if found["state"] == "different" else found
-        for item, found in zip(run, whole, strict=True)
-    ]  # fmt: skip
+        _alone(item, found) if found["state"] == "different" else found for item, found in zip(run, whole, strict=True)
+    ]
 
 
 def _alone(item: tuple[Row, Sample, Any], among: Answer) -> Answer:
@@ -98,10 +97,16 @@ def _compiled(run: Run) -> list[Answer]:
     for number, (row, _sample, expected) in enumerate(run):
         difference = "" if error else _difference(results[number], expected, values=row[0] not in UNINITIALISED)
         state = "error" if error else "different" if difference else "equal"
-        answers.append({
-            "row": row, "state": state, "why": error[-1500:] or difference, "graphs": 0 if number else len(graphs),
-            "reasons": [] if number else reasons, "messages": [] if number else messages,
-        })  # fmt: skip
+        answers.append(
+            {
+                "row": row,
+                "state": state,
+                "why": error[-1500:] or difference,
+                "graphs": 0 if number else len(graphs),
+                "reasons": [] if number else reasons,
+                "messages": [] if number else messages,
+            }
+        )
     return answers
 
 

@@ -158,9 +158,16 @@ def _answers(host: Host, groups: list[list[Row]], errors: Path, *, hook: bool) -
 
 
 HEADERS = [
-    "dtype", "operators", "no sample", "equal", "as plain", "wrong", "operators in process", "graphs",
+    "dtype",
+    "operators",
+    "no sample",
+    "equal",
+    "as plain",
+    "wrong",
+    "operators in process",
+    "graphs",
     "graphs in process",
-]  # fmt: skip
+]
 REASONS = ["reason", "rows"]
 
 
@@ -170,9 +177,11 @@ def main() -> int:
     parser.add_argument("--dtype", action="append", choices=samples.DTYPES, help="these only (repeatable)")
     add_every(parser)
     add_files(
-        parser, json="write each row's answer there; what it has is not run again",
-        read="run nothing: such a file has the answers", docs="tables of docs/reference/benchmarks.md",
-    )  # fmt: skip
+        parser,
+        json="write each row's answer there; what it has is not run again",
+        read="run nothing: such a file has the answers",
+        docs="tables of docs/reference/benchmarks.md",
+    )
     arguments = parser.parse_args()
 
     def measure(say: Say) -> Report:
@@ -199,8 +208,10 @@ def report(found: Found) -> Report:
     rows = sum(len(rows) for rows in found.in_process().values())
     return Report(
         bool(found.answers) and not found.wrong() and rows <= IN_PROCESS * len(found.answers),
-        tables=[(HEADERS, _table(found)), (REASONS, _reasons(found))], remarks=remarks, record=found.as_json(),
-    )  # fmt: skip
+        tables=[(HEADERS, _table(found)), (REASONS, _reasons(found))],
+        remarks=remarks,
+        record=found.as_json(),
+    )
 
 
 def _rows(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> list[samples.Row]:
@@ -218,10 +229,15 @@ def _table(found: Found) -> list[list[str]]:
         states, (graphs, reasons) = part.states(), part.graphs()
         if part.answers:
             numbers = (
-                len(part.answers), states.get("no sample", 0), states.get("equal", 0), states.get("as plain", 0),
-                len(part.wrong()), len({row for rows in part.in_process().values() for row in rows}), graphs,
+                len(part.answers),
+                states.get("no sample", 0),
+                states.get("equal", 0),
+                states.get("as plain", 0),
+                len(part.wrong()),
+                len({row for rows in part.in_process().values() for row in rows}),
+                graphs,
                 sum(reasons.values()),
-            )  # fmt: skip
+            )
             table.append([dtype, *map(str, numbers)])
     return table
 

@@ -40,18 +40,35 @@ class Row(ArchitectureRow, MeasuredRow):
 
     def cells(self) -> list[str]:
         return [
-            self.architecture, self.kind, self.task, f"{self.compiled} of {self.frames}", str(self.guards),
-            str(self.traced), str(self.audited), "error" if self.error else "no" if self.different else "yes",
-            f"{self.first_s:.2f} s", f"{self.traced_s:.2f} s",
-            f"{self.first_s / self.traced_s:.2f}" if self.traced_s else "", ", ".join(self.reasons) or "",
-        ]  # fmt: skip
+            self.architecture,
+            self.kind,
+            self.task,
+            f"{self.compiled} of {self.frames}",
+            str(self.guards),
+            str(self.traced),
+            str(self.audited),
+            "error" if self.error else "no" if self.different else "yes",
+            f"{self.first_s:.2f} s",
+            f"{self.traced_s:.2f} s",
+            f"{self.first_s / self.traced_s:.2f}" if self.traced_s else "",
+            ", ".join(self.reasons) or "",
+        ]
 
 
 HEADERS = [
-    "architecture", "kind", "task", "frames compiled", "guards", "frames traced in the 2nd process",
-    "frames audited in the 3rd", "equal to eager",
-    "its first call", "traced, artifacts there", "ratio", "reasons",
-]  # fmt: skip
+    "architecture",
+    "kind",
+    "task",
+    "frames compiled",
+    "guards",
+    "frames traced in the 2nd process",
+    "frames audited in the 3rd",
+    "equal to eager",
+    "its first call",
+    "traced, artifacts there",
+    "ratio",
+    "reasons",
+]
 
 
 def examine(names: Sequence[Name], say: Say) -> list[Row]:

@@ -14,10 +14,17 @@ def _unet() -> torch.nn.Module:
     from diffusers import UNet2DConditionModel
 
     return UNet2DConditionModel(
-        sample_size=16, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(32, 64),
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        cross_attention_dim=32, attention_head_dim=8, norm_num_groups=8,
-    )  # fmt: skip
+        sample_size=16,
+        in_channels=4,
+        out_channels=4,
+        layers_per_block=1,
+        block_out_channels=(32, 64),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=32,
+        attention_head_dim=8,
+        norm_num_groups=8,
+    )
 
 
 @program("diffusers")
@@ -61,9 +68,13 @@ def autoencoder() -> Iterator[Values]:
     from diffusers import AutoencoderKL
 
     model = AutoencoderKL(
-        block_out_channels=(16, 32), down_block_types=("DownEncoderBlock2D",) * 2, norm_num_groups=8,
-        up_block_types=("UpDecoderBlock2D",) * 2, latent_channels=4, sample_size=32,
-    ).eval()  # fmt: skip
+        block_out_channels=(16, 32),
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        norm_num_groups=8,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        latent_channels=4,
+        sample_size=32,
+    ).eval()
     encode, decode = torch.compile(model.encode), torch.compile(model.decode)
     for _ in range(STEPS):
         with torch.no_grad():
@@ -76,18 +87,29 @@ def repeated_blocks() -> Iterator[Values]:
     from diffusers import FluxTransformer2DModel
 
     model = FluxTransformer2DModel(
-        patch_size=1, in_channels=4, num_layers=2, num_single_layers=2, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
-    ).eval()  # fmt: skip
+        patch_size=1,
+        in_channels=4,
+        num_layers=2,
+        num_single_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=32,
+        pooled_projection_dim=32,
+        axes_dims_rope=(4, 4, 8),
+    ).eval()
     model.compile_repeated_blocks()
     ids, text_ids = torch.zeros(16, 3), torch.zeros(6, 3)
     ids[:, 1] = torch.arange(16)
     for _ in range(STEPS):
         with torch.no_grad():
             answer = model(
-                hidden_states=torch.randn(1, 16, 4), encoder_hidden_states=torch.randn(1, 6, 32),
-                pooled_projections=torch.randn(1, 32), timestep=torch.tensor([0.5]), img_ids=ids, txt_ids=text_ids,
-            )  # fmt: skip
+                hidden_states=torch.randn(1, 16, 4),
+                encoder_hidden_states=torch.randn(1, 6, 32),
+                pooled_projections=torch.randn(1, 32),
+                timestep=torch.tensor([0.5]),
+                img_ids=ids,
+                txt_ids=text_ids,
+            )
         yield {"sample": answer.sample}
 
 
@@ -157,9 +179,19 @@ def perceiver() -> Iterator[Values]:
     from perceiver_pytorch import Perceiver
 
     model = Perceiver(
-        input_channels=3, input_axis=2, num_freq_bands=4, max_freq=8.0, depth=2, num_latents=8, latent_dim=32,
-        cross_heads=1, latent_heads=2, cross_dim_head=16, latent_dim_head=16, num_classes=4,
-    )  # fmt: skip
+        input_channels=3,
+        input_axis=2,
+        num_freq_bands=4,
+        max_freq=8.0,
+        depth=2,
+        num_latents=8,
+        latent_dim=32,
+        cross_heads=1,
+        latent_heads=2,
+        cross_dim_head=16,
+        latent_dim_head=16,
+        num_classes=4,
+    )
     compiled = torch.compile(model)
     images, labels = torch.randn(2, 16, 16, 3), torch.tensor([0, 3])
     yield from trained(model, lambda: functional.cross_entropy(compiled(images), labels))
@@ -172,9 +204,12 @@ def einops_mixer() -> Iterator[Values]:
     from einops.layers.torch import Rearrange, Reduce
 
     model = torch.nn.Sequential(
-        Rearrange("b c (h p) (w q) -> b (h w) (p q c)", p=8, q=8), torch.nn.Linear(192, 32), torch.nn.GELU(),
-        Reduce("b n d -> b d", "mean"), torch.nn.Linear(32, 4),
-    )  # fmt: skip
+        Rearrange("b c (h p) (w q) -> b (h w) (p q c)", p=8, q=8),
+        torch.nn.Linear(192, 32),
+        torch.nn.GELU(),
+        Reduce("b n d -> b d", "mean"),
+        torch.nn.Linear(32, 4),
+    )
     images, labels = torch.randn(2, 3, 32, 32), torch.tensor([0, 3])
 
     @torch.compile

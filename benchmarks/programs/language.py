@@ -22,10 +22,17 @@ def _llama() -> torch.nn.Module:
 
     return transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            vocab_size=VOCABULARY,
+            hidden_size=WIDTH,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
         )
-    )  # fmt: skip
+    )
 
 
 def _gpt2() -> torch.nn.Module:
@@ -33,10 +40,18 @@ def _gpt2() -> torch.nn.Module:
 
     return transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
-            vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            vocab_size=VOCABULARY,
+            n_embd=WIDTH,
+            n_layer=2,
+            n_head=2,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
         )
-    )  # fmt: skip
+    )
 
 
 @program("transformers")
@@ -57,15 +72,27 @@ def huggingface_trainer() -> Iterator[Values]:
     import transformers
 
     config = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     rows = [{"input_ids": _tokens(1, 16)[0], "labels": torch.tensor(number % 2)} for number in range(8)]
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
-            folder, torch_compile=True, per_device_train_batch_size=2, max_steps=1, report_to="none", use_cpu=True,
-            save_strategy="no", disable_tqdm=True, logging_steps=1,
-        )  # fmt: skip
+            folder,
+            torch_compile=True,
+            per_device_train_batch_size=2,
+            max_steps=1,
+            report_to="none",
+            use_cpu=True,
+            save_strategy="no",
+            disable_tqdm=True,
+            logging_steps=1,
+        )
         model = transformers.BertForSequenceClassification(config)
         for _ in range(STEPS):
             trainer = transformers.Trainer(model, arguments, train_dataset=rows)
@@ -142,8 +169,9 @@ def x_transformers_decoder() -> Iterator[Values]:
     """A decoder with rotary embeddings, RMSNorm and SwiGLU."""
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
-    decoder = Decoder(dim=WIDTH, depth=2, heads=2, attn_dim_head=32, rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True,
-                      ff_swish=True)  # fmt: skip
+    decoder = Decoder(
+        dim=WIDTH, depth=2, heads=2, attn_dim_head=32, rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True, ff_swish=True
+    )
     model = AutoregressiveWrapper(TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=32, attn_layers=decoder))
     compiled = torch.compile(model)
     tokens = _tokens(2, 33)
@@ -168,8 +196,16 @@ def local_attention() -> Iterator[Values]:
     """A transformer with local attention, trained by its own loss."""
     from local_attention import LocalTransformer
 
-    model = LocalTransformer(num_tokens=VOCABULARY, dim=WIDTH, depth=2, max_seq_len=64, heads=2, dim_head=32,
-                             local_attn_window_size=16, causal=True)  # fmt: skip
+    model = LocalTransformer(
+        num_tokens=VOCABULARY,
+        dim=WIDTH,
+        depth=2,
+        max_seq_len=64,
+        heads=2,
+        dim_head=32,
+        local_attn_window_size=16,
+        causal=True,
+    )
     compiled = torch.compile(model)
     tokens = _tokens(2, 33)
     yield from trained(model, lambda: compiled(tokens, return_loss=True))

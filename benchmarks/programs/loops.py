@@ -40,9 +40,13 @@ def lightning_trainer() -> Iterator[Values]:
     rows = torch.utils.data.TensorDataset(torch.randn(16, 8), torch.arange(16) % 3)
     for _ in range(STEPS):
         trainer = lightning.Trainer(
-            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
             enable_model_summary=False,
-        )  # fmt: skip
+        )
         trainer.fit(compiled, torch.utils.data.DataLoader(rows, batch_size=4))
         yield _weights(module)
 
@@ -144,14 +148,17 @@ def q_learning_loss() -> Iterator[Values]:
     compiled = torch.compile(module)
     batch = TensorDict(
         {
-            "observation": torch.randn(8, 4), "action": functional.one_hot(torch.arange(8) % 2),
+            "observation": torch.randn(8, 4),
+            "action": functional.one_hot(torch.arange(8) % 2),
             "next": {
-                "observation": torch.randn(8, 4), "reward": torch.randn(8, 1),
-                "done": torch.zeros(8, 1, dtype=torch.bool), "terminated": torch.zeros(8, 1, dtype=torch.bool),
+                "observation": torch.randn(8, 4),
+                "reward": torch.randn(8, 1),
+                "done": torch.zeros(8, 1, dtype=torch.bool),
+                "terminated": torch.zeros(8, 1, dtype=torch.bool),
             },
         },
         [8],
-    )  # fmt: skip
+    )
     yield from trained(module, lambda: compiled(batch)["loss"])
 
 

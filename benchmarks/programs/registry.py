@@ -63,8 +63,7 @@ def trained(
     of: Callable[[torch.nn.Module], torch.optim.Optimizer] | None = None,
     steps: int = STEPS,
 ) -> Iterator[dict[str, Any]]:
-    """Train. Yields each step's loss and gradients. ``loss_of`` calls the compiled model; ``of`` makes the optimizer.
-    """
+    """Train. Yield each step's loss and gradients. ``loss_of`` calls the compiled model; ``of`` makes the optimizer."""
     optimizer = of(model) if of else torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()

@@ -29,10 +29,22 @@ def patch_tst() -> Iterator[Values]:
     import transformers
 
     config = transformers.PatchTSTConfig(
-        num_input_channels=2, context_length=32, prediction_length=8, patch_length=8, patch_stride=8, d_model=32,
-        num_hidden_layers=2, num_attention_heads=2, ffn_dim=64, dropout=0.0, positional_dropout=0.0, head_dropout=0.0,
-        ff_dropout=0.0, attention_dropout=0.0, path_dropout=0.0,
-    )  # fmt: skip
+        num_input_channels=2,
+        context_length=32,
+        prediction_length=8,
+        patch_length=8,
+        patch_stride=8,
+        d_model=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        ffn_dim=64,
+        dropout=0.0,
+        positional_dropout=0.0,
+        head_dropout=0.0,
+        ff_dropout=0.0,
+        attention_dropout=0.0,
+        path_dropout=0.0,
+    )
     model = transformers.PatchTSTForPrediction(config)
     compiled = torch.compile(model)
     past, future = torch.randn(2, 32, 2), torch.randn(2, 8, 2)

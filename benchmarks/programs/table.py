@@ -60,15 +60,27 @@ class Row(ServedRow):
             equal = "dies, as plain" if self.as_plain else "error"
         reasons = ", ".join(filter(None, [list_counts(self.reasons), list_counts(self.kept_from_packages)]))
         return [
-            self.name, self.library, self.shares, " ".join(map(str, self.packages)), " ".join(map(str, self.traced)),
-            equal, self.first_steps, reasons,
-        ]  # fmt: skip
+            self.name,
+            self.library,
+            self.shares,
+            " ".join(map(str, self.packages)),
+            " ".join(map(str, self.traced)),
+            equal,
+            self.first_steps,
+            reasons,
+        ]
 
 
 HEADERS = [
-    "program", "library", "graphs served, in three runs", "of them from packages", "frames traced", "equal to eager",
-    "first step, s", "reasons",
-]  # fmt: skip
+    "program",
+    "library",
+    "graphs served, in three runs",
+    "of them from packages",
+    "frames traced",
+    "equal to eager",
+    "first step, s",
+    "reasons",
+]
 
 
 def examine(names: Sequence[str], say: Say) -> list[Row]:
@@ -126,9 +138,14 @@ def _dies(host: Host, row: Row) -> bool:
 
 
 def _run(
-    host: Host, row: Row, run: str, variables: Mapping[str, str] | None = None, *, hook: bool = False,
+    host: Host,
+    row: Row,
+    run: str,
+    variables: Mapping[str, str] | None = None,
+    *,
+    hook: bool = False,
     eager_steps: int = 0,
-) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
+) -> tuple[dict[str, Any], list[Any]]:
     """Return what the process printed, and the results of its steps."""
     file = host.root / f"{row.name}-{run}.pt"
     spec = {"name": row.name, "values": str(file), "wait": hook, "eager_steps": eager_steps}
@@ -142,9 +159,7 @@ def main() -> int:
     add_files(parser, json="write the rows there", docs=f"tables of docs/{PAGE}")
     arguments = parser.parse_args()
     names = chosen(parser, arguments.only, PROGRAMS)
-    return run_table(
-        arguments, lambda say: report(examine(names, say)), mark="make programs ARGS=--docs", page=PAGE
-    )  # fmt: skip
+    return run_table(arguments, lambda say: report(examine(names, say)), mark="make programs ARGS=--docs", page=PAGE)
 
 
 def report(rows: Sequence[Row]) -> Report:
@@ -160,9 +175,12 @@ def report(rows: Sequence[Row]) -> Report:
     ]
     described = [_documented([row.about, *row.cells()[1:]]) for row in rows]
     return report_rows(
-        HEADERS, rows, " ".join(totals), passed=equal == len(run) and served >= SERVED * graphs > 0,
+        HEADERS,
+        rows,
+        " ".join(totals),
+        passed=equal == len(run) and served >= SERVED * graphs > 0,
         parts=["\n".join(totals), markdown(_documented(HEADERS), described), list_reasons(rows)],
-    )  # fmt: skip
+    )
 
 
 def _documented(cells: Sequence[str]) -> list[str]:

@@ -1,5 +1,4 @@
-"""Defines the programs that use libraries around a model: settings, tests, logs, and tools that watch or patch torch.
-"""
+"""Defines programs that use libraries around a model: settings, tests, logs, and tools that watch or patch torch."""
 
 from __future__ import annotations
 
@@ -38,9 +37,7 @@ def hydra_config() -> Iterator[Values]:
     compiled = torch.compile(model)
     points, labels = torch.randn(16, cfg.model.width), torch.arange(16) % 3
     smoothing = cfg.trainer.smoothing
-    yield from trained(
-        model, lambda: functional.cross_entropy(compiled(points), labels, label_smoothing=smoothing)
-    )
+    yield from trained(model, lambda: functional.cross_entropy(compiled(points), labels, label_smoothing=smoothing))
 
 
 @program("pydantic_settings", "pydantic")

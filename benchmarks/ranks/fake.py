@@ -19,8 +19,21 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     dist.init_process_group("fake", store=FakeStore(), rank=spec["rank"], world_size=spec["world"])
     next(llama.steps(tensor_parallel=8))
-    print(json.dumps([{"key": graph.key, "state": graph.state, "source": graph.source, "reason": graph.reason,
-                       "message": graph.message} for graph in precompiled.report()]), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            [
+                {
+                    "key": graph.key,
+                    "state": graph.state,
+                    "source": graph.source,
+                    "reason": graph.reason,
+                    "message": graph.message,
+                }
+                for graph in precompiled.report()
+            ]
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

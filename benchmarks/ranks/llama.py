@@ -31,9 +31,7 @@ class Attention(torch.nn.Module):
     def forward(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         rows, length = x.shape[:2]
         # With tensor parallelism, this rank has only its share of the heads.
-        query, key, value = (
-            layer(x).view(rows, length, -1, WIDTH // HEADS) for layer in (self.wq, self.wk, self.wv)
-        )
+        query, key, value = (layer(x).view(rows, length, -1, WIDTH // HEADS) for layer in (self.wq, self.wk, self.wv))
         query, key, value = (item.transpose(1, 2) for item in (_turned(query, turns), _turned(key, turns), value))
         found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         answer: torch.Tensor = self.wo(found.transpose(1, 2).reshape(rows, length, -1))
@@ -96,24 +94,32 @@ def parallelized(mesh: DeviceMesh) -> Llama:
     """
     torch.manual_seed(0)
     model = Llama()
-    parallelize_module(model, mesh["tp"], {
-        "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        "norm": SequenceParallel(),
-        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
-    })  # fmt: skip
+    parallelize_module(
+        model,
+        mesh["tp"],
+        {
+            "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        },
+    )
     for block in model.layers.values():
-        parallelize_module(block, mesh["tp"], {
-            "attention_norm": SequenceParallel(),
-            "attention": PrepareModuleInput(
-                input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
-            ),
-            **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
-            "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
-            "ffn_norm": SequenceParallel(),
-            "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-            **{f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")},
-            "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
-        })  # fmt: skip
+        parallelize_module(
+            block,
+            mesh["tp"],
+            {
+                "attention_norm": SequenceParallel(),
+                "attention": PrepareModuleInput(
+                    input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+                ),
+                **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
+                "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+                "ffn_norm": SequenceParallel(),
+                "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+                **{f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")},
+                "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+            },
+        )
     for name, block in list(model.layers.named_children()):
         compiled = torch.compile(block)
         model.layers.register_module(name, compiled)

@@ -59,16 +59,29 @@ class Row(ServedRow):
     def cells(self) -> list[str]:
         equal = "error" if self.error else "no" if self.different else "as plain" if self.as_plain else "yes"
         return [
-            self.name, str(self.ranks), equal, self.shares, " ".join(map(str, self.compiled)), str(self.of_one_rank),
-            " ".join(map(str, self.traced)), self.first_steps,
+            self.name,
+            str(self.ranks),
+            equal,
+            self.shares,
+            " ".join(map(str, self.compiled)),
+            str(self.of_one_rank),
+            " ".join(map(str, self.traced)),
+            self.first_steps,
             list_counts(Counter(self.reasons) + Counter(self.kept_from_packages)),
-        ]  # fmt: skip
+        ]
 
 
 HEADERS = [
-    "case", "ranks", "equal to eager", "graphs served, in two starts", "compiled", "graphs of one rank",
-    "frames traced", "first step, s", "reasons",
-]  # fmt: skip
+    "case",
+    "ranks",
+    "equal to eager",
+    "graphs served, in two starts",
+    "compiled",
+    "graphs of one rank",
+    "frames traced",
+    "first step, s",
+    "reasons",
+]
 
 
 def examine(names: Sequence[str], say: Say) -> list[Row]:
@@ -113,9 +126,16 @@ def start(host: Host, row: Row, run: str, *, hook: bool, extra: dict[str, str]) 
     spec = {"name": row.name, "file": str(file), "wait": hook}
     command = host.command(spec, hook=hook, extra={**extra, **host.temporary()}, program="ranks.program")
     launcher = [
-        sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
-        "--nproc-per-node", str(row.ranks),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        "--nproc-per-node",
+        str(row.ranks),
+    ]
     output_of({**command, "argv": [*launcher, *command["argv"][1:]]}, HANGS_S)
     return [json.loads(Path(f"{file}-{rank}.json").read_text()) for rank in range(row.ranks)]
 
@@ -152,9 +172,12 @@ def report(rows: Sequence[Row]) -> Report:
     ]
     described = [[row.about, row.kind, *_documented(row.cells())[1:]] for row in rows]
     return report_rows(
-        HEADERS, rows, " ".join(totals), passed=right == len(rows) and all(row.graphs == row.served for row in rows),
+        HEADERS,
+        rows,
+        " ".join(totals),
+        passed=right == len(rows) and all(row.graphs == row.served for row in rows),
         parts=["\n".join(totals), markdown(["case", "kind", *_documented(HEADERS)[1:]], described), list_reasons(rows)],
-    )  # fmt: skip
+    )
 
 
 def _documented(cells: Sequence[str]) -> list[str]:

@@ -59,9 +59,13 @@ def sequence_parallel() -> Iterator[Values]:
         }
         parallelize_module(block, mesh, plan)
     parallelize_module(
-        model, mesh, {"first": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
-                      "last": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate())},
-    )  # fmt: skip
+        model,
+        mesh,
+        {
+            "first": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
+            "last": ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate()),
+        },
+    )
     compiled = torch.compile(model)
     yield from trained(model, lambda step: loss_of(compiled, step, same=True))
 

@@ -61,8 +61,12 @@ def submit(
         [value for answer in answers for value in answer["accepted"]],
         [value for answer in answers for value in answer["answered"]],
         sum(answer["lost"] for answer in answers),
-        dict(other), max(answer["submitted_s"] for answer in answers), seconds, cpu, (before, daemon.memory_info().rss),
-    )  # fmt: skip
+        dict(other),
+        max(answer["submitted_s"] for answer in answers),
+        seconds,
+        cpu,
+        (before, daemon.memory_info().rss),
+    )
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -79,9 +83,12 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> dict[str, Any]:
     interpreter = msgspec.to_builtins(interpreter_of_a_worker())
     return {
-        "submits": submits, "window": window, "keys": list(keys), "blob": str(host.root / "blob"),
+        "submits": submits,
+        "window": window,
+        "keys": list(keys),
+        "blob": str(host.root / "blob"),
         "environment": interpreter,
-    }  # fmt: skip
+    }
 
 
 def measure_clients(
@@ -92,9 +99,18 @@ def measure_clients(
     """
     table = Table(
         f"The daemon: submits of {KNOWN} known keys; each client submits again after each reply",
-        ["clients", "submits", "lost", "reply, median (ms)", "p99 (ms)", "replies a second", "all published after (s)",
-         "daemon's CPU a submit (µs)", "daemon's memory before; after (MB)"],
-    )  # fmt: skip
+        [
+            "clients",
+            "submits",
+            "lost",
+            "reply, median (ms)",
+            "p99 (ms)",
+            "replies a second",
+            "all published after (s)",
+            "daemon's CPU a submit (µs)",
+            "daemon's memory before; after (MB)",
+        ],
+    )
     lost = 0
     for count, total in loads:
         # Each client has another order of keys, so that other clients have submitted some keys already and others not.
@@ -113,19 +129,34 @@ def _load_row(title: str, found: Load) -> list[str]:
     done = len(found.answered) + found.lost
     first = _quantiles(found.accepted)
     return [
-        title, f"{done:,}", str(found.lost), f"{first[0]:.1f}", f"{first[1]:.1f}", f"{done / found.submitted_s:.0f}",
-        f"{found.seconds:.1f}", f"{1e6 * found.daemon_cpu_s / done:.0f}",
+        title,
+        f"{done:,}",
+        str(found.lost),
+        f"{first[0]:.1f}",
+        f"{first[1]:.1f}",
+        f"{done / found.submitted_s:.0f}",
+        f"{found.seconds:.1f}",
+        f"{1e6 * found.daemon_cpu_s / done:.0f}",
         f"{found.daemon_bytes[0] / 1e6:.1f}; {found.daemon_bytes[1] / 1e6:.1f}",
-    ]  # fmt: skip
+    ]
 
 
 def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple[Table, int]:
     """Measure one client that submits all keys while the worker starts. Also returns the lost submits."""
     table = Table(
         "The queue: all jobs submitted together before a worker runs, with constant requests of status and stats",
-        ["jobs", "lost", "first reply, median (ms)", "p99 (ms)", "all done (s)", "daemon's CPU a job (µs)",
-         "deepest seen", "status then, median (ms)", "stats then, median (ms)"],
-    )  # fmt: skip
+        [
+            "jobs",
+            "lost",
+            "first reply, median (ms)",
+            "p99 (ms)",
+            "all done (s)",
+            "daemon's CPU a job (µs)",
+            "deepest seen",
+            "status then, median (ms)",
+            "stats then, median (ms)",
+        ],
+    )
     lost = 0
     sizes = sorted({max(1, most // 100), max(1, most // 10), most})
     for count in sizes:
@@ -153,9 +184,17 @@ def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple
         lost += found.lost
         first = _quantiles(found.accepted)
         table.rows.append(
-            [f"{count:,}", str(found.lost), f"{first[0]:.1f}", f"{first[1]:.1f}", f"{found.seconds:.1f}",
-             f"{1e6 * found.daemon_cpu_s / count:.0f}", f"{max(seen['depth']):.0f}",
-             f"{_quantiles(seen['status'])[0]:.1f}", f"{_quantiles(seen['stats'])[0]:.1f}"]
-        )  # fmt: skip
+            [
+                f"{count:,}",
+                str(found.lost),
+                f"{first[0]:.1f}",
+                f"{first[1]:.1f}",
+                f"{found.seconds:.1f}",
+                f"{1e6 * found.daemon_cpu_s / count:.0f}",
+                f"{max(seen['depth']):.0f}",
+                f"{_quantiles(seen['status'])[0]:.1f}",
+                f"{_quantiles(seen['stats'])[0]:.1f}",
+            ]
+        )
         say(f"{count} jobs: " + ", ".join(table.rows[-1][1:]) + (f"; {found.other}" if found.other else ""))
     return table, lost

@@ -48,9 +48,17 @@ def measure_store(host: Host, artifact: Artifact, counts: Sequence[int], repeats
     """Return the table of the times."""
     table = Table(
         f"The store: time of one operation, by number of artifacts (medians of {repeats})",
-        ["artifacts", "lookup, hit (µs)", "lookup, miss (µs)", "read and verify a hit (µs)", "search for eviction (s)",
-         "`precompiled cache ls` (s)", "`precompiled status` (s)", "`precompiled cache stats` (s)"],
-    )  # fmt: skip
+        [
+            "artifacts",
+            "lookup, hit (µs)",
+            "lookup, miss (µs)",
+            "read and verify a hit (µs)",
+            "search for eviction (s)",
+            "`precompiled cache ls` (s)",
+            "`precompiled status` (s)",
+            "`precompiled cache stats` (s)",
+        ],
+    )
     store = Store(host.settings.cache_dir)
     for count in counts:
         keys = copies(store, artifact, count)

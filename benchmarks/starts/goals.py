@@ -54,10 +54,12 @@ def goals(samples: Sequence[Sample]) -> list[Result]:
         elif name == "ours-warm":
             beyond.samples.append(_of(sample.first_s) - _of(sample.tracing_s) - _of(sample.step_s))
     for result, names, attribute in (
-        (cold, ("ours-cold", "plain-cold", "traced"), "first_s"), (compiled, ("ours-cold",), "compiled_s"),
-        (warm, ("ours-warm", "plain-warm"), "first_s"), (beyond, ("ours-warm",), "tracing_s"),
+        (cold, ("ours-cold", "plain-cold", "traced"), "first_s"),
+        (compiled, ("ours-cold",), "compiled_s"),
+        (warm, ("ours-warm", "plain-warm"), "first_s"),
+        (beyond, ("ours-warm",), "tracing_s"),
         (cpu, ("ours-cold", "plain-cold"), "cpu_s"),
-    ):  # fmt: skip
+    ):
         for name in names:
             result.raw[f"{CONTENDERS[name].title}: {attribute.removesuffix('_s')} (s)"] = values(
                 [sample for sample in mine if sample.contender == name], attribute

@@ -18,6 +18,7 @@ from precompiled.timeline.picture import Bar, Section, in_order, svg
 
 IMAGES = ROOT / "docs" / "images"
 
+
 def sections(sample: Sample) -> list[Section]:
     """Return the sections of one start in order. Raises KeyError for a sample without figures."""
     program, contender = sample.program, CONTENDERS[sample.contender]

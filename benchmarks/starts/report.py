@@ -13,9 +13,20 @@ from benchmarks.starts.picture import draw
 from benchmarks.starts.sample import Sample, ratios, values
 
 HEADERS = [
-    "", "first result (s)", "of cold", "of warm", "first compiled (s)", "of cold", "from the process's start (s)",
-    "step (ms)", "of torch.compile's", "CPU s", "peak MB: client; daemon; worker", "kept (MB)", "n",
-]  # fmt: skip
+    "",
+    "first result (s)",
+    "of cold",
+    "of warm",
+    "first compiled (s)",
+    "of cold",
+    "from the process's start (s)",
+    "step (ms)",
+    "of torch.compile's",
+    "CPU s",
+    "peak MB: client; daemon; worker",
+    "kept (MB)",
+    "n",
+]
 
 
 def tables(samples: Sequence[Sample]) -> str:

@@ -71,9 +71,18 @@ class Hosts(ExitStack):
         group = self.group
         paths = {name: str(host.root / value) for name, value in contender.spec.items()}
         spec = {
-            "model": group.model, "task": group.task, "shapes": group.shapes, "size": self.size, "way": contender.way,
-            "pending": "step", "steps": STEPS, "check": True, "device": group.device, "mode": group.mode, **paths,
-        }  # fmt: skip
+            "model": group.model,
+            "task": group.task,
+            "shapes": group.shapes,
+            "size": self.size,
+            "way": contender.way,
+            "pending": "step",
+            "steps": STEPS,
+            "check": True,
+            "device": group.device,
+            "mode": group.mode,
+            **paths,
+        }
         extra = dict(contender.env)
         cache = host.root / f"cache-{next(self._caches)}"
         if contender.fresh_cache:

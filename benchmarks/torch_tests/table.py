@@ -112,14 +112,27 @@ def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Foun
     answers, log, mode = host.root / f"{way}.jsonl", host.root / f"{way}.log", WAYS[way]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     extra = {
-        plugin.VARIABLE: str(answers), plugin.EVERY: str(limits.every), "OMP_NUM_THREADS": "1", "PYTHONPATH": path,
-        "PRECOMPILED_MODE": mode or "wait", **PACKAGES,
-    }  # fmt: skip
+        plugin.VARIABLE: str(answers),
+        plugin.EVERY: str(limits.every),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": path,
+        "PRECOMPILED_MODE": mode or "wait",
+        **PACKAGES,
+    }
     variables = host.variables(hook=mode is not None, extra=extra)
     command = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.torch_tests.plugin",
-        "--timeout", str(limits.test_s), *arguments,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "benchmarks.torch_tests.plugin",
+        "--timeout",
+        str(limits.test_s),
+        *arguments,
+    ]
     known = 0
     while True:
         with log.open("w") as output:
@@ -167,9 +180,11 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth test: a look")
     parser.add_argument("--select", metavar="EXPRESSION", help="as pytest's -k")
     add_files(
-        parser, json="write the result of each test to this file", read="add the results of such a file",
+        parser,
+        json="write the result of each test to this file",
+        read="add the results of such a file",
         docs="tables of docs/reference/benchmarks.md",
-    )  # fmt: skip
+    )
     arguments = parser.parse_args()
     files: list[Path] = []
     for path in arguments.path:
@@ -212,7 +227,7 @@ def report(found: Mapping[str, Mapping[str, Found]], problems: list[str]) -> Rep
         tables=[(HEADERS, _rows(found)), (DIFFERENCES, differences), (GRAPHS, _graphs(found))],
         remarks=remarks + [(problem, "yellow") for problem in problems],
         record={file: {way: one.as_record() for way, one in ways.items()} for file, ways in found.items()},
-    )  # fmt: skip
+    )
 
 
 def _rows(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:

@@ -46,19 +46,25 @@ class Fleet(Show):
     def __init__(self, console: Console, directory: Path) -> None:
         super().__init__(console, directory)
         self.runs = [
-            Run("A", "all empty", hook=True), Run("B", "at the same time", hook=True),
-            Run("C", "an empty host", hook=True), Run("C, again", "its own store", hook=True),
-        ]  # fmt: skip
+            Run("A", "all empty", hook=True),
+            Run("B", "at the same time", hook=True),
+            Run("C", "an empty host", hook=True),
+            Run("C, again", "its own store", hook=True),
+        ]
         self._server = ExitStack()
         self._bucket: dict[str, str] = {}
 
     def variables(self, run: Run) -> dict[str, str]:
         host = self.host(run)
         return {
-            **self.plain_variables(), **self._bucket, "PRECOMPILED_CACHE_DIR": str(host / "store"),
-            "PRECOMPILED_RUNTIME_DIR": str(host / "run"), "XDG_CONFIG_HOME": str(host / "config"),
-            "TORCHINDUCTOR_CACHE_DIR": str(host / "inductor"), "PRECOMPILED_REMOTE": f"s3://{bucket.NAME}/demo",
-        }  # fmt: skip
+            **self.plain_variables(),
+            **self._bucket,
+            "PRECOMPILED_CACHE_DIR": str(host / "store"),
+            "PRECOMPILED_RUNTIME_DIR": str(host / "run"),
+            "XDG_CONFIG_HOME": str(host / "config"),
+            "TORCHINDUCTOR_CACHE_DIR": str(host / "inductor"),
+            "PRECOMPILED_REMOTE": f"s3://{bucket.NAME}/demo",
+        }
 
     def host(self, run: Run) -> Path:
         return self.directory / run.label[0]
@@ -167,10 +173,12 @@ class Fleet(Show):
             f"{b.compiled_after_s():.0f} s",
         )
         yield (
-            all(step["compiled"] for step in c.steps) and c.end["frames"] == c.end["compiles"] == 0
-            and all(graph["source"] == "package" for graph in c.end["graphs"]) and not c.end["started"],
+            all(step["compiled"] for step in c.steps)
+            and c.end["frames"] == c.end["compiles"] == 0
+            and all(graph["source"] == "package" for graph in c.end["graphs"])
+            and not c.end["started"],
             "C, on an empty host, ran compiled from its first step: nothing traced or compiled, no process started",
-        )  # fmt: skip
+        )
         over = c.steps[0]["seconds"] - again.steps[0]["seconds"]
         yield (
             over <= MAX_OVER_HIT_S,

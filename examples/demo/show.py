@@ -138,9 +138,13 @@ class Show:
         """Run a `precompiled` command on the host of a run."""
         return subprocess.run(
             [sys.executable, "-m", "precompiled", *arguments],
-            env=self.variables(run), capture_output=True, text=True, check=False, timeout=60,
+            env=self.variables(run),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
             start_new_session=True,  # a second Ctrl-C must not end the command that stops the daemon
-        )  # fmt: skip
+        )
 
     @staticmethod
     def end(runs: Iterable[Run]) -> None:

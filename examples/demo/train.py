@@ -23,10 +23,18 @@ class LanguageModel(torch.nn.Module):
         # Dropout is off, so that runs can be compared: eager and compiled code draw different random numbers.
         self.gpt2 = GPT2LMHeadModel(
             GPT2Config(
-                n_layer=4, n_head=4, n_embd=256, n_positions=LENGTH, vocab_size=VOCABULARY, bos_token_id=0,
-                eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                n_layer=4,
+                n_head=4,
+                n_embd=256,
+                n_positions=LENGTH,
+                vocab_size=VOCABULARY,
+                bos_token_id=0,
+                eos_token_id=0,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
             )
-        )  # fmt: skip
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits = self.gpt2(tokens).logits

@@ -16,9 +16,17 @@ steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
 
 torch.manual_seed(0)
 config = GPT2Config(
-    n_layer=hparams["layers"], n_embd=hparams["width"], n_head=4, vocab_size=1024, n_positions=128,
-    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
-)  # fmt: skip
+    n_layer=hparams["layers"],
+    n_embd=hparams["width"],
+    n_head=4,
+    vocab_size=1024,
+    n_positions=128,
+    resid_pdrop=0.0,
+    embd_pdrop=0.0,
+    attn_pdrop=0.0,
+    bos_token_id=0,
+    eos_token_id=0,
+)
 model = GPT2LMHeadModel(config)
 # Random tokens: the result of the training does not matter.
 compiled = torch.compile(model)

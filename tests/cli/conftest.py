@@ -19,9 +19,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
     """Environment variables with the test's own directories and no other settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
     return {
-        **kept, "PRECOMPILED_CACHE_DIR": str(tmp_path / "cache"), "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "run"),
-        "XDG_CONFIG_HOME": str(tmp_path / "config"), "COLUMNS": "200",
-    }  # fmt: skip
+        **kept,
+        "PRECOMPILED_CACHE_DIR": str(tmp_path / "cache"),
+        "PRECOMPILED_RUNTIME_DIR": str(tmp_path / "run"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "COLUMNS": "200",
+    }
 
 
 @pytest.fixture
@@ -48,9 +51,17 @@ def store(environment: dict[str, str], settled: None) -> Store:
     found = Store(Path(environment["PRECOMPILED_CACHE_DIR"]))
     for key, guards in ((KEYS[0], "s0 < 5"), (KEYS[0], "s0 > 4"), (KEYS[1], "")):
         manifest = fmt.Manifest(
-            key=key, name="Model.forward [0/0]", components={"graph": "g1"}, environment={"torch": "2.13.0"},
-            device="cpu", guards=guards, files={}, compile_s=12.5, created=time.time() - 100, compiled_by={"pid": "7"},
-        )  # fmt: skip
+            key=key,
+            name="Model.forward [0/0]",
+            components={"graph": "g1"},
+            environment={"torch": "2.13.0"},
+            device="cpu",
+            guards=guards,
+            files={},
+            compile_s=12.5,
+            created=time.time() - 100,
+            compiled_by={"pid": "7"},
+        )
         found.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x" * 2048}))
     found.publish_failure(fmt.Failure(KEYS[2], "Bad.forward", "compile-failed", "[red]it broke[/red]", time.time(), 60))
     return found

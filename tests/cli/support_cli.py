@@ -29,6 +29,11 @@ def answer(*arguments: str, status: int = 0) -> Any:
 
 def precompiled(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "precompiled", *arguments], env=dict(environment), capture_output=True, text=True,
-        check=False, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "precompiled", *arguments],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )

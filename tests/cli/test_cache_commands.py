@@ -42,8 +42,12 @@ def test_size_adds_up_to_what_is_on_the_disk(full: Store) -> None:
     found = answer("cache", "size")
     parts = {part["name"]: (part["count"], part["bytes"]) for part in found["parts"]}
     assert {name: count for name, (count, _) in parts.items()} == {
-        "artifacts": 3, "packages": 1, "failure records": 1, "scratch": None, "records and logs": None,
-    }  # fmt: skip
+        "artifacts": 3,
+        "packages": 1,
+        "failure records": 1,
+        "scratch": None,
+        "records and logs": None,
+    }
     assert parts["scratch"] == (None, 3 << 20) and parts["records and logs"] == (None, 510)
     assert parts["artifacts"][1] > 3 * 2048 and parts["packages"][1] > 2000 and parts["failure records"][1] > 0
     on_disk = sum((full.root / name).stat().st_size for name in files(full))

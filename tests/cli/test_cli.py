@@ -34,10 +34,20 @@ def test_version_and_help() -> None:
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == tree.children("")
 
 
-@pytest.mark.parametrize("arguments", [["frobnicate"], ["cache", "ls", "--frob"], ["cache", "show"], ["run"],
-                                       ["cache", "frobnicate"], ["config", "--set", "x"],
-                                       ["config", "--set", "wat=1"], ["config", "--set", "mode=fast"],
-                                       ["status", "--cache-dir", "relative"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["frobnicate"],
+        ["cache", "ls", "--frob"],
+        ["cache", "show"],
+        ["run"],
+        ["cache", "frobnicate"],
+        ["config", "--set", "x"],
+        ["config", "--set", "wat=1"],
+        ["config", "--set", "mode=fast"],
+        ["status", "--cache-dir", "relative"],
+    ],
+)
 def test_wrong_use_is_status_2(environment: dict[str, str], arguments: list[str]) -> None:
     plain = precompiled(environment, *arguments)
     assert plain.returncode == 2 and plain.stdout == "" and plain.stderr.startswith("precompiled: ")
@@ -56,9 +66,13 @@ def test_the_error_for_a_bad_setting_names_its_origin(environment: dict[str, str
 
 def test_a_closed_pipe_causes_no_traceback(environment: dict[str, str]) -> None:
     done = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m precompiled config --json | true"], env=environment, capture_output=True,
-        text=True, check=False, timeout=60,
-    )  # fmt: skip
+        ["sh", "-c", f"{sys.executable} -m precompiled config --json | true"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
@@ -90,7 +104,7 @@ def test_config_shows_every_setting_with_its_origin(environment: dict[str, str])
     assert list(json.loads(precompiled(environment, "config", "--json", "log_file").stdout)) == ["log_file"]
     by_variable = precompiled(
         environment, "config", "--json", "PRECOMPILED_MODE", "--set", "PRECOMPILED_WORKERS=7", "workers"
-    )  # fmt: skip
+    )
     found = json.loads(by_variable.stdout)
     assert list(found) == ["mode", "workers"] and found["workers"]["value"] == 7
 
@@ -149,8 +163,19 @@ def test_start_status_stats_restart_stop(stopped: dict[str, str]) -> None:
     assert "type" not in status and str(pid) in precompiled(stopped, "status").stdout
 
     stats = json.loads(precompiled(stopped, "cache", "stats", "--json").stdout)
-    assert {"hits", "misses", "submitted", "deduplicated", "compiled", "failed", "swapped", "fallbacks", "bypassed",
-            "compile_s", "saved_s"} <= set(stats)  # fmt: skip
+    assert {
+        "hits",
+        "misses",
+        "submitted",
+        "deduplicated",
+        "compiled",
+        "failed",
+        "swapped",
+        "fallbacks",
+        "bypassed",
+        "compile_s",
+        "saved_s",
+    } <= set(stats)
     assert len(precompiled(stopped, "cache", "stats").stdout.splitlines()) == len(stats)
 
     restarted = json.loads(precompiled(stopped, "daemon", "restart", "--json").stdout)
@@ -175,8 +200,12 @@ def test_logs_prints_the_end_and_follows(stopped: dict[str, str]) -> None:
     assert found["lines"] and found["lines"] == log.read_text().splitlines()[: len(found["lines"])]
     shown = precompiled(stopped, "daemon", "logs", "-n", "1")
     assert shown.stdout.strip() in log.read_text().splitlines() and shown.stderr == f"precompiled: {log}\n"
-    with subprocess.Popen([sys.executable, "-m", "precompiled", "daemon", "logs", "-f", "-n", "1"], env=stopped,
-                          stdout=subprocess.PIPE, text=True) as following:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "precompiled", "daemon", "logs", "-f", "-n", "1"],
+        env=stopped,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as following:
         assert following.stdout is not None
         read = [following.stdout.readline()]
         precompiled(stopped, "daemon", "stop")
@@ -191,8 +220,9 @@ def test_logs_follows_a_rotated_log(stopped: dict[str, str]) -> None:
     log = Path(stopped["PRECOMPILED_RUNTIME_DIR"]) / "daemon.log"
     log.parent.mkdir(mode=0o700, exist_ok=True)
     log.write_text("one\n")
-    with subprocess.Popen([sys.executable, "-m", "precompiled", "daemon", "logs", "-f"], env=stopped,
-                          stdout=subprocess.PIPE, text=True) as following:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "precompiled", "daemon", "logs", "-f"], env=stopped, stdout=subprocess.PIPE, text=True
+    ) as following:
         assert following.stdout is not None and following.stdout.readline() == "one\n"
         with log.open("a") as old:
             old.write("two\n")
@@ -206,8 +236,11 @@ def test_logs_follows_a_rotated_log(stopped: dict[str, str]) -> None:
 
 def test_logs_of_a_systemd_daemon_names_journalctl(settled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     by_user = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/precompiled.service\n"
-    for group, expected in (("0::/system.slice/precompiled.service\n", "journalctl -u precompiled.service -n 5"),
-                            (by_user, "journalctl --user -u precompiled.service -n 5"), ("0::/init.scope\n", None)):
+    for group, expected in (
+        ("0::/system.slice/precompiled.service\n", "journalctl -u precompiled.service -n 5"),
+        (by_user, "journalctl --user -u precompiled.service -n 5"),
+        ("0::/init.scope\n", None),
+    ):
         monkeypatch.setattr(logs, "_group_of_listener", lambda settings, group=group: group)
         status = 0 if expected else 1
         found = answer("daemon", "logs", "-n", "5", status=status)
@@ -226,9 +259,11 @@ def test_start_reports_why_the_daemon_cannot_start(environment: dict[str, str], 
 
 def test_serve_runs_the_daemon_in_the_foreground(stopped: dict[str, str], tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "precompiled", "daemon", "serve", "--set", "max_queue=7"], env=stopped,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "precompiled", "daemon", "serve", "--set", "max_queue=7"],
+        env=stopped,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stderr is not None
         for line in process.stderr:
@@ -266,9 +301,11 @@ def test_run_passes_its_flags_to_the_command(environment: dict[str, str], tmp_pa
 
 def test_run_is_replaced_by_the_command(environment: dict[str, str]) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "precompiled", "run", "--", "sh", "-c", "echo $$; exec sleep 60"], env=environment,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "precompiled", "run", "--", "sh", "-c", "echo $$; exec sleep 60"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout is not None and int(process.stdout.readline()) == process.pid
         # Not SIGINT: a shell ignores it for background jobs, and the tests would inherit that.
@@ -402,8 +439,19 @@ def test_show_of_an_unknown_or_ambiguous_key_fails(store: Store) -> None:
     assert answer("cache", "show", KEYS[0][:12])["key"] == KEYS[0]
 
 
-@pytest.mark.parametrize("command", [("cache", "show"), ("cache", "clear"), ("daemon", "cancel"), ("daemon", "retry"),
-                                     ("remote", "push"), ("remote", "pull"), ("remote", "sync"), ("tools", "tune")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("cache", "show"),
+        ("cache", "clear"),
+        ("daemon", "cancel"),
+        ("daemon", "retry"),
+        ("remote", "push"),
+        ("remote", "pull"),
+        ("remote", "sync"),
+        ("tools", "tune"),
+    ],
+)
 def test_every_command_needs_four_digits_of_a_key(environment: dict[str, str], command: tuple[str, ...]) -> None:
     assert "'ab1' is too short" in answer(*command, "ab1", status=2)["error"]["message"]
     assert "'../x' is not a key" in answer(*command, "../x", status=2)["error"]["message"]

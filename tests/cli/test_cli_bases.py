@@ -19,9 +19,17 @@ KEYS = [fmt.digest(bytes([number])) for number in range(2)]
 
 def publish(store: Store, key: str) -> None:
     manifest = fmt.Manifest(
-        key=key, name="Model.forward [0/0]", components={"graph": "g1"}, environment={}, device="cpu", guards="",
-        files={}, compile_s=12.5, created=1e9, compiled_by={},
-    )  # fmt: skip
+        key=key,
+        name="Model.forward [0/0]",
+        components={"graph": "g1"},
+        environment={},
+        device="cpu",
+        guards="",
+        files={},
+        compile_s=12.5,
+        created=1e9,
+        compiled_by={},
+    )
     program = b'{"graph":[],"inputs":{"args":[],"ranges":[]},"modes":{},"configs":{},"environment":{},"hints":[]}'
     store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x", fmt.PROGRAM: fmt.pack_program(program)}))
 

@@ -42,9 +42,17 @@ def key_of(label: str) -> str:
 def publish(store: Store, label: str, program: dict[str, Any], age_s: float, **fields: Any) -> Artifact:
     data = json.dumps(program, separators=(",", ":")).encode()
     manifest = fmt.Manifest(
-        key=key_of(label), name="forward [0/0]", components=key.components(data), environment={"torch": "2.13.0"},
-        device="cpu", guards="", files={}, compile_s=12.5, created=NOW - age_s, compiled_by={"pid": "7"},
-    )  # fmt: skip
+        key=key_of(label),
+        name="forward [0/0]",
+        components=key.components(data),
+        environment={"torch": "2.13.0"},
+        device="cpu",
+        guards="",
+        files={},
+        compile_s=12.5,
+        created=NOW - age_s,
+        compiled_by={"pid": "7"},
+    )
     files = {fmt.BUNDLE: b"x" * 100, fmt.PROGRAM: fmt.pack_program(data)}
     if fields.pop("without", False):
         del files[fmt.PROGRAM]
@@ -74,10 +82,15 @@ def test_the_nearest_graph_has_the_fewest_different_components_then_fields(store
     assert found["equal"] == ["inputs", "modes", "configs", "environment"]
     (change,) = found["changes"]
     assert change == {
-        "section": "graph", "where": "operation %2", "field": "", "before": "operator.mul(%0, 7)",
-        "after": "operator.mul(%0, 3)", "note": "", "source": "/home/me/model.py:12, in forward: return x * 2 + y",
+        "section": "graph",
+        "where": "operation %2",
+        "field": "",
+        "before": "operator.mul(%0, 7)",
+        "after": "operator.mul(%0, 3)",
+        "note": "",
+        "source": "/home/me/model.py:12, in forward: return x * 2 + y",
         "parameter": False,
-    }  # fmt: skip
+    }
     text = invoke("explain", key_of("target")).output
     assert "operation %2: operator.mul(%0, 7) -> operator.mul(%0, 3)" in text
     assert "model.py:12, in forward: return x * 2 + y" in text
@@ -153,9 +166,15 @@ def test_an_artifact_without_its_program_cannot_be_explained(store: Store) -> No
 
 @pytest.mark.parametrize(
     "program",
-    [b"", b"junk", b"[]", b"{}", json.dumps({name: None for name in key.SECTIONS}).encode(),
-     json.dumps({name: [[1]] for name in key.SECTIONS}).encode()],
-)  # fmt: skip
+    [
+        b"",
+        b"junk",
+        b"[]",
+        b"{}",
+        json.dumps({name: None for name in key.SECTIONS}).encode(),
+        json.dumps({name: [[1]] for name in key.SECTIONS}).encode(),
+    ],
+)
 def test_a_failure_record_without_a_valid_program_is_handled(store: Store, program: bytes) -> None:
     publish(store, "before", PROGRAM, 30)
     publish_failure(store, "odd", program, 20)
@@ -226,8 +245,12 @@ def test_show_prints_operations_below_their_source_lines(store: Store) -> None:
     assert "  # /home/me/model.py:12, in forward: return x * 2 + y\n  %2 = operator.mul(%0, 2)\n  %3 = %2.add(" in text
     assert "%0 = input 0: float32 [8, 16]  x" in text
     shown = answer("cache", "show", key_of("target"))["graph"]
-    assert shown[2]["source"] == {"file": "/home/me/model.py", "line": 12, "function": "forward",
-                                  "code": "return x * 2 + y"}  # fmt: skip
+    assert shown[2]["source"] == {
+        "file": "/home/me/model.py",
+        "line": 12,
+        "function": "forward",
+        "code": "return x * 2 + y",
+    }
     assert [item["node"] for item in shown] == [0, 1, 2, 3, 4] and shown[0]["source"] is None
 
 
@@ -251,8 +274,12 @@ def test_a_function_is_found_under_another_module_name(store: Store) -> None:
 
 @pytest.mark.reason("no-such-function")
 def test_similar_function_names_are_suggested_nearest_first(store: Store) -> None:
-    for module, qualname in [("a", "Attention.forward"), ("__main__", "Net.forward"), ("b", "Net.forward"),
-                             ("c", "Nets.backward")]:  # fmt: skip
+    for module, qualname in [
+        ("a", "Attention.forward"),
+        ("__main__", "Net.forward"),
+        ("b", "Net.forward"),
+        ("c", "Nets.backward"),
+    ]:
         publish_package(store, module, qualname)
     assert answer("explain", "b.Net.forward")["function"] == "b.Net.forward"
     error = answer("explain", "pkg.Net.forward", status=1)["error"]  # two functions match

@@ -30,9 +30,17 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("PRECOMPILED_REMOTE", f"file://{tmp_path / 'bucket'}")
     manifest = fmt.Manifest(
-        key=KEY, name="f", components={}, environment={}, device="cpu", guards="", files={}, compile_s=1.0,
-        created=1e9, compiled_by={},
-    )  # fmt: skip
+        key=KEY,
+        name="f",
+        components={},
+        environment={},
+        device="cpu",
+        guards="",
+        files={},
+        compile_s=1.0,
+        created=1e9,
+        compiled_by={},
+    )
     Store(tmp_path / "a").publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x" * 100}))
     return {name: ["--cache-dir", str(tmp_path / name)] for name in ("a", "b")}
 
@@ -77,8 +85,17 @@ def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp
     program = tmp_path / "train.py"
     program.write_text("import torch\n")
     run = runs.begin(tmp_path / "a", "one") / "0-1.jsonl"
-    process = {"rank": 0, "ranks": 1, "pid": 1, "started": "", "program": "train.py", "argv": [], "executable": "",
-               "directory": "", "began": 1.0}  # fmt: skip
+    process = {
+        "rank": 0,
+        "ranks": 1,
+        "pid": 1,
+        "started": "",
+        "program": "train.py",
+        "argv": [],
+        "executable": "",
+        "directory": "",
+        "began": 1.0,
+    }
     run.write_text("".join(json.dumps(line) + "\n" for line in (process, {"id": "x", "key": KEY})))
     run.chmod(0o600)
     other = str(tmp_path / "other.py")

@@ -87,8 +87,11 @@ def test_ranks_are_grouped_by_number_and_reason(served: Host) -> None:
     assert "rank 2: 1 graph compiled in process (freezing)" in text and "freezing:" in text
     numbers = json.loads(served.command("cache", "stats", "--run", "last", "--json"))["ranks"]
     assert [(rank["rank"], rank["graphs"], rank["not_served"]) for rank in numbers] == [
-        (0, 1, 0), (1, 1, 0), (2, 1, 1), (3, 1, 0)
-    ]  # fmt: skip
+        (0, 1, 0),
+        (1, 1, 0),
+        (2, 1, 1),
+        (3, 1, 0),
+    ]
     assert all(rank["hit"] + rank["swap"] == 1 - rank["not_served"] for rank in numbers)
     assert "not served" in served.command("cache", "stats", "--run", "slurm-7_a.0")
     counted = json.loads(served.command("cache", "stats", "--json"))
@@ -276,7 +279,11 @@ def _command(show: Callable[[], None]) -> click.Command:
 
 
 def recorded(
-    root: Path, run: str, *graphs: GraphReport, files: dict[str, str], functions: Sequence[Any] = (),
+    root: Path,
+    run: str,
+    *graphs: GraphReport,
+    files: dict[str, str],
+    functions: Sequence[Any] = (),
     trace: Span | None = None,
 ) -> None:
     """Record a run of this process with the given graphs."""
@@ -293,8 +300,10 @@ def recorded(
 def test_a_run_is_summarized(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     settings = config.load({"cache_dir": tmp_path})
-    hits = [GraphReport(f"h{number}", "f [0/0]", "aa", "compiled", source) for number, source in
-            enumerate(["hit", "hit", "package"])]  # fmt: skip
+    hits = [
+        GraphReport(f"h{number}", "f [0/0]", "aa", "compiled", source)
+        for number, source in enumerate(["hit", "hit", "package"])
+    ]
     recorded(tmp_path, "before", *hits, files={"/a/train.py": "1", "/a/model.py": "1"})
     submit, trace = Span("submit", 100.0, 0.5, 1), Span("trace", 99.0, 2.0, 1)
     swap = GraphReport("s", "g [1/0]", "bb", "compiled", "swap", swapped_after_s=12.5, compile_s=9.0, spans=[submit])
@@ -349,9 +358,17 @@ def test_the_outcome_of_a_pending_graph_after_its_run_is_shown(tmp_path: Path, m
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path))
     store = Store(tmp_path)
     manifest = fmt.Manifest(
-        key="a" * 64, name="f [0/0]", components={}, environment={}, device="cpu", guards="", files={}, compile_s=1.0,
-        created=100.0, compiled_by={},
-    )  # fmt: skip
+        key="a" * 64,
+        name="f [0/0]",
+        components={},
+        environment={},
+        device="cpu",
+        guards="",
+        files={},
+        compile_s=1.0,
+        created=100.0,
+        compiled_by={},
+    )
     store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x"}))
     store.publish_failure(fmt.Failure("b" * 64, "g [1/0]", "compile-error", "It failed.", time.time(), 3600.0))
     for name in "abc":
@@ -380,9 +397,17 @@ def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
     whole = "a" * 64
     for created, guards, hint in ((100.0, "L['t0'] < 9", 8), (300.0, "L['t0'] >= 9", 40)):
         manifest = fmt.Manifest(
-            key=whole, name="forward [0/0]", components=key.components(data), environment={}, device="cpu",
-            guards=guards, files={}, compile_s=1.0, created=created, compiled_by={},
-        )  # fmt: skip
+            key=whole,
+            name="forward [0/0]",
+            components=key.components(data),
+            environment={},
+            device="cpu",
+            guards=guards,
+            files={},
+            compile_s=1.0,
+            created=created,
+            compiled_by={},
+        )
         packed = fmt.pack_program(json.dumps({**program, "hints": [hint]}).encode())
         store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x", fmt.PROGRAM: packed}))
     for run, looked_up, short in (("first", 50.0, "new graph"), ("second", 200.0, "new size")):
@@ -401,16 +426,28 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
 
     def publish(file: str, factor: int, grad: bool, created: float) -> str:
         code = f"return x * {factor} + y"
-        program = changed(everything(
-            put("about", "places", [[file, 12, "forward", code]]), put(*NODES, 2, 2, 1, factor),
-            put("modes", "grad", grad), put("hints", []),
-        ))  # fmt: skip
+        program = changed(
+            everything(
+                put("about", "places", [[file, 12, "forward", code]]),
+                put(*NODES, 2, 2, 1, factor),
+                put("modes", "grad", grad),
+                put("hints", []),
+            )
+        )
         components = key.components(json.dumps(program, separators=(",", ":")).encode())
         whole = hashlib.sha256(repr(sorted(components.items())).encode()).hexdigest()
         manifest = fmt.Manifest(
-            key=whole, name="forward [0/0]", components=components, environment={}, device="cpu", guards="", files={},
-            compile_s=1.0, created=created, compiled_by={},
-        )  # fmt: skip
+            key=whole,
+            name="forward [0/0]",
+            components=components,
+            environment={},
+            device="cpu",
+            guards="",
+            files={},
+            compile_s=1.0,
+            created=created,
+            compiled_by={},
+        )
         packed = fmt.pack_program(json.dumps(program).encode())
         store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x", fmt.PROGRAM: packed}))
         return whole
@@ -432,9 +469,11 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
 def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: str, said: list[str]) -> None:
     """A manifest is written before its artifact is published, so a lookup may miss an artifact that seems older."""
     found = SimpleNamespace(
-        mine=[SimpleNamespace(created=1.0)], causes=[Cause("edit", "an edit", "")], program={},
+        mine=[SimpleNamespace(created=1.0)],
+        causes=[Cause("edit", "an edit", "")],
+        program={},
         variants=[{"guards": guards, "sizes": {}}, {"guards": "s0 > 4" if guards else "", "sizes": {}}],
-    )  # fmt: skip
+    )
     kepts = SimpleNamespace(of=lambda key: True, explain=lambda key, files: found)
     process = SimpleNamespace(began=2.0, argv=["train.py"], directory="/", files={})
     assert [cause.short for cause in misses._causes(kepts, process, {"key": "ab"})] == said  # type: ignore[arg-type]

@@ -21,10 +21,17 @@ def test_each_shell_gets_a_script(shell: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [(["expl"], "explain"), (["explain", "no-dae"], "no-daemon"), (["explain", "--la"], "--last"),
-     (["tools", "completion", "f"], "fish"), (["config", "show", "wait"], "wait_s"), (["cache", "cl"], "clear"),
-     (["remote", "keys", "tr"], "trust"), (["daemon", "cancel", "--js"], "--json")],
-)  # fmt: skip
+    [
+        (["expl"], "explain"),
+        (["explain", "no-dae"], "no-daemon"),
+        (["explain", "--la"], "--last"),
+        (["tools", "completion", "f"], "fish"),
+        (["config", "show", "wait"], "wait_s"),
+        (["cache", "cl"], "clear"),
+        (["remote", "keys", "tr"], "trust"),
+        (["daemon", "cancel", "--js"], "--json"),
+    ],
+)
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes(words: list[str], found: str) -> None:
     """Call the script's completion function in the way that bash does."""

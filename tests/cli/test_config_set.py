@@ -25,7 +25,7 @@ def file(settled: None) -> Path:
         ("PRECOMPILED_WORKERS", "3", "workers = 3"),
         ("require", "yes", "require = true"),
         ("wait_s", "2.5", "wait_s = 2.5"),
-        ("base", "/a:/b \"q\"", 'base = ["/a", "/b \\"q\\""]'),
+        ("base", '/a:/b "q"', 'base = ["/a", "/b \\"q\\""]'),
         ("log_file", "/var/log/\u00fc.log", 'log_file = "/var/log/\u00fc.log"'),
         ("remote", "none", 'remote = ""'),
     ],

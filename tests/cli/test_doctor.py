@@ -99,9 +99,19 @@ def test_a_failed_probe_reports_why(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "state"),
-    [("2.11.0", "ok"), ("2.13.0+cpu", "ok"), ("2.15.1+cu130", "ok"), ("2.14.0a0+git123", "ok"), ("2.10.9", "fail"),
-     ("2.16.0", "fail"), ("3.0", "fail"), ("1.13.1", "fail"), ("nonsense", "fail"), (None, "fail")],
-)  # fmt: skip
+    [
+        ("2.11.0", "ok"),
+        ("2.13.0+cpu", "ok"),
+        ("2.15.1+cu130", "ok"),
+        ("2.14.0a0+git123", "ok"),
+        ("2.10.9", "fail"),
+        ("2.16.0", "fail"),
+        ("3.0", "fail"),
+        ("1.13.1", "fail"),
+        ("nonsense", "fail"),
+        (None, "fail"),
+    ],
+)
 def test_torch_version(version: str | None, state: str) -> None:
     check = checks_hook.torch_version(version)
     assert check.state == state and sound(check) == (state == "ok")
@@ -131,9 +141,14 @@ def test_a_torch_that_cannot_have_packages_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("code", "autostart", "state"),
-    [("no-daemon", True, "ok"), ("no-daemon", False, "warn"), ("no-reply", True, "fail"),
-     ("protocol-version", True, "fail"), ("not-permitted", True, "fail")],
-)  # fmt: skip
+    [
+        ("no-daemon", True, "ok"),
+        ("no-daemon", False, "warn"),
+        ("no-reply", True, "fail"),
+        ("protocol-version", True, "fail"),
+        ("not-permitted", True, "fail"),
+    ],
+)
 def test_no_daemon_answers(code: str, autostart: bool, state: str, tmp_path: Path) -> None:
     check = checks_daemon.no_answer(DaemonError("it is so", code=code), tmp_path / "socket", autostart, True)
     assert check.state == state and sound(check) == (state == "ok")
@@ -233,9 +248,14 @@ def test_entries_and_quarantine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("free", "inodes", "state"),
-    [(100 << 30, 10**6, "ok"), (100 << 30, None, "ok"), (1 << 30, 10**6, "warn"), (1 << 20, 10**6, "fail"),
-     (100 << 30, 5, "warn")],
-)  # fmt: skip
+    [
+        (100 << 30, 10**6, "ok"),
+        (100 << 30, None, "ok"),
+        (1 << 30, 10**6, "warn"),
+        (1 << 20, 10**6, "fail"),
+        (100 << 30, 5, "warn"),
+    ],
+)
 def test_space(free: int, inodes: int | None, state: str) -> None:
     check = checks_store.space(Path("/x"), free, inodes)
     assert check.state == state and sound(check) == (state == "ok")
@@ -337,13 +357,39 @@ def test_a_check_that_raises_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("own_directories")
 def test_all_checks_on_this_host() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "precompiled", "doctor", "--json"], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "precompiled", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=300,
-    )  # fmt: skip
+    )
     checks = {item["check"]: item for item in json.loads(done.stdout)}
-    expected = {"switch", "variables", "pth", "hook", "run", "torch", "route", "runtime directory", "daemon", "systemd",
-                "store", "store path", "entries", "quarantine", "space", "store noexec", "build noexec", "inotify",
-                "compiler", "headers", "gpus", "targets", "memory", "packages"}  # fmt: skip
+    expected = {
+        "switch",
+        "variables",
+        "pth",
+        "hook",
+        "run",
+        "torch",
+        "route",
+        "runtime directory",
+        "daemon",
+        "systemd",
+        "store",
+        "store path",
+        "entries",
+        "quarantine",
+        "space",
+        "store noexec",
+        "build noexec",
+        "inotify",
+        "compiler",
+        "headers",
+        "gpus",
+        "targets",
+        "memory",
+        "packages",
+    }
     assert set(checks) == expected
     assert not [item for item in checks.values() if "this check failed" in item["message"]]
     assert all(checks[name]["state"] == "ok" for name in ("run", "torch", "route", "daemon", "store")), checks

@@ -35,9 +35,13 @@ class Interpreter:
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "PYTHONP"))}
         return subprocess.run(
-            [self.python, *arguments], env={**kept, **environment}, capture_output=True, text=True, check=False,
+            [self.python, *arguments],
+            env={**kept, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=60,
-        )  # fmt: skip
+        )
 
     def ask(self, code: str = QUESTION, *flags: str, **environment: str) -> str:
         done = self.run(*flags, "-c", code, **environment)

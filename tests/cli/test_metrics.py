@@ -44,8 +44,12 @@ def parsed(text: str) -> Samples:
 def environment(daemon: DaemonUnderTest) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
     settings = daemon.settings
-    return {**kept, "PRECOMPILED_CACHE_DIR": str(settings.cache_dir), "PRECOMPILED_AUTOSTART": "0",
-            "PRECOMPILED_RUNTIME_DIR": str(settings.runtime_dir)}  # fmt: skip
+    return {
+        **kept,
+        "PRECOMPILED_CACHE_DIR": str(settings.cache_dir),
+        "PRECOMPILED_AUTOSTART": "0",
+        "PRECOMPILED_RUNTIME_DIR": str(settings.runtime_dir),
+    }
 
 
 def command(*arguments: str) -> list[str]:
@@ -83,8 +87,17 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
             message = found.submit()
             client.submit(message, graph(do))
             client.ended(message.id)
-        tally = wire.Tally(pid=1, hits=3, misses=2, saved_s=12.5, bypassed={"freezing": 2}, fallbacks={"no-daemon": 1},
-                           not_kept={"package-graph": 4}, from_base={"/opt/base": 1}, traced=5)  # fmt: skip
+        tally = wire.Tally(
+            pid=1,
+            hits=3,
+            misses=2,
+            saved_s=12.5,
+            bypassed={"freezing": 2},
+            fallbacks={"no-daemon": 1},
+            not_kept={"package-graph": 4},
+            from_base={"/opt/base": 1},
+            traced=5,
+        )
         client.send(wire.PREAMBLE, wire.encode(tally))
         for _ in range(2):
             client.submit(found.submit(), graph("wait-for", path=str(go_on)))
@@ -246,11 +259,16 @@ def test_prometheus_scrapes_metrics_and_evaluates_board_and_rules(daemon: Daemon
         }
         (tmp_path / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
         process = subprocess.Popen(
-            [PROMETHEUS, f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}",
-             f"--web.listen-address=127.0.0.1:{port}"],
+            [
+                PROMETHEUS,
+                f"--config.file={tmp_path / 'prometheus.yml'}",
+                f"--storage.tsdb.path={tmp_path / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         try:
+
             def ask(path: str, **query: str) -> dict[str, object]:
                 try:
                     with urllib.request.urlopen(

@@ -41,16 +41,25 @@ def plain():
 @pytest.mark.parametrize(
     ("kind", "name", "called", "expected"),
     [
-        ("variable", "A", 0, [3]), ("variable", "B", 0, [4]), ("variable", "C", 0, [5]), ("variable", "D", 0, [6]),
+        ("variable", "A", 0, [3]),
+        ("variable", "B", 0, [4]),
+        ("variable", "C", 0, [5]),
+        ("variable", "D", 0, [6]),
         ("variable", "E", 0, []),
         # mode= sets several settings, so its line is found for each of them.
-        ("setting", "inductor.triton.cudagraphs", 0, [8, 12]), ("setting", "inductor.max_fusion_size", 0, [9, 12]),
-        ("setting", "inductor.epilogue_fusion", 0, [10, 12]), ("setting", "inductor.max_autotune", 0, [11, 12]),
-        ("mode", "threads", 0, [14]), ("mode", "grad", 18, [16]), ("mode", "grad", 0, [16]),
-        ("mode", "autocast", 22, [21]), ("mode", "autocast", 0, [21, 23]), ("mode", "sdp.flash", 0, []),
+        ("setting", "inductor.triton.cudagraphs", 0, [8, 12]),
+        ("setting", "inductor.max_fusion_size", 0, [9, 12]),
+        ("setting", "inductor.epilogue_fusion", 0, [10, 12]),
+        ("setting", "inductor.max_autotune", 0, [11, 12]),
+        ("mode", "threads", 0, [14]),
+        ("mode", "grad", 18, [16]),
+        ("mode", "grad", 0, [16]),
+        ("mode", "autocast", 22, [21]),
+        ("mode", "autocast", 0, [21, 23]),
+        ("mode", "sdp.flash", 0, []),
         ("mode", "", 0, []),
     ],
-)  # fmt: skip
+)
 def test_the_setting_line_is_found(tmp_path: Path, kind: str, name: str, called: int, expected: list[int]) -> None:
     file = tmp_path / f"train_{kind}.py"
     file.write_text(SOURCE)

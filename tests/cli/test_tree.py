@@ -143,9 +143,15 @@ def test_an_old_name_prints_a_note_only_on_a_terminal() -> None:
 
 @pytest.mark.parametrize(
     ("words", "begun", "expected"),
-    [([], "", tree.children("")), (["cache"], "s", ["show", "stats", "size"]), (["remote", "keys"], "t", ["trust"]),
-     (["keys"], "t", ["trust"]), (["config", "set"], "wai", ["wait_s"]), (["explain"], "no-dae", ["no-daemon"])],
-)  # fmt: skip
+    [
+        ([], "", tree.children("")),
+        (["cache"], "s", ["show", "stats", "size"]),
+        (["remote", "keys"], "t", ["trust"]),
+        (["keys"], "t", ["trust"]),
+        (["config", "set"], "wai", ["wait_s"]),
+        (["explain"], "no-dae", ["no-daemon"]),
+    ],
+)
 def test_completion(words: list[str], begun: str, expected: list[str]) -> None:
     items = ShellComplete(cli, {}, "precompiled", "_C").get_completions(words, begun)
     assert [item.value for item in items] == expected

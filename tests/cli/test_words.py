@@ -27,8 +27,32 @@ NUMBER = r"(?<![\d.,/#:-])\b(\d+) ([a-z]+)\b ?([a-z]*)"
 ADJECTIVES = r"\b(inotify|corrupt|that) "
 OF_ONE, OF_MANY = {"is", "was", "stays", "lies", "has", "runs"}, {"are", "were", "stay", "lie", "have", "run"}
 # Words after a number that are neither nouns nor verbs, such as units and the states of graphs.
-NEITHER = {"s", "ms", "min", "h", "d", "of", "at", "failed", "free", "more", "for", "hit", "swap", "compiled",
-           "captured", "reused", "compiling", "ready", "bypassed", "by", "and", "used", "ago", "old"}  # fmt: skip
+NEITHER = {
+    "s",
+    "ms",
+    "min",
+    "h",
+    "d",
+    "of",
+    "at",
+    "failed",
+    "free",
+    "more",
+    "for",
+    "hit",
+    "swap",
+    "compiled",
+    "captured",
+    "reused",
+    "compiling",
+    "ready",
+    "bypassed",
+    "by",
+    "and",
+    "used",
+    "ago",
+    "old",
+}
 
 
 def wrong(text: str) -> list[str]:
@@ -79,9 +103,16 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> P
 
 
 SCREENS = (
-    ("cache", "ls"), ("cache", "size"), ("explain", "--run", "last"), ("cache", "gc"), ("cache", "clear", "--yes"),
-    ("status",), ("config",), ("daemon", "stop"), ("explain", "no-daemon"),
-)  # fmt: skip
+    ("cache", "ls"),
+    ("cache", "size"),
+    ("explain", "--run", "last"),
+    ("cache", "gc"),
+    ("cache", "clear", "--yes"),
+    ("status",),
+    ("config",),
+    ("daemon", "stop"),
+    ("explain", "no-daemon"),
+)
 
 
 def test_every_screen_is_right_for_0_1_and_2_things(directory: Path, number: int) -> None:
@@ -99,8 +130,17 @@ def test_every_screen_is_right_for_0_1_and_2_things(directory: Path, number: int
 
 
 def test_screens_about_workers_and_packages(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    worker = {"pid": 7, "device": "cpu", "python": "3.11", "torch": "2.13.0", "state": "idle", "rss_bytes": 5 << 20,
-              "jobs_done": number, "job": "", "job_s": 0.0}  # fmt: skip
+    worker = {
+        "pid": 7,
+        "device": "cpu",
+        "python": "3.11",
+        "torch": "2.13.0",
+        "state": "idle",
+        "rss_bytes": 5 << 20,
+        "jobs_done": number,
+        "job": "",
+        "job_s": 0.0,
+    }
     status._show_workers({"workers": [worker] * number, "jobs": []})
     package = {"function": "model.f", "entries": number + 1, "skipped": number, "bytes": 2048, "used": 0.0}
     for skipped in (0, 1):
@@ -117,9 +157,14 @@ def test_screens_about_workers_and_packages(number: int, tmp_path: Path, capsys:
     assert "0 that" not in text and (not number or f"{format_count(number, 'package')}" in text)
 
 
-@pytest.mark.parametrize(("alive", "expected"), [(0, "0 of 3 ranks run all their graphs"),
-                                                 (1, "1 of 3 ranks runs all its graphs"),
-                                                 (2, "2 of 3 ranks run all their graphs")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("alive", "expected"),
+    [
+        (0, "0 of 3 ranks run all their graphs"),
+        (1, "1 of 3 ranks runs all its graphs"),
+        (2, "2 of 3 ranks run all their graphs"),
+    ],
+)
 def test_ranks_in_a_sentence(alive: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
@@ -134,13 +179,29 @@ def test_ranks_in_a_sentence(alive: int, expected: str, tmp_path: Path, monkeypa
 
 def test_counts_lists_sizes_and_times_as_text() -> None:
     assert [format_count(n, "entry", "entries", zero="no") for n in (0, 1, 2, 12345)] == [
-        "no entries", "1 entry", "2 entries", "12,345 entries",
-    ]  # fmt: skip
+        "no entries",
+        "1 entry",
+        "2 entries",
+        "12,345 entries",
+    ]
     lists: list[list[str]] = [[], ["a"], ["a", "b"], ["a", "b", "c"]]
     assert [format_list(parts) for parts in lists] == ["", "a", "a and b", "a, b and c"]
     assert [human_bytes(n) for n in (0, 1023, 1024, 1024**2 - 1, 3 << 40)] == [
-        "0 B", "1023 B", "1.0 KiB", "1.0 MiB", "3.0 TiB",
-    ]  # fmt: skip
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.0 MiB",
+        "3.0 TiB",
+    ]
     assert [human_seconds(n) for n in (0, 0.0001, 0.004, 0.0994, 0.0999, 59.94, 59.96, 3599, 47.4 * 3600, 172800)] == [
-        "0.0 s", "under 1 ms", "4 ms", "99 ms", "0.1 s", "59.9 s", "1 min", "1 h", "47 h", "2 d",
-    ]  # fmt: skip
+        "0.0 s",
+        "under 1 ms",
+        "4 ms",
+        "99 ms",
+        "0.1 s",
+        "59.9 s",
+        "1 min",
+        "1 h",
+        "47 h",
+        "2 d",
+    ]

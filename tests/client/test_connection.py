@@ -277,8 +277,9 @@ def test_forks_during_the_threads_work_are_safe(daemon: DaemonUnderTest) -> None
     )
     subprocess.run(
         [sys.executable, "-c", script, str(daemon.runtime_dir), str(daemon.interpreter), str(daemon.store)],
-        check=True, timeout=2 * TIMEOUT_S,
-    )  # fmt: skip
+        check=True,
+        timeout=2 * TIMEOUT_S,
+    )
 
 
 def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: DaemonConnection) -> None:

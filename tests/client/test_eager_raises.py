@@ -36,9 +36,13 @@ class Graph:
         self.waits: list[str] = []
         self.raised: list[tuple[str, bool]] = []
         self.dispatch = Dispatch(
-            GraphCalls(GraphReport(id="", name="")), StandIn(torch.fx.symbolic_trace(function)), [], lambda sizes: None,
-            raised=lambda error, served: self.raised.append((type(error).__name__, served)), **more,
-        )  # fmt: skip
+            GraphCalls(GraphReport(id="", name="")),
+            StandIn(torch.fx.symbolic_trace(function)),
+            [],
+            lambda sizes: None,
+            raised=lambda error, served: self.raised.append((type(error).__name__, served)),
+            **more,
+        )
 
         def wait() -> None:
             self.waits.append("waited")
@@ -182,8 +186,7 @@ def changes_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def test_change_of_a_large_input_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large input is not copied. If the eager run changed it, the run cannot be undone, so its exception is raised.
-    """
+    """A large input is not copied. If an eager run changed it, that run cannot be undone, so its error is raised."""
     monkeypatch.setattr(undo_effects, "MAX_BYTES", 8)
     x = X.clone()
     assert Graph(changes_behind, lambda *args: "compiled").call(x, X) == "compiled" and torch.equal(x, X)

@@ -56,8 +56,19 @@ def plant(here: ThisProcess, **changes: Any) -> tuple[Store, Path]:
     """Publish a well-formed artifact for the graph of ``double`` that no torch can load."""
     key = call(here).key
     here.counted("bypassed")
-    manifest = fmt.Manifest(key=key, name="double", components={"graph": "x"}, environment={}, device="cpu", guards="",
-                            files={}, compile_s=1.0, created=1.0, compiled_by={}, **changes)  # fmt: skip
+    manifest = fmt.Manifest(
+        key=key,
+        name="double",
+        components={"graph": "x"},
+        environment={},
+        device="cpu",
+        guards="",
+        files={},
+        compile_s=1.0,
+        created=1.0,
+        compiled_by={},
+        **changes,
+    )
     store = here.session.store
     return store, store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"no pickle of torch's"})).path
 
@@ -536,9 +547,18 @@ def test_artifact_with_invalid_guards_is_not_used(monkeypatch: pytest.MonkeyPatc
         store = here.session.store
 
         def published(_: Any, message: Any, *__: Any) -> None:
-            manifest = fmt.Manifest(key=message.key, name="double", components={"graph": "x"}, environment={},
-                                    device="cpu", guards="L['t4'] == 5", files={}, compile_s=1.0, created=1.0,
-                                    compiled_by={})  # fmt: skip
+            manifest = fmt.Manifest(
+                key=message.key,
+                name="double",
+                components={"graph": "x"},
+                environment={},
+                device="cpu",
+                guards="L['t4'] == 5",
+                files={},
+                compile_s=1.0,
+                created=1.0,
+                compiled_by={},
+            )
             store.prepare()
             store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"never loaded"}))
 
@@ -590,8 +610,14 @@ def test_sizes_that_cannot_be_submitted_are_compiled_in_process(code: str) -> No
         (program,) = programs
         calls = GraphCalls(GraphReport(id="1", name="double [0/0]"))
         submitter = submit.Submitter(here.session, calls, lambda: "")
-        dispatch = Dispatch(calls, runs_eager, program.size_inputs, lambda sizes: None, waits=True,  # type: ignore[arg-type]
-                            without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes))  # fmt: skip
+        dispatch = Dispatch(
+            calls,
+            runs_eager,
+            program.size_inputs,
+            lambda sizes: None,
+            waits=True,  # type: ignore[arg-type]
+            without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes),
+        )
         dispatch.serve_with(runs_eager, lambda sizes: sizes == [1])
         for _ in range(2):
             torch.testing.assert_close(dispatch.call(4, X)[0], X * 2)
@@ -692,8 +718,14 @@ def test_require_applies_to_later_sizes(monkeypatch: pytest.MonkeyPatch) -> None
         def submits_nothing(sizes: list[int]) -> None:
             pass
 
-        dispatch = Dispatch(calls, StandIn(torch.fx.symbolic_trace(double)), [0], submits_nothing, waits=True,
-                            without_a_job=lambda sizes: here.session.refuse_sizes(calls))  # fmt: skip
+        dispatch = Dispatch(
+            calls,
+            StandIn(torch.fx.symbolic_trace(double)),
+            [0],
+            submits_nothing,
+            waits=True,
+            without_a_job=lambda sizes: here.session.refuse_sizes(calls),
+        )
         dispatch.serve_with(lambda size: size * 2, lambda sizes: sizes == [3])
         assert dispatch.call(3) == 6
         for _ in range(2):

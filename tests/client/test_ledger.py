@@ -83,8 +83,12 @@ def test_counts_are_reported_once() -> None:
     ledger.count_reason("bypassed", "custom-op")
     ledger.count_reason("fallbacks", "no-daemon")
     assert ledger.take_counts() == {
-        "hits": 2, "misses": 1, "saved_s": 2.5, "bypassed": {"custom-op": 2}, "fallbacks": {"no-daemon": 1}
-    }  # fmt: skip
+        "hits": 2,
+        "misses": 1,
+        "saved_s": 2.5,
+        "bypassed": {"custom-op": 2},
+        "fallbacks": {"no-daemon": 1},
+    }
     assert not ledger.take_counts()
 
 
@@ -96,13 +100,21 @@ def test_single_count_is_reported(kind: str) -> None:
 
 
 def test_tally_has_a_field_for_everything_counted() -> None:
-    calls = [node for path in (ROOT / "precompiled").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
-             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]  # fmt: skip
+    calls = [
+        node
+        for path in (ROOT / "precompiled").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
     counted = {str(keyword.arg) for call in calls if call.func.attr == "count" for keyword in call.keywords}
     kinds = {ast.literal_eval(call.args[0]) for call in calls if call.func.attr == "count_reason"}
     assert {"hits", "misses", "swapped", "saved_s"} <= counted and kinds == {
-        "fallbacks", "bypassed", "not_kept", "from_base", "not_served",
-    }  # fmt: skip
+        "fallbacks",
+        "bypassed",
+        "not_kept",
+        "from_base",
+        "not_served",
+    }
     fields = set(wire.Tally.__struct_fields__)
     assert counted | kinds == fields - {"pid"}
     assert fields - {"pid"} <= set(wire.StatsReply.__struct_fields__), "what the daemon adds up, it tells"

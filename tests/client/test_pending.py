@@ -50,8 +50,12 @@ def test_forked_child_that_cannot_submit_compiles_in_process(monkeypatch: pytest
         def in_the_child() -> dict[str, Any]:
             here.session.connection.submit = no_descriptors  # type: ignore[method-assign, assignment]
             right = bool(compiled(X).equal(X * 2))
-            return {"right": right, "waited": here.session.pending.wait(30), **vars(only(here)),
-                    "counted": here.counted("fallbacks")}  # fmt: skip
+            return {
+                "right": right,
+                "waited": here.session.pending.wait(30),
+                **vars(only(here)),
+                "counted": here.counted("fallbacks"),
+            }
 
         found = forked(in_the_child, tmp_path / "child.json")
         assert found["right"] and found["waited"]
@@ -142,9 +146,7 @@ def test_finished_graph_is_not_resubmitted() -> None:
 
 
 @pytest.mark.parametrize("when", ["before it has another id", "before that is submitted", "before the end forgets"])
-def test_graph_finished_during_a_resubmit_leaves_no_submit(
-    monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_graph_finished_during_a_resubmit_leaves_no_submit(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     with deaf_daemon() as here:
         call(here)
         awaited, connection = here.session.pending, here.session.connection

@@ -83,11 +83,8 @@ def test_settings_are_passed_to_the_daemon(place: DaemonUnderTest) -> None:
     assert start.start_daemon(settings, TIMEOUT_S).kind == "ready"
 
 
-def test_command_line_settings_override_configuration_files(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Values that equal the default must override too. Otherwise the daemon's configuration file would override them.
-    """
+def test_command_line_settings_override_configuration_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Values that equal the default must override too. Otherwise the daemon's configuration file would win."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     paths.user_config_file().parent.mkdir(parents=True, exist_ok=True)
     paths.user_config_file().write_text('workers = 4\nmax_queue = 7\nlog = "info"\n')

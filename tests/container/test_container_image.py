@@ -39,12 +39,20 @@ class Podman:
     """podman with its own images and containers below ``folder``."""
 
     def __init__(self, folder: Path, runtime: str) -> None:
-        self._command = ["podman", "--root", str(folder / "images"), "--runroot", str(folder / "run"),
-                         "--runtime", runtime]  # fmt: skip
+        self._command = [
+            "podman",
+            "--root",
+            str(folder / "images"),
+            "--runroot",
+            str(folder / "run"),
+            "--runtime",
+            runtime,
+        ]
 
     def __call__(self, *arguments: str | Path) -> str:
-        done = subprocess.run([*self._command, *map(str, arguments)], capture_output=True, text=True, check=False,
-                              timeout=1200)  # fmt: skip
+        done = subprocess.run(
+            [*self._command, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=1200
+        )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
@@ -71,8 +79,12 @@ def podman(folder: Path) -> Iterator[Podman]:
     """podman with the image ``localhost/debian``."""
     packages = "python3,python3-pip,python3-dev,ca-certificates"
     system = DEBIAN[sys.version_info[:2]]
-    subprocess.run(["debootstrap", "--variant=minbase", f"--include={packages}", system, folder / "debian", MIRROR],
-                   check=True, timeout=900, stdout=subprocess.DEVNULL)  # fmt: skip
+    subprocess.run(
+        ["debootstrap", "--variant=minbase", f"--include={packages}", system, folder / "debian", MIRROR],
+        check=True,
+        timeout=900,
+        stdout=subprocess.DEVNULL,
+    )
     subprocess.run(["tar", "-C", folder / "debian", "-cf", folder / "debian.tar", "."], check=True, timeout=300)
     found = next(filter(None, (_with(folder, runtime) for runtime in ("crun", "runc"))), None)
     if found is None:
@@ -100,8 +112,9 @@ def test_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, f
     # A copy, because building a wheel writes beside its source.
     shutil.copytree(REPO, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
     wanted = [source, f"torch=={version('torch')}", "setuptools"]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", wheels, *wanted], check=True,
-                   timeout=900)  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", wheels, *wanted], check=True, timeout=900
+    )
     context.mkdir()
     shutil.copy(PROGRAM, context / "train.py")
     (folder / "base").write_text(BASE)
@@ -111,8 +124,21 @@ def test_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, f
 
     # The container runs as the image's user, read-only and without a network. The audit of packages is off: otherwise
     # one process in fifty would trace although it has a package (packages/audit.py).
-    out = podman("run", "--rm", *LIMITS, "--network", "none", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/home/app",
-                  "--env", "PRECOMPILED_PACKAGE_AUDIT=0", "train")  # fmt: skip
+    out = podman(
+        "run",
+        "--rm",
+        *LIMITS,
+        "--network",
+        "none",
+        "--read-only",
+        "--tmpfs",
+        "/tmp",
+        "--tmpfs",
+        "/home/app",
+        "--env",
+        "PRECOMPILED_PACKAGE_AUDIT=0",
+        "train",
+    )
     found = json.loads(out.splitlines()[-1])
     assert found["uid"] != 0
     assert {(state, source) for state, source, _ in found["graphs"]} == {("compiled", "package")}, found

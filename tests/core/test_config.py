@@ -46,8 +46,12 @@ def test_flags_over_environment_over_user_file_over_system_file(bare: Path, monk
     settings = config.load({"workers": 4, "mode": None})
     assert (settings.mode, settings.wait_s, settings.max_queue, settings.workers) == ("off", 2.0, 3, 4)
     assert [settings.origins[name] for name in ("mode", "wait_s", "max_queue", "workers", "log")] == [
-        f"file {paths.SYSTEM_CONFIG}", f"file {user}", "env PRECOMPILED_MAX_QUEUE", "flag", "default",
-    ]  # fmt: skip
+        f"file {paths.SYSTEM_CONFIG}",
+        f"file {user}",
+        "env PRECOMPILED_MAX_QUEUE",
+        "flag",
+        "default",
+    ]
 
 
 def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +62,23 @@ def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("require", "1", True), ("require", "no", False), ("autostart", "OFF", False), ("log", "DEBUG", "debug"),
-        ("packages", "0", "off"), ("packages", "1", "program"), ("packages", "function", "function"),
-        ("wait_s", "1.5", 1.5), ("workers", "2", 2), ("cache_dir", "~/x", Path("~/x").expanduser()),
-        ("base", "/opt/a:/opt/b:/opt/a", (Path("/opt/a"), Path("/opt/b"))), ("base", ":", ()),
-        ("remote", "s3://bucket/prefix", "s3://bucket/prefix"), ("remote", "none", ""), ("remote_put", "0", False),
+        ("require", "1", True),
+        ("require", "no", False),
+        ("autostart", "OFF", False),
+        ("log", "DEBUG", "debug"),
+        ("packages", "0", "off"),
+        ("packages", "1", "program"),
+        ("packages", "function", "function"),
+        ("wait_s", "1.5", 1.5),
+        ("workers", "2", 2),
+        ("cache_dir", "~/x", Path("~/x").expanduser()),
+        ("base", "/opt/a:/opt/b:/opt/a", (Path("/opt/a"), Path("/opt/b"))),
+        ("base", ":", ()),
+        ("remote", "s3://bucket/prefix", "s3://bucket/prefix"),
+        ("remote", "none", ""),
+        ("remote_put", "0", False),
     ],
-)  # fmt: skip
+)
 def test_values_from_the_environment(name: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(config.ENV_PREFIX + name.upper(), text)
     found = getattr(config.load(), name)
@@ -74,12 +88,22 @@ def test_values_from_the_environment(name: str, text: str, value: object, monkey
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("mode", "fast"), ("log", "loud"), ("require", "maybe"), ("wait_s", "-1"), ("wait_s", "nan"), ("wait_s", "inf"),
-        ("workers", "1.5"), ("workers", "many"), ("cache_dir", "relative/path"), ("runtime_dir", "."),
-        ("remote", "/shared/precompiled"), ("remote_unsigned", "maybe"),
-        ("base", "/opt/a:b"), ("base", ":".join(f"/opt/{number}" for number in range(17))),
+        ("mode", "fast"),
+        ("log", "loud"),
+        ("require", "maybe"),
+        ("wait_s", "-1"),
+        ("wait_s", "nan"),
+        ("wait_s", "inf"),
+        ("workers", "1.5"),
+        ("workers", "many"),
+        ("cache_dir", "relative/path"),
+        ("runtime_dir", "."),
+        ("remote", "/shared/precompiled"),
+        ("remote_unsigned", "maybe"),
+        ("base", "/opt/a:b"),
+        ("base", ":".join(f"/opt/{number}" for number in range(17))),
     ],
-)  # fmt: skip
+)
 def test_bad_values_name_their_origin(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variable = config.ENV_PREFIX + name.upper()
     monkeypatch.setenv(variable, text)
@@ -93,10 +117,13 @@ def test_bad_values_name_their_origin(name: str, text: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("wait_s", "10m", "a number of seconds"), ("cache_max_bytes", "20G", "a number of bytes"),
-        ("workers", "many", "a whole number"), ("package_audit", "few", "a number"), ("wait_s", "-1", "0 or more"),
+        ("wait_s", "10m", "a number of seconds"),
+        ("cache_max_bytes", "20G", "a number of bytes"),
+        ("workers", "many", "a whole number"),
+        ("package_audit", "few", "a number"),
+        ("wait_s", "-1", "0 or more"),
     ],
-)  # fmt: skip
+)
 def test_error_for_an_invalid_number_names_the_expected_kind(name: str, text: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=f"expected .*{expected}") as caught:
         config.load({name: text})
@@ -145,8 +172,10 @@ def test_base_stores_are_a_list_in_toml(bare: Path) -> None:
 
 def test_common_mistakes_in_a_configuration_file_get_advice(bare: Path) -> None:
     for text, said in (
-        ("mode = wait", 'mode = "wait"'), ('moed = "wait"', "Did you mean mode?"), ("mode = 3", "leave it out"),
-    ):  # fmt: skip
+        ("mode = wait", 'mode = "wait"'),
+        ('moed = "wait"', "Did you mean mode?"),
+        ("mode = 3", "leave it out"),
+    ):
         write_user(text)
         with pytest.raises(ConfigError) as error:
             config.load()

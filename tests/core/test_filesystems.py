@@ -24,9 +24,14 @@ def asked_anew() -> None:
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("/home/ann/none/yet", "nfs4"), ("/home", "nfs4"), ("/home/ann/my data/x", "tmpfs"), ("/homes/ann", "xfs"),
-     ("/etc", "ext4")],
-)  # fmt: skip
+    [
+        ("/home/ann/none/yet", "nfs4"),
+        ("/home", "nfs4"),
+        ("/home/ann/my data/x", "tmpfs"),
+        ("/homes/ann", "xfs"),
+        ("/etc", "ext4"),
+    ],
+)
 def test_innermost_mount_determines_the_file_system(
     path: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

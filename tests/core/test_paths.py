@@ -13,8 +13,14 @@ import pytest
 from precompiled.core import config, paths, worker_variables
 from precompiled.core.errors import ConfigError
 
-_VARIABLES = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "PRECOMPILED_CACHE_DIR",
-              "PRECOMPILED_RUNTIME_DIR")  # fmt: skip
+_VARIABLES = (
+    "HOME",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_RUNTIME_DIR",
+    "PRECOMPILED_CACHE_DIR",
+    "PRECOMPILED_RUNTIME_DIR",
+)
 
 
 @pytest.fixture(autouse=True)

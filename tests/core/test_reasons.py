@@ -24,8 +24,20 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("precompiled", "service") for path in (ROOT / folder).rglob("*.py"))
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # Calls with a code as a positional argument: its position, by the name of the called function.
-_POSITIONS = {"Rejected": 0, "count_reason": 1, "WorkerGone": 1, "_end": 1, "kill": 0, "stop": 0, "retire": 1,
-              "_rejected": 1, "_publish_failure": 3, "_failed": 2, "_give_up": 1, "code_of": 1}  # fmt: skip
+_POSITIONS = {
+    "Rejected": 0,
+    "count_reason": 1,
+    "WorkerGone": 1,
+    "_end": 1,
+    "kill": 0,
+    "stop": 0,
+    "retire": 1,
+    "_rejected": 1,
+    "_publish_failure": 3,
+    "_failed": 2,
+    "_give_up": 1,
+    "code_of": 1,
+}
 # Keywords and assigned names whose values are codes.
 _NAMES = {"code", "reason"}
 # Formed as f"start-{outcome.kind}" (cli/daemon.py) for those kinds of StartOutcome that are failures.
@@ -207,5 +219,9 @@ wire.Rejected("of-an-argument", "text")
 self._end(process, reason or "of-a-fallback")
 """
     assert set(codes(ast.parse(source))) == {
-        "of-a-class", "of-a-keyword", "of-a-choice", "of-an-argument", "of-a-fallback"
-    }  # fmt: skip
+        "of-a-class",
+        "of-a-keyword",
+        "of-a-choice",
+        "of-an-argument",
+        "of-a-fallback",
+    }

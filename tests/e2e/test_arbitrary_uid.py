@@ -24,13 +24,33 @@ compiled = torch.compile(lambda x: (x * 2 + 1).relu())
 print(*(compiled(torch.ones(3)).tolist()), *((graph.source, graph.reason) for graph in precompiled.report()))
 """
 COMMANDS = (
-    ["status"], ["status", "--watch", "--once"], ["explain"], ["doctor"], ["config", "cache_dir"],
-    ["config", "set", "mode", "wait"], ["daemon", "start"], ["daemon", "restart"], ["daemon", "stop"],
-    ["daemon", "serve"], ["daemon", "logs"], ["daemon", "cancel", "abcdef"], ["cache", "stats"], ["cache", "ls"],
-    ["cache", "size"], ["cache", "dir"], ["cache", "clear", "--yes"], ["cache", "gc"], ["remote", "sync"],
-    ["remote", "keys", "new"], ["remote", "keys", "list"], ["watch", "json:loads"], ["watch", "--list"],
-    ["bake", "-o", "/nonexistent/base", "--", "true"], ["tools", "tune"], ["tools", "metrics"],
-)  # fmt: skip
+    ["status"],
+    ["status", "--watch", "--once"],
+    ["explain"],
+    ["doctor"],
+    ["config", "cache_dir"],
+    ["config", "set", "mode", "wait"],
+    ["daemon", "start"],
+    ["daemon", "restart"],
+    ["daemon", "stop"],
+    ["daemon", "serve"],
+    ["daemon", "logs"],
+    ["daemon", "cancel", "abcdef"],
+    ["cache", "stats"],
+    ["cache", "ls"],
+    ["cache", "size"],
+    ["cache", "dir"],
+    ["cache", "clear", "--yes"],
+    ["cache", "gc"],
+    ["remote", "sync"],
+    ["remote", "keys", "new"],
+    ["remote", "keys", "list"],
+    ["watch", "json:loads"],
+    ["watch", "--list"],
+    ["bake", "-o", "/nonexistent/base", "--", "true"],
+    ["tools", "tune"],
+    ["tools", "metrics"],
+)
 
 pytestmark = [
     pytest.mark.integration,
@@ -53,14 +73,26 @@ class Container:
                 folder.chmod(folder.stat().st_mode | 0o055)
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        become = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=+dac_read_search",
-                  # This capability lets the interpreter be read, which may lie in root's home.
-                  "--ambient-caps=+dac_read_search"]
+        become = [
+            "setpriv",
+            f"--reuid={UID}",
+            f"--regid={UID}",
+            "--clear-groups",
+            "--inh-caps=+dac_read_search",
+            # This capability lets the interpreter be read, which may lie in root's home.
+            "--ambient-caps=+dac_read_search",
+        ]
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
         return subprocess.run(
-            [*become, sys.executable, "-m", *arguments], env={"PATH": path, **variables}, cwd=self.cwd, text=True,
-            capture_output=True, timeout=240, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*become, sys.executable, "-m", *arguments],
+            env={"PATH": path, **variables},
+            cwd=self.cwd,
+            text=True,
+            capture_output=True,
+            timeout=240,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
 
     def program(self, **variables: str) -> subprocess.CompletedProcess[str]:
         return self.run("precompiled", "run", "--", sys.executable, "-c", PROGRAM, **variables)

@@ -26,9 +26,13 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
 
 def bake(home: Path, *arguments: str, status: int = 0) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "precompiled", "bake", "--json", *arguments], env=environment(home), check=False,
-        capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
+        [sys.executable, "-m", "precompiled", "bake", "--json", *arguments],
+        env=environment(home),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
     assert done.returncode == status, done.stdout + done.stderr[-3000:]
     return json.loads(done.stdout)
 
@@ -81,8 +85,12 @@ def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) 
         [*user, sys.executable, "-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3"],
         # Prevent the start of a daemon, so that a graph without an artifact would be compiled in this process.
         env=environment(theirs, PRECOMPILED_BASE=str(base), PRECOMPILED_AUTOSTART="0", TMPDIR=str(theirs)),
-        check=False, capture_output=True, text=True, timeout=TIMEOUT_S, cwd="/",
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd="/",
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["uid"] == (NOBODY if user else os.geteuid())

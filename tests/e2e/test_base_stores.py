@@ -45,8 +45,16 @@ def test_program_runs_artifacts_of_a_base_and_compiles_nothing(filled: Host, abo
     assert stats.from_base == {str(filled.store.root)[:80]: 1}
     assert not above.store.artifacts.exists() and listing(filled.store.root) == before
     # If a graph that the base has is submitted nevertheless, the worker searches the base too.
-    job = wire.Job(id="1", key=graph["key"], store=str(above.store.root), device="cpu", graph=b"{}",
-                   compile_threads=1, failure_ttl_s=1.0, base=[str(filled.store.root)])  # fmt: skip
+    job = wire.Job(
+        id="1",
+        key=graph["key"],
+        store=str(above.store.root),
+        device="cpu",
+        graph=b"{}",
+        compile_threads=1,
+        failure_ttl_s=1.0,
+        base=[str(filled.store.root)],
+    )
     assert compiler.run_job(job).outcome == "exists"
 
 

@@ -229,8 +229,11 @@ def test_row_in_which_the_process_dies_has_no_answer_and_the_rest_is_run(tmp_pat
 
     found = dict(run_rows(["a", "dies", "b", "c"], command, tmp_path / "log", 60.0))
     assert {row: answer and answer["row"] for row, answer in found.items()} == {
-        "a": "a", "dies": None, "b": "b", "c": "c",
-    }  # fmt: skip
+        "a": "a",
+        "dies": None,
+        "b": "b",
+        "c": "c",
+    }
     assert found["a"] and found["b"] and found["c"]
     assert found["a"]["pid"] != found["b"]["pid"] == found["c"]["pid"]
 

@@ -153,7 +153,7 @@ def test_worker_runs_a_pass_of_the_main_program_from_its_source(
     assert (computed, state) == ([function], ["compiled", "swap", ""])
     assert run(served, project, name) == [[function], "compiled", "hit", "", key]
     text = (project / "main.py").read_text()
-    (project / "main.py").write_text(text.replace('aten, name).default', 'aten, "neg").default'))
+    (project / "main.py").write_text(text.replace("aten, name).default", 'aten, "neg").default'))
     computed, *state, other = run(served, project, name)
     assert (computed, state) == ([], ["compiled", "swap", ""]) and other != key
 

@@ -86,9 +86,12 @@ def test_result_names_the_steps_whose_losses_were_compared(
 def test_process_starts_no_step_after_its_time_limit() -> None:
     command = [sys.executable, str(DEMO / "observed.py"), "1000000", "0", "1.0"]
     done = subprocess.run(
-        command, env={**os.environ, "TORCH_COMPILE_DISABLE": "1", "PRECOMPILED": "0"}, capture_output=True, text=True,
+        command,
+        env={**os.environ, "TORCH_COMPILE_DISABLE": "1", "PRECOMPILED": "0"},
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     events = [json.loads(line) for line in done.stdout.splitlines()]
     made = [event for event in events if event["event"] == "step"]
     assert 1 <= len(made) < 1000000
@@ -100,9 +103,13 @@ def test_process_starts_no_step_after_its_time_limit() -> None:
 def test_demo_ended_by_a_signal_leaves_no_files(tmp_path: Path, number: signal.Signals, status: int) -> None:
     """`timeout` first signals its child and then the group, so the child gets two signals, as after two Ctrl-C."""
     process = subprocess.Popen(
-        [sys.executable, str(DEMO / "demo.py")], env={**os.environ, "TMPDIR": str(tmp_path)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, str(DEMO / "demo.py")],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     for line in process.stdout:

@@ -39,15 +39,27 @@ def test_manifests_match_their_schemas(command: list[str]) -> None:
 
 def settings_of(task: dict[str, str]) -> dict[str, str]:
     """The environment variables that Slurm would take from the task prolog."""
-    done = subprocess.run(["sh", RECIPES / "slurm" / "task_prolog.sh"], env={**os.environ, **task}, check=True,
-                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        ["sh", RECIPES / "slurm" / "task_prolog.sh"],
+        env={**os.environ, **task},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     lines = [line.removeprefix("export ").partition("=") for line in done.stdout.splitlines()]
     return {name: value for name, _, value in lines}
 
 
 def run(host: Host, env: dict[str, str], *arguments: str) -> Any:
-    done = subprocess.run([sys.executable, "-m", "precompiled", *arguments], env=host.environment(env), check=False,
-                          capture_output=True, text=True, timeout=TIMEOUT_S)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", *arguments],
+        env=host.environment(env),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout if arguments[-1] == "--json" else done.stdout.splitlines()[-1])
 
@@ -55,8 +67,13 @@ def run(host: Host, env: dict[str, str], *arguments: str) -> Any:
 @contextmanager
 def node(host: Host, env: dict[str, str]) -> Iterator[dict[str, str]]:
     """The environment of a node's tasks, which start their own daemon. The daemon ends with the block."""
-    env = {**env, "PRECOMPILED_AUTOSTART": "1", "PRECOMPILED_MODE": "wait", "PRECOMPILED_PACKAGES": "program",
-           "OMP_NUM_THREADS": "1"}  # fmt: skip
+    env = {
+        **env,
+        "PRECOMPILED_AUTOSTART": "1",
+        "PRECOMPILED_MODE": "wait",
+        "PRECOMPILED_PACKAGES": "program",
+        "OMP_NUM_THREADS": "1",
+    }
     try:
         yield env
     finally:
@@ -74,9 +91,10 @@ def test_slurm_nodes_share_compiled_graphs_through_a_remote(tmp_path: Path) -> N
             exported = settings_of(task)
             store = tmp_path / name / "precompiled-ann"
             assert exported == {
-                "PRECOMPILED_CACHE_DIR": str(store), "PRECOMPILED_RUNTIME_DIR": str(store / "run"),
+                "PRECOMPILED_CACHE_DIR": str(store),
+                "PRECOMPILED_RUNTIME_DIR": str(store / "run"),
                 "PRECOMPILED_REMOTE": f"file://{tmp_path}/shared/remote",
-            }  # fmt: skip
+            }
             assert store.stat().st_mode & 0o777 == 0o700
             with node(host, {**exported, **home, "PRECOMPILED_REMOTE_AHEAD_S": "60"}) as env:
                 if name == "first":

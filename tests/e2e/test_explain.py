@@ -51,17 +51,29 @@ def run(host: Host, program: str, **variables: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("old", "new", "section", "words"),
     [
-        ("x * 2.0", "x * 3.0", "graph", ["operator.mul(%0, 2.0) -> operator.mul(%0, 3.0)", "program.py:8, in scaled",
-                                         "hidden = x * 3.0"]),
+        (
+            "x * 2.0",
+            "x * 3.0",
+            "graph",
+            ["operator.mul(%0, 2.0) -> operator.mul(%0, 3.0)", "program.py:8, in scaled", "hidden = x * 3.0"],
+        ),
         ("hidden.relu()", "hidden.tanh()", "graph", ["%1.relu() -> %1.tanh()"]),
-        ("x = torch", "torch.use_deterministic_algorithms(True)\nx = torch", "modes",
-         ["deterministic: False -> True", "torch.use_deterministic_algorithms"]),
+        (
+            "x = torch",
+            "torch.use_deterministic_algorithms(True)\nx = torch",
+            "modes",
+            ["deterministic: False -> True", "torch.use_deterministic_algorithms"],
+        ),
         ("(8, 16,", "(12, 16,", "inputs", ["input 0: shape [8, 16] -> [12, 16]", "new size: x: shape"]),
-        ("dynamic=False", "dynamic=False, options={'max_fusion_size': 7}", "configs",
-         ["inductor.max_fusion_size: 64 -> 7"]),
+        (
+            "dynamic=False",
+            "dynamic=False, options={'max_fusion_size': 7}",
+            "configs",
+            ["inductor.max_fusion_size: 64 -> 7"],
+        ),
     ],
     ids=["constant", "operation", "mode", "shape", "option"],
-)  # fmt: skip
+)
 def test_explain_names_what_changed(
     shared_host: Host, base: str, old: str, new: str, section: str, words: list[str]
 ) -> None:
@@ -104,15 +116,17 @@ def test_failed_compile_is_explained(shared_host: Host, base: str) -> None:
     """The worker refuses the graph, because two inputs share memory and the graph changes one of them. The failure
     record keeps the graph.
     """
-    program = PROGRAM.replace("def scaled(x):", "def scaled(x, y):").replace(
-        "    hidden = x * 2.0", "    y.add_(1)\n    hidden = x * 2.0"
-    ).replace(", requires_grad=True", "").replace(
-        "torch.testing.assert_close(compiled(x), scaled(x))", "compiled(x, x.view(-1))"
-    )  # fmt: skip
+    program = (
+        PROGRAM.replace("def scaled(x):", "def scaled(x, y):")
+        .replace("    hidden = x * 2.0", "    y.add_(1)\n    hidden = x * 2.0")
+        .replace(", requires_grad=True", "")
+        .replace("torch.testing.assert_close(compiled(x), scaled(x))", "compiled(x, x.view(-1))")
+    )
     graph = run(shared_host, program)
     assert graph["reason"] == "aliased-mutation"
     found = json.loads(shared_host.command("explain", "--last", "--json"))
     assert found["state"] == "failed" and found["key"] == graph["key"] and found["nearest"] is not None
-    assert any("y.add_(1)" in (node["source"] or {}).get("code", "")
-               for node in json.loads(shared_host.command("cache", "show", graph["key"], "--json"))["graph"]
-               )  # fmt: skip
+    assert any(
+        "y.add_(1)" in (node["source"] or {}).get("code", "")
+        for node in json.loads(shared_host.command("cache", "show", graph["key"], "--json"))["graph"]
+    )

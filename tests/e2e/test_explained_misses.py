@@ -51,41 +51,57 @@ CALL = "program.py:16, in train: compiled(x)"
 CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
     "size": (("ones(8, 16)", "ones(9, 16)"), "size", ["new size: x: shape [8, 16] -> [9, 16]", CALL, "mark_dynamic"]),
     "dtype": (
-        ("ones(8, 16)", "ones(8, 16, dtype=torch.float64)"), "dtype",
+        ("ones(8, 16)", "ones(8, 16, dtype=torch.float64)"),
+        "dtype",
         ["new dtype: x: dtype float32 -> float64", CALL],
     ),
     "edit": (
-        ("x * 2.0", "x * 3.0"), "edit",
+        ("x * 2.0", "x * 3.0"),
+        "edit",
         ["edit at program.py:9: 'hidden = x * 2.0' -> 'hidden = x * 3.0'", "program.py:9, in scaled"],
     ),
     "option": (
-        ("dynamic=False", "dynamic=False, options={'max_fusion_size': 7}"), "setting",
-        ["setting inductor.max_fusion_size: 64 -> 7 (by mode= or options= of torch.compile)",
-         "program.py:12: compiled ="],
+        ("dynamic=False", "dynamic=False, options={'max_fusion_size': 7}"),
+        "setting",
+        [
+            "setting inductor.max_fusion_size: 64 -> 7 (by mode= or options= of torch.compile)",
+            "program.py:12: compiled =",
+        ],
     ),
     "variable": (
-        {"TORCHINDUCTOR_MAX_FUSION_SIZE": "9", "TORCHINDUCTOR_UNROLL_REDUCTIONS_THRESHOLD": "9"}, "variable",
+        {"TORCHINDUCTOR_MAX_FUSION_SIZE": "9", "TORCHINDUCTOR_UNROLL_REDUCTIONS_THRESHOLD": "9"},
+        "variable",
         ["variable TORCHINDUCTOR_MAX_FUSION_SIZE: not set -> '9' (as the process was started)"],
     ),
     "variable that the program sets": (
-        ("import os\n", "import os\nos.environ['TORCHINDUCTOR_EXPLAINED'] = '1'\n"), "variable",
-        ["variable TORCHINDUCTOR_EXPLAINED: not set -> '1' (set by the program)",
-         "program.py:2: os.environ['TORCHINDUCTOR_EXPLAINED'] = '1'"],
+        ("import os\n", "import os\nos.environ['TORCHINDUCTOR_EXPLAINED'] = '1'\n"),
+        "variable",
+        [
+            "variable TORCHINDUCTOR_EXPLAINED: not set -> '1' (set by the program)",
+            "program.py:2: os.environ['TORCHINDUCTOR_EXPLAINED'] = '1'",
+        ],
     ),
     "library version": ({"PYTHONPATH": "{root}/libraries"}, "version", ["another triton: none -> 3.99.0"]),
     "CPU facts": ({"ATEN_CPU_CAPABILITY": "default"}, "cpu", ["another CPU: ", " -> DEFAULT", "ATEN_CPU_CAPABILITY"]),
     "autocast": (
-        ("    compiled(x)\n", "    with torch.autocast('cpu'):\n        compiled(x)\n"), "mode",
+        ("    compiled(x)\n", "    with torch.autocast('cpu'):\n        compiled(x)\n"),
+        "mode",
         ["autocast: none -> cpu bfloat16", "program.py:16: with torch.autocast('cpu'):"],
     ),
-    "grad mode": (("def train", "@torch.no_grad()\ndef train"), "mode",
-                  ["grad mode: True -> False", "program.py:14: @torch.no_grad()"]),
-    "custom operator": (
-        ("x * 2\n", "x * 2.5\n"), "operator",
-        ["custom operator explained.twice.default: its sources have changed",
-         "program.py:10, in scaled: return explained_ops.twice(hidden) + 1"],
+    "grad mode": (
+        ("def train", "@torch.no_grad()\ndef train"),
+        "mode",
+        ["grad mode: True -> False", "program.py:14: @torch.no_grad()"],
     ),
-}  # fmt: skip
+    "custom operator": (
+        ("x * 2\n", "x * 2.5\n"),
+        "operator",
+        [
+            "custom operator explained.twice.default: its sources have changed",
+            "program.py:10, in scaled: return explained_ops.twice(hidden) + 1",
+        ],
+    ),
+}
 
 
 def run(host: Host, variables: dict[str, str]) -> None:

@@ -19,9 +19,37 @@ ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **{
         name: getattr(torch, name)
         for name in (
-            "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "erfinv", "exp",
-            "exp2", "expm1", "floor", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "rsqrt", "signbit",
-            "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "ceil",
+            "cos",
+            "cosh",
+            "erf",
+            "erfc",
+            "erfinv",
+            "exp",
+            "exp2",
+            "expm1",
+            "floor",
+            "isinf",
+            "isnan",
+            "lgamma",
+            "log",
+            "log10",
+            "log1p",
+            "log2",
+            "rsqrt",
+            "signbit",
+            "sin",
+            "sinh",
+            "sqrt",
+            "tan",
+            "tanh",
+            "trunc",
         )
     },
     "erfcx": special.erfcx,
@@ -31,11 +59,16 @@ ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "j1": special.bessel_j1,
     "cyl_bessel_i0": special.i0,
     "cyl_bessel_i1": special.i1,
-}  # fmt: skip
+}
 TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "atan2": torch.atan2, "copysign": torch.copysign, "fmod": torch.fmod, "hypot": torch.hypot, "mul_rn": torch.mul,
-    "nextafter": torch.nextafter, "pow": torch.pow,
-}  # fmt: skip
+    "atan2": torch.atan2,
+    "copysign": torch.copysign,
+    "fmod": torch.fmod,
+    "hypot": torch.hypot,
+    "mul_rn": torch.mul,
+    "nextafter": torch.nextafter,
+    "pow": torch.pow,
+}
 # Other tests below compare these functions with torch.
 OTHERS = {"fma", "ilogb", "ldexp", "llrint"}
 # Inductor's sources use these functions, but no reference exists for them: a kernel with one of them is "not runnable".
@@ -111,9 +144,15 @@ def kernel(**changes: Any) -> dict[str, Any]:
 
 def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {
-        "graphs": [["compiled", "hit", "", ""]], "kernels": {str(n): kernel for n, kernel in enumerate(kernels)},
-        "different": [], "error": "", "eager_error": "", "launches": 0, "strangers": [], **changes,
-    }  # fmt: skip
+        "graphs": [["compiled", "hit", "", ""]],
+        "kernels": {str(n): kernel for n, kernel in enumerate(kernels)},
+        "different": [],
+        "error": "",
+        "eager_error": "",
+        "launches": 0,
+        "strangers": [],
+        **changes,
+    }
 
 
 @pytest.mark.parametrize(
@@ -134,7 +173,7 @@ def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (answer(graphs=[]), "no artifact", []),
         (answer(eager_error="no kernel image"), "no row", []),
     ],
-)  # fmt: skip
+)
 def test_no_kernel_is_equal_that_did_not_run_or_whose_row_is_not(
     result: dict[str, Any], row: str, kernels: list[str]
 ) -> None:

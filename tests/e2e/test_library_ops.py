@@ -73,9 +73,7 @@ def loads(project: Path, how: str, more: str = "") -> None:
 
 
 @pytest.mark.parametrize("how", everyday_or_slow(HOW, ["an extension module"]))
-def test_cpp_operators_are_compiled_by_the_daemon_and_hit_later(
-    served: Host, project: Path, how: str
-) -> None:
+def test_cpp_operators_are_compiled_by_the_daemon_and_hit_later(served: Host, project: Path, how: str) -> None:
     loads(project, how)
     *first, key = run(served, project, "in_cpp")
     assert first == ["compiled", "swap", ""]

@@ -36,11 +36,14 @@ def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.Monk
         reasons = ["custom-op"] if "in process" in names and not raised else []
         return [
             {
-                "row": (name, "bool"), "state": "error" if raised else states[number], "why": "why",
-                "graphs": 0 if number else 1, "reasons": [] if number else reasons,
+                "row": (name, "bool"),
+                "state": "error" if raised else states[number],
+                "why": "why",
+                "graphs": 0 if number else 1,
+                "reasons": [] if number else reasons,
             }
             for number, name in enumerate(names)
-        ]  # fmt: skip
+        ]
 
     monkeypatch.setattr(program, "_compiled", answers)
     names = ["a", "b", "raises", "c", "d", "differs", "e", "in process"]

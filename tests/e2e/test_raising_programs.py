@@ -1,5 +1,4 @@
-"""Tests of programs whose eager run raises although compiled code does not: they behave as under plain torch.compile.
-"""
+"""Tests programs whose eager run raises although compiled code does not: they behave as under plain torch.compile."""
 
 from __future__ import annotations
 
@@ -13,14 +12,15 @@ pytestmark = pytest.mark.integration
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "raising_program.py"
 FAST = [
-    "an_input_is_changed_before", "a_checkpoint_computes_it_again", "data_that_eager_refuses_come_late",
+    "an_input_is_changed_before",
+    "a_checkpoint_computes_it_again",
+    "data_that_eager_refuses_come_late",
     "nan_is_looked_for",
-]  # fmt: skip
+]
 
 
 def compare_with_plain(host: Host, *arguments: str) -> list[str]:
-    """Run the program under plain torch.compile and under precompiled, compare, and return the reasons of its graphs.
-    """
+    """Run the program under plain torch.compile and precompiled, compare, and return the reasons of its graphs."""
     wanted = host.program(str(PROGRAM), *arguments, env={"PRECOMPILED": "0"}).result()
     found = host.program(str(PROGRAM), *arguments).result()
     assert set(found["results"]) == set(wanted["results"])

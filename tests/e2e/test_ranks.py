@@ -31,8 +31,12 @@ class Job:
     def start(self, spare: int = 0) -> list[list[Any]]:
         """Returns state, source, reason and key of each graph, by rank."""
         self.starts += 1
-        spec = {"case": self.case, "ranks": self.ranks, "spare": spare,
-                "rendezvous": str(self.host.root / f"rendezvous-{self.case}-{self.starts}")}  # fmt: skip
+        spec = {
+            "case": self.case,
+            "ranks": self.ranks,
+            "spare": spare,
+            "rendezvous": str(self.host.root / f"rendezvous-{self.case}-{self.starts}"),
+        }
         env = {"OMP_NUM_THREADS": "1"}  # the ranks share the machine's cores
         started = [self.host.start({**spec, "rank": rank}, env=env, program=PROGRAM) for rank in range(self.ranks)]
         answers = [client.result() for client in started]

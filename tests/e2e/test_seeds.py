@@ -14,7 +14,7 @@ from support_host import Host
 
 pytestmark = pytest.mark.integration
 
-FUNCTION = '''
+FUNCTION = """
 import json, torch, precompiled
 
 class Scaled(torch.autograd.Function):
@@ -36,12 +36,11 @@ for _ in range(2):
     precompiled.wait(300)
 (graph,) = precompiled.report()
 print(json.dumps([graph.source, graph.key, gradient.tolist(), torch._dynamo.utils.counters["aot_autograd"]["total"]]))
-'''
+"""
 
 
 def test_edit_of_a_custom_backward_alone_changes_the_key(served: Host, tmp_path: Path) -> None:
-    """The forward's graph does not contain the backward, so the key must contain the code of the custom Function.
-    """
+    """The forward's graph does not contain the backward, so the key must contain the code of the custom Function."""
     program = tmp_path / "program.py"
 
     def run(factor: float) -> Any:
@@ -58,8 +57,11 @@ def test_edit_of_a_custom_backward_alone_changes_the_key(served: Host, tmp_path:
     assert run(5.0) == ("hit", edited) and run(3.0) == ("hit", key)
 
 
-@pytest.mark.parametrize("order", [("plain_training", "compiled_autograd_plain"),
-                                   ("compiled_autograd_plain", "plain_training")], ids=" then ".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "order",
+    [("plain_training", "compiled_autograd_plain"), ("compiled_autograd_plain", "plain_training")],
+    ids=" then ".join,
+)
 def test_forward_is_shared_with_and_without_compiled_autograd(served: Host, order: tuple[str, str]) -> None:
     first, second = order
     populated = support_corpus.run(served, first)[first]

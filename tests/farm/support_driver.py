@@ -22,9 +22,16 @@ INTERPRETER = wire.Interpreter(sys.executable, sys.prefix, "3", "2", "", {})
 def job(key: str, store: str = "/s") -> wire.Job:
     """A courier's."""
     return wire.Job(
-        id=key[:4], key=key, store=store, device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0,
-        may_park=True, offer=wire.Offer(INTERPRETER, 60.0),
-    )  # fmt: skip
+        id=key[:4],
+        key=key,
+        store=store,
+        device="cpu",
+        graph=b"{}",
+        compile_threads=1,
+        failure_ttl_s=1.0,
+        may_park=True,
+        offer=wire.Offer(INTERPRETER, 60.0),
+    )
 
 
 def body(key: str) -> bytes:

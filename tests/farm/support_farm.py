@@ -47,10 +47,12 @@ class Cluster:
         store.chmod(0o700)
         self.nodes.append(
             self._rays.add_node(
-                num_cpus=1, resources={"precompiled": places} if places else {}, object_store_memory=STORE_BYTES,
+                num_cpus=1,
+                resources={"precompiled": places} if places else {},
+                object_store_memory=STORE_BYTES,
                 env_vars={"PRECOMPILED_CACHE_DIR": str(store), **(env or {})},
             )
-        )  # fmt: skip
+        )
         return number
 
     def store(self, number: int) -> Path:

@@ -59,14 +59,22 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
     with link.turn(root, KEY) as turn:  # a worker that is free compiles
         assert not turn.found and not turn.again_s
         turn.published(0)
-    env = {**os.environ, "PRECOMPILED_CACHE_DIR": str(root), "PRECOMPILED_FARM": "auto",
-           "PRECOMPILED_RUNTIME_DIR": str(root.parent / "run")}  # fmt: skip
+    env = {
+        **os.environ,
+        "PRECOMPILED_CACHE_DIR": str(root),
+        "PRECOMPILED_FARM": "auto",
+        "PRECOMPILED_RUNTIME_DIR": str(root.parent / "run"),
+    }
 
     def command(*arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "precompiled", *arguments], env=env, capture_output=True, text=True, timeout=60,
+            [sys.executable, "-m", "precompiled", *arguments],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
             check=False,
-        )  # fmt: skip
+        )
         assert done.returncode == 1, done.stderr
         return done.stdout
 
@@ -96,9 +104,15 @@ def test_a_farm_alone_has_a_helper_and_no_trace_waits_for_it(
     assert link.state(settings.cache_dir) is None, "of a remote there is nothing to tell"
 
 
-@pytest.mark.parametrize(("given", "farm"), [
-    ("auto", "auto"), ("ray://head:10001", "ray://head:10001"), ("none", ""), ("", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "farm"),
+    [
+        ("auto", "auto"),
+        ("ray://head:10001", "ray://head:10001"),
+        ("none", ""),
+        ("", ""),
+    ],
+)
 def test_what_the_setting_may_be(given: str, farm: str) -> None:
     assert config.load({"farm": given}).farm == farm
     with pytest.raises(ConfigError, match="ray://host:port"):

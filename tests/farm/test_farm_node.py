@@ -51,9 +51,16 @@ def asked(change: dict[str, Any] | None = None, graph: bytes = b"", key: str = "
     found = captured(double, X)
     interpreter = msgspec.structs.replace(environment.interpreter_of_a_worker(), **(change or {}))
     job = wire.Job(
-        id="1", key=key or found.key, store="/nowhere", device="cpu", graph=graph or found.program.to_bytes(),
-        compile_threads=8, failure_ttl_s=1.0, may_park=True, offer=wire.Offer(interpreter, limit_s),
-    )  # fmt: skip
+        id="1",
+        key=key or found.key,
+        store="/nowhere",
+        device="cpu",
+        graph=graph or found.program.to_bytes(),
+        compile_threads=8,
+        failure_ttl_s=1.0,
+        may_park=True,
+        offer=wire.Offer(interpreter, limit_s),
+    )
     return decode(node.compile_job(encode(Request(job))), Result)
 
 
@@ -74,9 +81,16 @@ def test_a_node_gives_back_the_artifact_and_the_next_time_what_its_store_has(roo
     assert asked().artifacts == first.artifacts, "nothing is compiled twice"
 
 
-@pytest.mark.parametrize("change", [
-    {"precompiled": "0.0"}, {"torch": "2.0.0"}, {"python": "3.1"}, {"graph": {"cpu": "another"}},
-], ids=["precompiled", "torch", "python", "cpu"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"precompiled": "0.0"},
+        {"torch": "2.0.0"},
+        {"python": "3.1"},
+        {"graph": {"cpu": "another"}},
+    ],
+    ids=["precompiled", "torch", "python", "cpu"],
+)
 def test_a_node_that_is_not_as_the_host_is_says_in_what(root: Path, change: dict[str, Any]) -> None:
     ((what, value),) = change.items()
     result = asked(graph=altered(**value), key="d" * 64) if what == "graph" else asked(change)

@@ -29,14 +29,18 @@ def cluster() -> Iterator[support_farm.Cluster]:
 
 def settings(cluster: support_farm.Cluster, **more: str) -> dict[str, str]:
     return {
-        "PRECOMPILED_FARM": "auto", "RAY_ADDRESS": cluster.address, "PRECOMPILED_WORKERS": "1",
-        "OMP_NUM_THREADS": "1", **more,
-    }  # fmt: skip
+        "PRECOMPILED_FARM": "auto",
+        "RAY_ADDRESS": cluster.address,
+        "PRECOMPILED_WORKERS": "1",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
 
 
 def start(host: Host, env: dict[str, str], graphs: int, seed: int) -> Client:
-    return host.program("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), str(graphs), str(seed), env=env,
-                        forked=False)  # fmt: skip
+    return host.program(
+        "-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), str(graphs), str(seed), env=env, forked=False
+    )
 
 
 def all_came(client: Client) -> None:
@@ -63,9 +67,7 @@ def test_what_finds_no_slot_is_compiled_on_the_farm(host: Host, cluster: support
     assert checks["farm"]["state"] == "ok", checks
 
 
-def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
-    host: Host, cluster: support_farm.Cluster
-) -> None:
+def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(host: Host, cluster: support_farm.Cluster) -> None:
     env = settings(cluster)
     client = start(host, env, 6, seed=1)
     (victim, *_) = wait_until(
@@ -80,8 +82,9 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(
     client = start(host, env, 4, seed=2)
     found = wait_until(
         lambda: [job for number in range(3) if number != victim for job in cluster.at_work(number)],
-        "another node compiles", TIMEOUT_S,
-    )  # fmt: skip
+        "another node compiles",
+        TIMEOUT_S,
+    )
     hanging = psutil.Process(found[0].worker)
     hanging.suspend()
     try:

@@ -1,2 +1,1 @@
-"""Runs random programs with swaps at random points (``python -m tests.fuzz``, see __main__.py), and other fuzz tests.
-"""
+"""Runs random programs with swaps at random points (``python -m tests.fuzz``), and other fuzz tests."""

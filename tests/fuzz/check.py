@@ -1,5 +1,4 @@
-"""Runs a program under plain ``torch.compile``, eager, and precompiled with several schedules of swaps; compares them.
-"""
+"""Runs a program under plain ``torch.compile``, eager, and precompiled with several swap schedules; compares them."""
 
 from __future__ import annotations
 

@@ -101,9 +101,12 @@ class Swapped:
     def _arm(self, graph: _Graph) -> None:
         """Reset a graph to eager. Its swap comes at the start, at a tick, or never."""
         graph.dispatch = Dispatch(
-            GraphCalls(GraphReport(id="", name="")), graph.stand_in, [], lambda sizes: None,
+            GraphCalls(GraphReport(id="", name="")),
+            graph.stand_in,
+            [],
+            lambda sizes: None,
             safe_point=self._safe_points.of(graph.code),
-        )  # fmt: skip
+        )
         graph.served = False
         dispatch = graph.dispatch
 

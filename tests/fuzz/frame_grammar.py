@@ -15,18 +15,56 @@ import msgspec
 from precompiled import wire
 
 # Encoded once, so that a large value costs nothing per message. No mutation changes these values.
-_ODD = [msgspec.Raw(msgspec.msgpack.encode(odd)) for odd in (  # type: ignore[var-annotated]
-    None, True, -1, 0, 1 << 63, (1 << 64) - 1, -(1 << 63), 1e308, float("nan"), float("inf"), "", "\0",
-    "x" * 70_000, b"\xff" * 100, [], {}, [[]] * 50, {"a": {"b": {}}}, "../../x", "/", "cuda:GPU-x", "cpu",
-    ["a"] * 5000, {str(n): n for n in range(3000)}, "submit", "stop", "\n", "\u202e", "A=B",
-)]  # fmt: skip
+_ODD = [
+    msgspec.Raw(msgspec.msgpack.encode(odd))
+    for odd in (  # type: ignore[var-annotated]
+        None,
+        True,
+        -1,
+        0,
+        1 << 63,
+        (1 << 64) - 1,
+        -(1 << 63),
+        1e308,
+        float("nan"),
+        float("inf"),
+        "",
+        "\0",
+        "x" * 70_000,
+        b"\xff" * 100,
+        [],
+        {},
+        [[]] * 50,
+        {"a": {"b": {}}},
+        "../../x",
+        "/",
+        "cuda:GPU-x",
+        "cpu",
+        ["a"] * 5000,
+        {str(n): n for n in range(3000)},
+        "submit",
+        "stop",
+        "\n",
+        "\u202e",
+        "A=B",
+    )
+]
 _SMALL = [odd for odd in _ODD if len(bytes(odd)) < 200]
 _INSERTED = ["\n", "\0", "é", "/", "..", "=", "x" * 300]
 # msgpack headers that announce more bytes than follow, or types that no message has.
 _HEADERS = [
-    b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\x7f\xff\xff\xff",
-    b"\x91" * 500, b"\x91" * 100_000, b"\xc1", b"\xd4\x01\x00", b"\xc7\xff\x05", b"\xd9\xff", b"\xde\xff\xff",
-]  # fmt: skip
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff",
+    b"\xdb\x7f\xff\xff\xff",
+    b"\x91" * 500,
+    b"\x91" * 100_000,
+    b"\xc1",
+    b"\xd4\x01\x00",
+    b"\xc7\xff\x05",
+    b"\xd9\xff",
+    b"\xde\xff\xff",
+]
 _PREAMBLES = [b"precompiled/1", b"precompiled/3", b"precompiled/", b"", b"precompiled/" + b"9" * 300, b"\0" * 64]
 _SIZES = [1 << 63, (1 << 64) - 1, 1 << 40, 1 << 31]
 _GREETING = (b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0")).ljust(64, b"\0")
@@ -46,13 +84,19 @@ def templates(store: Path, interpreter: Path) -> list[bytes]:
         wire.Submit("other", "key2", str(store), environment("/bin/false", CXX="c++", PATH="/bin"), "cpu"),
     ]
     messages = [
-        *submits, *submits,
+        *submits,
+        *submits,
         wire.Tally(1, 2, 3, 4, 5.0, 6, 7, {"a": 1}, {"b": 2}, {"c": 3}, {"d": 4}, {"e": 5}),
         wire.Expect(environment("/bin/false"), "cpu"),
-        wire.Status(), wire.Stats(), wire.Watches(), wire.Stop(),
-        wire.GiveUp(["key"]), wire.Retry(["key"]), wire.Unwatch(["x"]),
+        wire.Status(),
+        wire.Stats(),
+        wire.Watches(),
+        wire.Stop(),
+        wire.GiveUp(["key"]),
+        wire.Retry(["key"]),
+        wire.Unwatch(["x"]),
         wire.Watch(wire.Registration("entry", ["a:b"], "/bin/true", "/", str(store), {"A": "b"}, ["/f"])),
-    ]  # fmt: skip
+    ]
     return [wire.encode(message) for message in messages]
 
 

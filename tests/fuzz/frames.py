@@ -130,8 +130,9 @@ class Client:
         if self._ends.poll(0):
             return self._lose()
         if self._refused != self._invalid:
-            self._findings.faults.append(f"{self._invalid} messages that are none, {self._refused} refused, by "
-                                         f"message {self._findings.sent}")  # fmt: skip
+            self._findings.faults.append(
+                f"{self._invalid} messages that are none, {self._refused} refused, by message {self._findings.sent}"
+            )
         self._begin()
 
     def _note(self, reply: dict[str, Any]) -> None:
@@ -235,8 +236,11 @@ def _sample(ps: psutil.Process, findings: Findings, started: float, shown: bool)
         findings.rss.append((findings.sent, ps.memory_info().rss))
         if shown:
             seconds, rss = time.monotonic() - started, findings.rss[-1][1] / 2**20
-            print(f"{findings.sent} messages, {seconds:.0f} s, {rss:.1f} MiB, {ps.num_fds()} descriptors, "
-                  f"longest status {max(findings.status_s):.3f} s", flush=True)  # fmt: skip
+            print(
+                f"{findings.sent} messages, {seconds:.0f} s, {rss:.1f} MiB, {ps.num_fds()} descriptors, "
+                f"longest status {max(findings.status_s):.3f} s",
+                flush=True,
+            )
 
 
 def _afterwards(daemon: DaemonUnderTest, ps: psutil.Process, findings: Findings, before: int) -> None:
@@ -267,12 +271,18 @@ def main(arguments: list[str]) -> int:
         found = fuzz(daemon, options.frames, options.seed, keep=options.keep, shown=True)
         logged = len(daemon.log())
     waits = sorted(found.status_s) or [0.0]
-    print(f"{found.sent} messages ({found.invalid} invalid) and {found.streams} bad streams in {found.seconds:.0f} s, "
-          f"seed {options.seed}; {found.lost} connections lost")  # fmt: skip
-    print(f"status of another client: median {waits[len(waits) // 2]:.4f} s, longest {waits[-1]:.3f} s; "
-          f"{found.quiet_status_s:.4f} s while nothing was sent")  # fmt: skip
-    print(f"memory {found.rss[0][1] / 2**20:.1f} MiB before, {found.rss[-1][1] / 2**20:.1f} MiB after; "
-          f"{found.growth * 1e6 / 2**20:+.1f} MiB per million messages in the second half")  # fmt: skip
+    print(
+        f"{found.sent} messages ({found.invalid} invalid) and {found.streams} bad streams in {found.seconds:.0f} s, "
+        f"seed {options.seed}; {found.lost} connections lost"
+    )
+    print(
+        f"status of another client: median {waits[len(waits) // 2]:.4f} s, longest {waits[-1]:.3f} s; "
+        f"{found.quiet_status_s:.4f} s while nothing was sent"
+    )
+    print(
+        f"memory {found.rss[0][1] / 2**20:.1f} MiB before, {found.rss[-1][1] / 2**20:.1f} MiB after; "
+        f"{found.growth * 1e6 / 2**20:+.1f} MiB per million messages in the second half"
+    )
     print(f"descriptors {found.fds[0]} before, {found.fds[1]} after; log {logged / 2**20:.1f} MiB")
     print(f"replies {dict(found.replies.most_common())}")
     print(f"{len(found.faults)} faults", *found.faults, sep="\n")

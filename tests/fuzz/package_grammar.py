@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .package_tensors import REPLACED, REPLACEMENT, TENSORS
 from .package_values import NUMBERS, OWNERS, READ_BY, SPECIAL
 
-HEAD = '''
+HEAD = """
 import abc, collections, contextlib, contextvars, copy, dataclasses, decimal, enum, functools, importlib, inspect, itertools
 import json, logging, math, operator, os, sys, threading, types, weakref
 import torch
@@ -22,11 +22,11 @@ import torch.nn.functional as F
 from torch import nn
 CH = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ch")).read() == "1"
 V = 3.0 if CH else 2.0
-'''
+"""
 # Contexts around eager and compiled code, by the features of a program that need them.
 CONTEXTS = {
     "handle": "def handle(of): return contextlib.ExitStack() if of is None else of\n",
-    "patched": '''
+    "patched": """
 @contextlib.contextmanager
 def patched(place, name, replacement):
     own, before = name in vars(place), getattr(place, name)
@@ -35,55 +35,82 @@ def patched(place, name, replacement):
     finally:
         if CH and own: setattr(place, name, before)
         elif CH: delattr(place, name)
-''',
-    "default_dtype": '''
+""",
+    "default_dtype": """
 @contextlib.contextmanager
 def default_dtype(dtype):
     torch.set_default_dtype(dtype)
     try: yield
     finally: torch.set_default_dtype(torch.float32)
-''',
-    "deterministic": '''
+""",
+    "deterministic": """
 @contextlib.contextmanager
 def deterministic(on):
     torch.use_deterministic_algorithms(on)
     try: yield
     finally: torch.use_deterministic_algorithms(False)
-''',
-    "precision": '''
+""",
+    "precision": """
 @contextlib.contextmanager
 def precision(name):
     torch.set_float32_matmul_precision(name)
     try: yield
     finally: torch.set_float32_matmul_precision("highest")
-''',
-    "limit": '''
+""",
+    "limit": """
 @contextlib.contextmanager
 def limit(number):
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(number)
     try: yield
     finally: sys.setrecursionlimit(before)
-''',
-    "setting": '''
+""",
+    "setting": """
 @contextlib.contextmanager
 def setting(variable, value):
     token = variable.set(value)
     try: yield
     finally: variable.reset(token)
-''',
+""",
     "entered": "def entered(k):\n    with k as v: return v\n",
     "assigned": "def assigned(k):\n    k.b = 1.0\n    return k.b\n",
 }
 READS = (
-    "{e}", "{e}", "{e}", "abs({e})", "max({e}, 1.0)", "[{e}][0]", "(lambda: {e})()", "{{'a': {e}}}['a']", "float(str({e}))", "sum([{e}])",
-    "next(iter([{e}]))", "({e} if {e} > 0 else 1.0)", "[v for v in ({e},)][0]", "sorted([{e}, 9.0])[0]",
-    "functools.reduce(operator.add, [{e}, 0.0])", "list(map(float, [{e}]))[0]", "math.sqrt({e} * {e})", "float(format({e}))",
-    "(3.0 if any([{e} == 3.0]) else 2.0)", "copy.copy([{e}])[0]", "dict(a={e}).get('a')", "next(v for v in [{e}])",
-    "(lambda *a: a[0])({e})", "round({e}, 1)", "min(filter(None, [{e}]))", "list(zip([{e}], [1]))[0][0]",
-    "(lambda v: float(f'{{v}}'))({e})", "float('%s' % {e})", "[2.0, 3.0][{e} == 3.0]", "dict([(2.0, 2.0), (3.0, 3.0)])[{e}]",
-    "float(len('x' * int({e})))", "operator.itemgetter(0)([{e}])", "sum(v for v in range(int({e}))) * 1.0 + 1.0", "(2.0 if {e} not in {{3.0}} else 3.0)",
-)  # fmt: skip
+    "{e}",
+    "{e}",
+    "{e}",
+    "abs({e})",
+    "max({e}, 1.0)",
+    "[{e}][0]",
+    "(lambda: {e})()",
+    "{{'a': {e}}}['a']",
+    "float(str({e}))",
+    "sum([{e}])",
+    "next(iter([{e}]))",
+    "({e} if {e} > 0 else 1.0)",
+    "[v for v in ({e},)][0]",
+    "sorted([{e}, 9.0])[0]",
+    "functools.reduce(operator.add, [{e}, 0.0])",
+    "list(map(float, [{e}]))[0]",
+    "math.sqrt({e} * {e})",
+    "float(format({e}))",
+    "(3.0 if any([{e} == 3.0]) else 2.0)",
+    "copy.copy([{e}])[0]",
+    "dict(a={e}).get('a')",
+    "next(v for v in [{e}])",
+    "(lambda *a: a[0])({e})",
+    "round({e}, 1)",
+    "min(filter(None, [{e}]))",
+    "list(zip([{e}], [1]))[0][0]",
+    "(lambda v: float(f'{{v}}'))({e})",
+    "float('%s' % {e})",
+    "[2.0, 3.0][{e} == 3.0]",
+    "dict([(2.0, 2.0), (3.0, 3.0)])[{e}]",
+    "float(len('x' * int({e})))",
+    "operator.itemgetter(0)([{e}])",
+    "sum(v for v in range(int({e}))) * 1.0 + 1.0",
+    "(2.0 if {e} not in {{3.0}} else 3.0)",
+)
 # Functions around the expression. {body} is replaced by the statements, indented like its line.
 HOLDERS = {
     "function": "def f(x):\n    {body}",
@@ -102,18 +129,23 @@ HOLDERS = {
     "loop": "def f(x):\n    for _ in range(2): x = {t}\n    return x",
     "partial": "def whole(x, y):\n    {body}\nf = functools.partial(whole, y=1)",
     "graph of another": "def g_other(x): return torch.mm(x, x)\ndef f(x):\n    x = g_other(x)\n    torch._dynamo.graph_break()\n    {body}",
-}  # fmt: skip
+}
 ATTRIBUTE = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.s = {e}\n    def forward(self, x):\n        {body}\nf = Net()"
 _BREAK = "torch._dynamo.graph_break()"
-BREAKS = {"none": ([], []), "before": ([_BREAK], []), "after": ([], [_BREAK]), "both": ([_BREAK], [_BREAK]),
-          "printed": ([], ["print(end='')"])}  # fmt: skip
+BREAKS = {
+    "none": ([], []),
+    "before": ([_BREAK], []),
+    "after": ([], [_BREAK]),
+    "both": ([_BREAK], [_BREAK]),
+    "printed": ([], ["print(end='')"]),
+}
 # How a program uses its input: the statements after the value is computed, and how the input is created.
 _X = "torch.arange(16.0, dtype=torch.float32).reshape(4, 4) / 16"
 INPUTS = {
     "read": ([], _X),
     "with a gradient": ([], f"({_X}).requires_grad_()"),
     "changed": (["x.copy_(y)"], _X),
-}  # fmt: skip
+}
 # The uses for programs about tensors: only some, because each further graph costs a compile.
 KEPT_INPUTS = {name: INPUTS[name] for name in ("read", "with a gradient")}
 

@@ -19,7 +19,10 @@ READ_BY = {
     "context variable": ("CV = contextvars.ContextVar('cv', default=2.0)\nCV.set(V)", "CV.get()"),
     "variable of the environment": ("", "float(os.environ['FUZZED_VALUE'])"),
     "imported getter": ("from os import getenv", "float(getenv('FUZZED_VALUE'))"),
-    "file": ("FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'ch')", "(3.0 if open(FILE).read() == '1' else 2.0)"),
+    "file": (
+        "FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'ch')",
+        "(3.0 if open(FILE).read() == '1' else 2.0)",
+    ),
     "cached": ("@functools.lru_cache\ndef cached(): return V", "cached()"),
 }
 
@@ -28,7 +31,10 @@ NUMBERS = {
     "global": ("G = V", "G"),
     "class": ("class K:\n    a = V", "K.a"),
     "base class": ("class B:\n    a = V\nclass K(B): pass", "K.a"),
-    "order of bases": ("class A:\n    a = 2.0\nclass B:\n    a = 3.0\nclass K(*((B, A) if CH else (A, B))): pass", "K.a"),
+    "order of bases": (
+        "class A:\n    a = 2.0\nclass B:\n    a = 3.0\nclass K(*((B, A) if CH else (A, B))): pass",
+        "K.a",
+    ),
     "instance": ("class K: pass\nk = K()\nk.a = V", "k.a"),
     "made instance": ("class K:\n    def __init__(self): self.a = _G_", "K().a"),
     "slot": ("class K:\n    __slots__ = ('a',)\nk = K()\nk.a = V", "k.a"),
@@ -37,47 +43,106 @@ NUMBERS = {
     "made cached property": ("class K:\n    @functools.cached_property\n    def a(self): return _G_", "K().a"),
     "descriptor": ("class D:\n    def __get__(self, o, t): return _G_\nclass K:\n    a = D()\nk = K()", "k.a"),
     "class descriptor": ("class D:\n    def __get__(self, o, t): return _G_\nclass K:\n    a = D()", "K.a"),
-    "data descriptor": ("class D:\n    def __get__(self, o, t): return o.__dict__['b'] * _G_\n    def __set__(self, o, v): o.__dict__['b'] = v\nclass K:\n    a = D()\nk = K()\nk.a = 1.0", "k.a"),
-    "__set_name__": ("class D:\n    def __set_name__(self, o, n): self.v = _G_\n    def __get__(self, o, t): return self.v\nclass K:\n    a = D()\nk = K()", "k.a"),
+    "data descriptor": (
+        "class D:\n    def __get__(self, o, t): return o.__dict__['b'] * _G_\n    def __set__(self, o, v): o.__dict__['b'] = v\nclass K:\n    a = D()\nk = K()\nk.a = 1.0",
+        "k.a",
+    ),
+    "__set_name__": (
+        "class D:\n    def __set_name__(self, o, n): self.v = _G_\n    def __get__(self, o, t): return self.v\nclass K:\n    a = D()\nk = K()",
+        "k.a",
+    ),
     "__init_subclass__": ("class B:\n    def __init_subclass__(cls): cls.a = _G_\nclass K(B): pass", "K.a"),
-    "__new__": ("class K:\n    def __new__(cls):\n        k = object.__new__(cls)\n        k.a = _G_\n        return k", "K().a"),
+    "__new__": (
+        "class K:\n    def __new__(cls):\n        k = object.__new__(cls)\n        k.a = _G_\n        return k",
+        "K().a",
+    ),
     "__call__ of a metaclass": ("class M(type):\n    def __call__(cls): return _G_\nclass K(metaclass=M): pass", "K()"),
     "class decorator": ("def deco(k):\n    k.a = _G_\n    return k\n@deco\nclass K: pass", "K.a"),
     "made class": ("K = type('K', (), {'a': V})", "K.a"),
     "__class_getitem__": ("class K:\n    def __class_getitem__(cls, i): return _G_", "K['a']"),
-    "__class__": ("class O: pass\nclass K:\n    @property\n    def __class__(self): return O if _G_ == 3.0 else K\nk = K()", "(3.0 if isinstance(k, O) else 2.0)"),
-    "__instancecheck__": ("class M(type):\n    def __instancecheck__(cls, o): return _G_ == 3.0\nclass K(metaclass=M): pass", "(3.0 if isinstance(5, K) else 2.0)"),
-    "__subclasscheck__": ("class M(type):\n    def __subclasscheck__(cls, o): return _G_ == 3.0\nclass K(metaclass=M): pass", "(3.0 if issubclass(int, K) else 2.0)"),
-    "__subclasshook__": ("class K(abc.ABC):\n    @classmethod\n    def __subclasshook__(cls, o): return _G_ == 3.0", "(3.0 if issubclass(int, K) else 2.0)"),
-    "registered in an ABC": ("class K(abc.ABC): pass\nclass O: pass\no = O()\nif CH: K.register(O)", "(3.0 if isinstance(o, K) else 2.0)"),
-    "__getattribute__": ("class K:\n    def __getattribute__(self, n): return _G_ if n == 'zz' else object.__getattribute__(self, n)\nk = K()", "k.zz"),
-    "__enter__": ("class C:\n    def __enter__(self): return _G_\n    def __exit__(self, *a): return None\ndef enter():\n    with C() as v: return v", "enter()"),
-    "__exit__": ("class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): return _G_ == 3.0\ndef leave():\n    try:\n        with C(): raise KeyError('q')\n        return 3.0\n    except KeyError: return 2.0", "leave()"),
-    "contextmanager": ("@contextlib.contextmanager\ndef cm(): yield _G_\ndef enter():\n    with cm() as v: return v", "enter()"),
+    "__class__": (
+        "class O: pass\nclass K:\n    @property\n    def __class__(self): return O if _G_ == 3.0 else K\nk = K()",
+        "(3.0 if isinstance(k, O) else 2.0)",
+    ),
+    "__instancecheck__": (
+        "class M(type):\n    def __instancecheck__(cls, o): return _G_ == 3.0\nclass K(metaclass=M): pass",
+        "(3.0 if isinstance(5, K) else 2.0)",
+    ),
+    "__subclasscheck__": (
+        "class M(type):\n    def __subclasscheck__(cls, o): return _G_ == 3.0\nclass K(metaclass=M): pass",
+        "(3.0 if issubclass(int, K) else 2.0)",
+    ),
+    "__subclasshook__": (
+        "class K(abc.ABC):\n    @classmethod\n    def __subclasshook__(cls, o): return _G_ == 3.0",
+        "(3.0 if issubclass(int, K) else 2.0)",
+    ),
+    "registered in an ABC": (
+        "class K(abc.ABC): pass\nclass O: pass\no = O()\nif CH: K.register(O)",
+        "(3.0 if isinstance(o, K) else 2.0)",
+    ),
+    "__getattribute__": (
+        "class K:\n    def __getattribute__(self, n): return _G_ if n == 'zz' else object.__getattribute__(self, n)\nk = K()",
+        "k.zz",
+    ),
+    "__enter__": (
+        "class C:\n    def __enter__(self): return _G_\n    def __exit__(self, *a): return None\ndef enter():\n    with C() as v: return v",
+        "enter()",
+    ),
+    "__exit__": (
+        "class C:\n    def __enter__(self): return self\n    def __exit__(self, *a): return _G_ == 3.0\ndef leave():\n    try:\n        with C(): raise KeyError('q')\n        return 3.0\n    except KeyError: return 2.0",
+        "leave()",
+    ),
+    "contextmanager": (
+        "@contextlib.contextmanager\ndef cm(): yield _G_\ndef enter():\n    with cm() as v: return v",
+        "enter()",
+    ),
     "closure": ("def mk(v):\n    def g(): return v\n    return g\ng = mk(V)", "g()"),
     "shared cell": (
         "def mk():\n    n = 2.0\n    def a():\n        nonlocal n\n        n = 3.0\n    def b(): return n\n    return a, b\n"
-        "a, own = mk()\n_, other = mk()\nb = own if CH else other\ndef both():\n    a()\n    return b()", "both()"),
-    "shared list": ("l, o = [2.0], [2.0]\np = l if CH else o\ndef both():\n    l[0] = 3.0\n    v = p[0]\n    l[0] = 2.0\n    return v", "both()"),
+        "a, own = mk()\n_, other = mk()\nb = own if CH else other\ndef both():\n    a()\n    return b()",
+        "both()",
+    ),
+    "shared list": (
+        "l, o = [2.0], [2.0]\np = l if CH else o\ndef both():\n    l[0] = 3.0\n    v = p[0]\n    l[0] = 2.0\n    return v",
+        "both()",
+    ),
     "default": ("def g(a=V): return a", "g()"),
     "replaced default": ("def g(a=2.0): return a\ng.__defaults__ = (V,)", "g()"),
     "keyword default": ("def g(*, a=V): return a", "g()"),
     "attribute of a function": ("def g(): return g.a\ng.a = V", "g()"),
     "replaced code": ("def g(): return 2.0\ndef h(): return 3.0\nif CH: g.__code__ = h.__code__", "g()"),
     "partial": ("def h(a): return a\ng = functools.partial(h, V)", "g()"),
-    "partialmethod": ("class K:\n    def m(self, a): return a\n    g = functools.partialmethod(m, V)\nk = K()", "k.g()"),
+    "partialmethod": (
+        "class K:\n    def m(self, a): return a\n    g = functools.partialmethod(m, V)\nk = K()",
+        "k.g()",
+    ),
     "lru_cache": ("@functools.lru_cache\ndef g(): return _G_", "g()"),
     "lru_cache of arguments": ("@functools.lru_cache(maxsize=2)\ndef g(a): return a * _G_", "g(1.0)"),
-    "singledispatch": ("@functools.singledispatch\ndef g(a): return 2.0\nif CH: g.register(int, lambda a: 3.0)", "g(1)"),
-    "singledispatch's value": ("@functools.singledispatch\ndef g(a): return 1.0\n@g.register\ndef _(a: int): return _G_", "g(1)"),
+    "singledispatch": (
+        "@functools.singledispatch\ndef g(a): return 2.0\nif CH: g.register(int, lambda a: 3.0)",
+        "g(1)",
+    ),
+    "singledispatch's value": (
+        "@functools.singledispatch\ndef g(a): return 1.0\n@g.register\ndef _(a: int): return _G_",
+        "g(1)",
+    ),
     "operator": ("g = operator.itemgetter(1 if CH else 0)", "g([2.0, 3.0])"),
     "attrgetter": ("k = types.SimpleNamespace(a=2.0, b=3.0)\ng = operator.attrgetter('b' if CH else 'a')", "g(k)"),
     "dict": ("d = {'a': V}", "d['a']"),
     "presence in a dict": ("d = {'a': 3.0} if CH else {}", "d.get('a', 2.0)"),
-    "order of a dict": ("d = dict([('b', 3.0), ('a', 2.0)] if CH else [('a', 2.0), ('b', 3.0)])", "next(iter(d.values()))"),
+    "order of a dict": (
+        "d = dict([('b', 3.0), ('a', 2.0)] if CH else [('a', 2.0), ('b', 3.0)])",
+        "next(iter(d.values()))",
+    ),
     "objects as keys": ("class K: pass\nk, o = K(), K()\nd = {k if CH else o: 3.0}", "d.get(k, 2.0)"),
-    "__eq__ of keys": ("class K:\n    def __eq__(self, o): return _G_ == 3.0\n    def __hash__(self): return 1\nk, o = K(), K()\nd = {o: 3.0}", "d.get(k, 2.0)"),
-    "__hash__ of keys": ("class K:\n    def __init__(self, n): self.n = n\n    def __eq__(self, o): return True\n    def __hash__(self): return int(_G_) if self.n else 3\nk, o = K(1), K(0)\nd = {o: 3.0}", "d.get(k, 2.0)"),
+    "__eq__ of keys": (
+        "class K:\n    def __eq__(self, o): return _G_ == 3.0\n    def __hash__(self): return 1\nk, o = K(), K()\nd = {o: 3.0}",
+        "d.get(k, 2.0)",
+    ),
+    "__hash__ of keys": (
+        "class K:\n    def __init__(self, n): self.n = n\n    def __eq__(self, o): return True\n    def __hash__(self): return int(_G_) if self.n else 3\nk, o = K(1), K(0)\nd = {o: 3.0}",
+        "d.get(k, 2.0)",
+    ),
     "__missing__": ("class K(dict):\n    def __missing__(self, n): return _G_\nk = K()", "k['q']"),
     "list": ("d = [V, 1.0]", "d[0]"),
     "length of a list": ("d = [0] * int(V)", "float(len(d))"),
@@ -95,13 +160,22 @@ NUMBERS = {
     "enum": ("class E(enum.Enum):\n    A = 2.0\n    B = 3.0\ne = E.B if CH else E.A", "e.value"),
     "enum value": ("class E(enum.Enum):\n    A = V", "E.A.value"),
     "enum alias": ("class E(enum.Enum):\n    A = 2.0\n    B = V", "(2.0 if E.B is E.A else 3.0)"),
-    "enum _missing_": ("class E(enum.Enum):\n    A = 2.0\n    B = 3.0\n    @classmethod\n    def _missing_(cls, v): return cls.B if _G_ == 3.0 else cls.A", "E(9).value"),
+    "enum _missing_": (
+        "class E(enum.Enum):\n    A = 2.0\n    B = 3.0\n    @classmethod\n    def _missing_(cls, v): return cls.B if _G_ == 3.0 else cls.A",
+        "E(9).value",
+    ),
     "attribute of a member": ("class E(enum.Enum):\n    A = 1\nE.A.scale = V", "E.A.scale"),
     "flag": ("class E(enum.Flag):\n    A = 1\n    B = 2\ne = E.A | E.B if CH else E.A", "(3.0 if E.B in e else 2.0)"),
     "dataclass": ("@dataclasses.dataclass\nclass K:\n    a: float = V\nk = K()", "k.a"),
     "made dataclass": ("@dataclasses.dataclass\nclass K:\n    a: float = V", "K().a"),
-    "default factory": ("@dataclasses.dataclass\nclass K:\n    a: float = dataclasses.field(default_factory=lambda: _G_)", "K().a"),
-    "__post_init__": ("@dataclasses.dataclass\nclass K:\n    a: float = 1.0\n    def __post_init__(self): self.a = _G_", "K().a"),
+    "default factory": (
+        "@dataclasses.dataclass\nclass K:\n    a: float = dataclasses.field(default_factory=lambda: _G_)",
+        "K().a",
+    ),
+    "__post_init__": (
+        "@dataclasses.dataclass\nclass K:\n    a: float = 1.0\n    def __post_init__(self): self.a = _G_",
+        "K().a",
+    ),
     "namedtuple": ("K = collections.namedtuple('K', 'a b')\nk = K(V, 1.0)", "k.a"),
     "namedtuple's default": ("K = collections.namedtuple('K', 'a b', defaults=(V,))", "K(1.0).b"),
     "environment": ("os.environ['FUZZED'] = str(V)", "float(os.environ['FUZZED'])"),
@@ -113,8 +187,14 @@ NUMBERS = {
     "default of a context variable": ("cv = contextvars.ContextVar('cv', default=V)", "cv.get()"),
     "module": ("m = types.ModuleType('m')\nm.a = V", "m.a"),
     "__getattr__ of a module": ("m = types.ModuleType('m')\nm.__getattr__ = lambda n: _G_", "m.zz"),
-    "own __getattr__": ("def __getattr__(n):\n    if n == 'zz': return _G_\n    raise AttributeError(n)", "sys.modules[__name__].zz"),
-    "object in sys.modules": ("class Mod(types.ModuleType):\n    @property\n    def a(self): return _G_\nsys.modules[__name__ + '_m'] = Mod(__name__ + '_m')\nm = importlib.import_module(__name__ + '_m')", "m.a"),
+    "own __getattr__": (
+        "def __getattr__(n):\n    if n == 'zz': return _G_\n    raise AttributeError(n)",
+        "sys.modules[__name__].zz",
+    ),
+    "object in sys.modules": (
+        "class Mod(types.ModuleType):\n    @property\n    def a(self): return _G_\nsys.modules[__name__ + '_m'] = Mod(__name__ + '_m')\nm = importlib.import_module(__name__ + '_m')",
+        "m.a",
+    ),
     "attribute that is there": ("class K: pass\nk = K()\nif CH: k.a = 1", "(3.0 if hasattr(k, 'a') else 2.0)"),
     "deleted attribute": ("class B:\n    a = 2.0\nclass K(B):\n    a = 3.0\nif not CH: del K.a", "K.a"),
     "global that is there": ("if CH: extra = 3.0", "globals().get('extra', 2.0)"),
@@ -125,7 +205,10 @@ NUMBERS = {
     "method of an instance": ("class K:\n    def m(self): return 2.0\nk = K()\nif CH: k.m = lambda: 3.0", "k.m()"),
     "isinstance": ("class A: pass\nclass B(A): pass\nk = (B if CH else A)()", "(3.0 if isinstance(k, B) else 2.0)"),
     "class of an instance": ("class A:\n    a = 2.0\nclass B(A):\n    a = 3.0\nk = A()\nif CH: k.__class__ = B", "k.a"),
-    "match": ("class K:\n    __match_args__ = ('b', 'a') if CH else ('a', 'b')\n    a, b = 2.0, 3.0\nk = K()\ndef g():\n    match k:\n        case K(v): return v", "g()"),
+    "match": (
+        "class K:\n    __match_args__ = ('b', 'a') if CH else ('a', 'b')\n    a, b = 2.0, 3.0\nk = K()\ndef g():\n    match k:\n        case K(v): return v",
+        "g()",
+    ),
     "global dtype": ("T = torch.float64 if CH else torch.float32", "(3.0 if T is torch.float64 else 2.0)"),
     "tensor's item size": ("t = torch.zeros(int(V))", "float(t.shape[0])"),
     "attribute of a tensor": ("t = torch.zeros(2)\nt.a = V", "t.a"),
@@ -135,13 +218,19 @@ NUMBERS = {
     "documentation": ("def g(): pass\ng.__doc__ = 'b' if CH else 'a'", "(3.0 if g.__doc__ == 'b' else 2.0)"),
     "weak reference": ("class K: pass\nk = K()\nk.a = V\nr = weakref.ref(k)", "r().a"),
     "thread's variable": ("loc = threading.local()\nloc.a = V", "loc.a"),
-    "__getstate__": ("class K:\n    def __init__(self): self.a = 1.0\n    def __copy__(self):\n        k = K()\n        k.a = _G_\n        return k\nk = K()", "copy.copy(k).a"),
+    "__getstate__": (
+        "class K:\n    def __init__(self): self.a = 1.0\n    def __copy__(self):\n        k = K()\n        k.a = _G_\n        return k\nk = K()",
+        "copy.copy(k).a",
+    ),
     "generator function": ("def gen():\n    yield _G_", "next(gen())"),
     "sort by": ("def by(v): return v if _G_ == 3.0 else -v", "(3.0 if sorted([1.0, 2.0], key=by)[0] == 1.0 else 2.0)"),
     "reduce by": ("def by(a, b): return _G_", "functools.reduce(by, [1.0, 2.0])"),
-    "super": ("class B:\n    def m(self): return _G_\nclass K(B):\n    def m(self): return super().m()\nk = K()", "k.m()"),
+    "super": (
+        "class B:\n    def m(self): return _G_\nclass K(B):\n    def m(self): return super().m()\nk = K()",
+        "k.m()",
+    ),
     "staticmethod": ("class K:\n    @staticmethod\n    def m(): return _G_", "K.m()"),
-}  # fmt: skip
+}
 
 # Special methods of a class: the method's text, and an expression with an instance, a class or a member (_K_).
 SPECIAL = {
@@ -167,8 +256,14 @@ SPECIAL = {
     "__str__": ("def __str__(self): return 'b' if _G_ == 3.0 else 'a'", "(3.0 if str(_K_) == 'b' else 2.0)"),
     "__repr__": ("def __repr__(self): return 'b' if _G_ == 3.0 else 'a'", "(3.0 if repr(_K_) == 'b' else 2.0)"),
     "__format__": ("def __format__(self, f): return 'b' if _G_ == 3.0 else 'a'", "(3.0 if f'{_K_}' == 'b' else 2.0)"),
-    "__str__ in a format": ("def __str__(self): return 'b' if _G_ == 3.0 else 'a'", "(3.0 if '%s' % (_K_,) == 'b' else 2.0)"),
-    "__repr__ in a list": ("def __repr__(self): return 'b' if _G_ == 3.0 else 'a'", "(3.0 if str([_K_]) == '[b]' else 2.0)"),
+    "__str__ in a format": (
+        "def __str__(self): return 'b' if _G_ == 3.0 else 'a'",
+        "(3.0 if '%s' % (_K_,) == 'b' else 2.0)",
+    ),
+    "__repr__ in a list": (
+        "def __repr__(self): return 'b' if _G_ == 3.0 else 'a'",
+        "(3.0 if str([_K_]) == '[b]' else 2.0)",
+    ),
     "__iter__": ("def __iter__(self): return iter([_G_])", "next(iter(_K_))"),
     "__iter__ unpacked": ("def __iter__(self): return iter([_G_])", "[*_K_][0]"),
     "__next__": ("def __next__(self): return _G_", "next(_K_)"),
@@ -178,15 +273,27 @@ SPECIAL = {
     "__index__": ("def __index__(self): return int(_G_)", "[0.0, 1.0, 2.0, 3.0][_K_]"),
     "operator.index": ("def __index__(self): return int(_G_)", "float(operator.index(_K_))"),
     "__index__ of a range": ("def __index__(self): return int(_G_)", "float(len(range(_K_)))"),
-    "__getattr__": ("def __getattr__(self, n):\n        if n == 'zz': return _G_\n        raise AttributeError(n)", "_K_.zz"),
-    "__getattribute__": ("def __getattribute__(self, n): return _G_ if n == 'zz' else super().__getattribute__(n)", "_K_.zz"),
-    "hasattr": ("def __getattr__(self, n):\n        if n == 'zz' and _G_ == 3.0: return 1\n        raise AttributeError(n)", "(3.0 if hasattr(_K_, 'zz') else 2.0)"),
+    "__getattr__": (
+        "def __getattr__(self, n):\n        if n == 'zz': return _G_\n        raise AttributeError(n)",
+        "_K_.zz",
+    ),
+    "__getattribute__": (
+        "def __getattribute__(self, n): return _G_ if n == 'zz' else super().__getattribute__(n)",
+        "_K_.zz",
+    ),
+    "hasattr": (
+        "def __getattr__(self, n):\n        if n == 'zz' and _G_ == 3.0: return 1\n        raise AttributeError(n)",
+        "(3.0 if hasattr(_K_, 'zz') else 2.0)",
+    ),
     "method": ("def m(self): return _G_", "_K_.m()"),
     "property": ("@property\n    def p(self): return _G_", "_K_.p"),
     "classmethod": ("@classmethod\n    def m(cls): return _G_", "_K_.m()"),
     "__enter__": ("def __enter__(self): return _G_\n    def __exit__(self, *a): return None", "entered(_K_)"),
     "__dir__": ("def __dir__(self): return ['b'] if _G_ == 3.0 else []", "(3.0 if 'b' in dir(_K_) else 2.0)"),
-    "__fspath__": ("def __fspath__(self): return 'b' if _G_ == 3.0 else 'a'", "(3.0 if os.fspath(_K_) == 'b' else 2.0)"),
+    "__fspath__": (
+        "def __fspath__(self): return 'b' if _G_ == 3.0 else 'a'",
+        "(3.0 if os.fspath(_K_) == 'b' else 2.0)",
+    ),
     "__setattr__": ("def __setattr__(self, n, v): object.__setattr__(self, n, _G_)", "assigned(_K_)"),
 }
 OWNERS = {
@@ -201,5 +308,8 @@ OWNERS = {
     "number": ("class K(int):\n    {method}\nk = K(5)", "k"),
     "list": ("class K(list):\n    {method}\nk = K([5.0])", "k"),
     "dict": ("class K(dict):\n    {method}\nk = K()", "k"),
-    "dataclass": ("@dataclasses.dataclass(eq=False, repr=False)\nclass K:\n    a: float = 1.0\n    {method}\nk = K()", "k"),
+    "dataclass": (
+        "@dataclasses.dataclass(eq=False, repr=False)\nclass K:\n    a: float = 1.0\n    {method}\nk = K()",
+        "k",
+    ),
 }

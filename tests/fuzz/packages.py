@@ -30,8 +30,17 @@ from .package_grammar import Program, program
 
 BATCH = 100  # programs whose processes are forked from one process
 MODES = ("program", "function")
-ROWS = ("pairs", "used again", "traced again", "used when changed", "traced when changed", "input without effect",
-        "eager raises", "plain differs", "wrong")  # fmt: skip
+ROWS = (
+    "pairs",
+    "used again",
+    "traced again",
+    "used when changed",
+    "traced when changed",
+    "input without effect",
+    "eager raises",
+    "plain differs",
+    "wrong",
+)
 
 
 @dataclass
@@ -122,8 +131,12 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="batches that run at a time (default: %(default)s)")
     parser.add_argument("--show", action="store_true", help="print each program, run none")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the programs that are wrong into FOLDER")
-    parser.add_argument("--self-check", metavar="KIND", default="nothing",
-                        help="process C compares no facts of this kind: one of tests/package_ablation.py")  # fmt: skip
+    parser.add_argument(
+        "--self-check",
+        metavar="KIND",
+        default="nothing",
+        help="process C compares no facts of this kind: one of tests/package_ablation.py",
+    )
     return parser.parse_args(arguments)
 
 

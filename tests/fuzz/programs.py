@@ -18,17 +18,53 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 WIDTH, ROWS = 8, 4
 
 OPERATIONS = (
-    "linear", "relu", "gelu", "tanh", "exp", "norm", "batch-norm", "dropout", "residual", "add_", "relu_", "view",
-    "chunk", "buffer", "scale", "mask", "unused-parameter", "detached-branch", "no-grad-branch", "transpose",
-)  # fmt: skip
+    "linear",
+    "relu",
+    "gelu",
+    "tanh",
+    "exp",
+    "norm",
+    "batch-norm",
+    "dropout",
+    "residual",
+    "add_",
+    "relu_",
+    "view",
+    "chunk",
+    "buffer",
+    "scale",
+    "mask",
+    "unused-parameter",
+    "detached-branch",
+    "no-grad-branch",
+    "transpose",
+)
 HOMOGENEOUS = ("linear", "relu", "dropout", "view", "chunk", "mask", "transpose", "scale")
 OUTPUTS = (
-    "one", "one", "one", "head", "views", "base-and-view", "chunks", "input", "input-view", "detached", "twice",
+    "one",
+    "one",
+    "one",
+    "head",
+    "views",
+    "base-and-view",
+    "chunks",
+    "input",
+    "input-view",
+    "detached",
+    "twice",
     "changes-input",
-)  # fmt: skip
+)
 AROUND = (
-    "nothing", "nothing", "checkpoint", "checkpoint", "reentrant", "nested", "hooks", "nested-reentrant", "function",
-)  # fmt: skip
+    "nothing",
+    "nothing",
+    "checkpoint",
+    "checkpoint",
+    "reentrant",
+    "nested",
+    "hooks",
+    "nested-reentrant",
+    "function",
+)
 AFTER = ("nothing", "nothing", "nothing", "mul_", "add_", "hook", "hook-calls", "slice-assign")
 # From seed WIDER on, programs draw from these too. Earlier seeds keep their programs, and so the errors that they
 # found.
@@ -128,9 +164,7 @@ class Block(torch.nn.Module):
             "norm": lambda: torch.nn.LayerNorm(WIDTH),
             "batch-norm": lambda: torch.nn.BatchNorm1d(WIDTH),
         }
-        self.layers = torch.nn.ModuleDict(
-            {str(at): made[name]() for at, name in enumerate(operations) if name in made}
-        )
+        self.layers = torch.nn.ModuleDict({str(at): made[name]() for at, name in enumerate(operations) if name in made})
         self.scale = torch.nn.Parameter(torch.full((WIDTH,), 1.1))
         self.unused = torch.nn.Parameter(torch.ones(WIDTH))
         self.head = torch.nn.Linear(WIDTH, 3)
@@ -272,9 +306,7 @@ class Run:
         self.plan = plan
         self.tick: Callable[[], None] = lambda: None
         torch.manual_seed(plan.seed)
-        self.blocks = torch.nn.ModuleList(
-            Block(*block, plan.dropout, not plan.homogeneous) for block in plan.blocks
-        )
+        self.blocks = torch.nn.ModuleList(Block(*block, plan.dropout, not plan.homogeneous) for block in plan.blocks)
         self.start = {name: value.clone() for name, value in self.blocks.state_dict().items()}
         self._compiled = [compile(block) for block in self.blocks] if not plan.whole else list(self.blocks)
         self._forward = compile(self._through) if plan.whole else self._through
@@ -425,10 +457,14 @@ class Run:
             layout = (output.dtype, tuple(output.shape), output.stride())
             story.note(f"output {at} is like", (*layout, output.requires_grad, output.is_leaf, output.is_inference()))
             story.note(f"output {at}", output)
-            story.note(f"who shares memory with {at}", [
-                other for other, tensor in enumerate((x, *outputs))
-                if tensor.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
-            ])  # fmt: skip
+            story.note(
+                f"who shares memory with {at}",
+                [
+                    other
+                    for other, tensor in enumerate((x, *outputs))
+                    if tensor.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
+                ],
+            )
 
     def _changed(self, h: torch.Tensor, story: Story) -> torch.Tensor:
         after = self.plan.after

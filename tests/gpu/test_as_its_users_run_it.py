@@ -62,9 +62,7 @@ def states(answer: dict[str, Any]) -> set[tuple[str, str | None]]:
 # ---------------------------------------------------------------- captures and streams
 
 
-def test_swap_during_a_cuda_graph_capture_waits_for_its_end(
-    shared_host: Host, tmp_path: Path
-) -> None:
+def test_swap_during_a_cuda_graph_capture_waits_for_its_end(shared_host: Host, tmp_path: Path) -> None:
     answer = run(shared_host, "capture", tmp_path)
     assert answer["waited"] == [True]
     in_capture = answer["in_capture"]
@@ -82,9 +80,7 @@ def test_swap_during_a_cuda_graph_capture_waits_for_its_end(
 
 
 @needs_the_log
-def test_compile_in_process_waits_for_the_end_of_a_capture(
-    shared_host: Host, tmp_path: Path
-) -> None:
+def test_compile_in_process_waits_for_the_end_of_a_capture(shared_host: Host, tmp_path: Path) -> None:
     answer = run(shared_host, "compile_in_capture", tmp_path)
     assert answer["reports"][0]["reason"] == "made-up-device"
     assert (answer["in_capture"], answer["compiles"]) == (0, 1)
@@ -122,8 +118,11 @@ def test_compute_sanitizer_finds_no_error_in_artifact_code(shared_host: Host, tm
     caches = {name: str(tmp_path / "second" / name) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
     done = subprocess.run(
         ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", sys.executable, str(PROGRAM), "sanitized"],
-        env=shared_host.environment(caches), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=shared_host.environment(caches),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "ERROR SUMMARY: 0 errors" in done.stdout
     (report,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
@@ -177,9 +176,7 @@ def test_kernels_of_the_program_are_served_and_launched(shared_host: Host, tmp_p
         assert launched(second) == {"scaled", "tuned", "inner"}
 
 
-def test_kernel_with_a_closure_raises_the_error_of_plain_torch(
-    shared_host: Host, tmp_path: Path
-) -> None:
+def test_kernel_with_a_closure_raises_the_error_of_plain_torch(shared_host: Host, tmp_path: Path) -> None:
     answer = run(shared_host, "closures", tmp_path / "ours")
     assert [graph["reason"] for graph in answer["reports"]] == ["user-kernel"]
     plain = run(shared_host, "closures", tmp_path / "plain", PRECOMPILED="0")
@@ -235,8 +232,11 @@ def test_each_kind_of_gpu_has_its_own_workers_and_artifacts(host: Host, tmp_path
         for name, answer in found.items()
     }
     assert loads == {
-        "index": {(1, 90)}, "other-kind": {(2, 80)}, "same-kind": {(0, 90)}, "other-again": {(2, 80)},
-    }  # fmt: skip
+        "index": {(1, 90)},
+        "other-kind": {(2, 80)},
+        "same-kind": {(0, 90)},
+        "other-again": {(2, 80)},
+    }
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "MIG-6d616465-7570-0000-0000-000000000001"])

@@ -191,9 +191,7 @@ def used_memory() -> int:
 MARGIN = 64 << 20  # the driver's own allocations and releases
 
 
-def test_released_worker_frees_all_its_gpu_memory(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_released_worker_frees_all_its_gpu_memory(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.cuda.init()
     before = used_memory()
     monkeypatch.setenv("PRECOMPILED_WORKER_IDLE_S", "5")

@@ -36,9 +36,13 @@ class Net(torch.nn.Module):
     def __init__(self, device: str) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(
-            torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Dropout(0.1),
-            torch.nn.Linear(128, 64), torch.nn.Softmax(-1),
-        )  # fmt: skip
+            torch.nn.Linear(64, 128),
+            torch.nn.GELU(),
+            torch.nn.LayerNorm(128),
+            torch.nn.Dropout(0.1),
+            torch.nn.Linear(128, 64),
+            torch.nn.Softmax(-1),
+        )
         self.to(device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

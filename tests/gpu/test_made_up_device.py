@@ -44,12 +44,28 @@ def events(state: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("code", list(KINDS))
 def test_device_has_the_properties_of_its_kind(tmp_path: Path, code: str) -> None:
-    names = ("name", "major", "minor", "multi_processor_count", "total_memory", "L2_cache_size",
-             "shared_memory_per_block_optin", "clock_rate")  # fmt: skip
+    names = (
+        "name",
+        "major",
+        "minor",
+        "multi_processor_count",
+        "total_memory",
+        "L2_cache_size",
+        "shared_memory_per_block_optin",
+        "clock_rate",
+    )
     asked = f"import torch; p = torch.cuda.get_device_properties(0); print([getattr(p, name) for name in {names}])"
     kind = KINDS[code]
-    expected = [kind.name, kind.major, kind.minor, kind.multiprocessors, kind.memory, kind.l2, kind.shared_block,
-            kind.sm_mhz * 1000]  # fmt: skip
+    expected = [
+        kind.name,
+        kind.major,
+        kind.minor,
+        kind.multiprocessors,
+        kind.memory,
+        kind.l2,
+        kind.shared_block,
+        kind.sm_mhz * 1000,
+    ]
     assert run(asked, tmp_path, code).strip() == str(expected)
 
 
@@ -138,9 +154,12 @@ def test_convolution_outputs_have_the_strides_that_inductor_assumes(dtype: torch
         return [(n, stride) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
 
     for size, weight, groups in (
-        ((2, 8, 6, 6), (8, 1, 3, 3), 8), ((2, 8, 6, 6), (4, 8, 1, 1), 1), ((2, 8, 6), (8, 1, 3), 8),
-        ((2, 8, 6), (4, 8, 3), 1), ((2, 3, 4, 4, 4), (4, 3, 2, 2, 2), 1),
-    ):  # fmt: skip
+        ((2, 8, 6, 6), (8, 1, 3, 3), 8),
+        ((2, 8, 6, 6), (4, 8, 1, 1), 1),
+        ((2, 8, 6), (8, 1, 3), 8),
+        ((2, 8, 6), (4, 8, 3), 1),
+        ((2, 3, 4, 4, 4), (4, 3, 2, 2, 2), 1),
+    ):
         for last in (False, True) if len(size) == 4 else (False,):
             form = torch.channels_last if last else torch.contiguous_format
             x = torch.randn(size, dtype=dtype, device="cuda").to(memory_format=form)
@@ -376,11 +395,16 @@ except Exception as error:
     print("lost" in str(error))
 """
     assert run(code, tmp_path).strip() == "True"
-    assert subprocess.run(
-        ["nvidia-smi", "-L"],
-        env={**os.environ, "CUDA_MADE_UP": "h100,l4", "CUDA_MADE_UP_STATE": str(tmp_path)},
-        capture_output=True, text=True, check=True,
-    ).stdout == "GPU 1: NVIDIA L4 (UUID: GPU-6d616465-7570-0000-0000-000000000002)\n"  # fmt: skip
+    assert (
+        subprocess.run(
+            ["nvidia-smi", "-L"],
+            env={**os.environ, "CUDA_MADE_UP": "h100,l4", "CUDA_MADE_UP_STATE": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        == "GPU 1: NVIDIA L4 (UUID: GPU-6d616465-7570-0000-0000-000000000002)\n"
+    )
 
 
 def test_child_of_a_worker_has_the_device_and_measures_nothing(tmp_path: Path) -> None:

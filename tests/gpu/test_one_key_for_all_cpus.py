@@ -51,9 +51,7 @@ def test_cpu_is_in_the_key_only_if_a_value_is_on_it() -> None:
 
 @pytest.mark.reason("hidden-cpu-kernels")
 @pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
-def test_hidden_cpu_kernels_prevent_publication(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: bool
-) -> None:
+def test_hidden_cpu_kernels_prevent_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: bool) -> None:
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))  # a job sets these variables, which must not outlive the test
     x = torch.randn(8, device="cuda", requires_grad=True)
@@ -64,8 +62,16 @@ def test_hidden_cpu_kernels_prevent_publication(
 
     program = captured(function, x).program
     key = uuid.uuid4().hex * 2
-    job = wire.Job(id=key[:32], key=key, store=str(tmp_path / "store"), device=device_of_a_worker("cuda:0"),
-                   graph=program.to_bytes(), compile_threads=1, failure_ttl_s=60.0, name="graph")  # fmt: skip
+    job = wire.Job(
+        id=key[:32],
+        key=key,
+        store=str(tmp_path / "store"),
+        device=device_of_a_worker("cuda:0"),
+        graph=program.to_bytes(),
+        compile_threads=1,
+        failure_ttl_s=60.0,
+        name="graph",
+    )
     finished = compiler.run_job(job)
     assert (finished.outcome, finished.reason) == (("published", "") if shown else ("failed", "hidden-cpu-kernels"))
     (artifact,) = Store(tmp_path / "store").lookup(key) or [None]

@@ -50,15 +50,20 @@ def environment(place: Path, **extra: str) -> dict[str, str]:
     """The environment of a user without files, on a host without a device."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "CUDA_"))}
     place.mkdir(exist_ok=True)
-    own = {"PRECOMPILED_CACHE_DIR": str(place / "store"), "PRECOMPILED_RUNTIME_DIR": str(place / "run"),
-           "PRECOMPILED_PACKAGE_AUDIT": "0", "TRITON_CACHE_DIR": str(place / "triton"),
-           "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor")}  # fmt: skip
+    own = {
+        "PRECOMPILED_CACHE_DIR": str(place / "store"),
+        "PRECOMPILED_RUNTIME_DIR": str(place / "run"),
+        "PRECOMPILED_PACKAGE_AUDIT": "0",
+        "TRITON_CACHE_DIR": str(place / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+    }
     return {**kept, **own, "OMP_NUM_THREADS": "1", **extra}
 
 
 def run(*command: str, env: dict[str, str], status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, *command], env=env, check=False, capture_output=True, text=True,
-                          timeout=TIMEOUT_S, cwd="/")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *command], env=env, check=False, capture_output=True, text=True, timeout=TIMEOUT_S, cwd="/"
+    )
     assert done.returncode == status, done.stdout + done.stderr[-5000:]
     return done
 
@@ -85,8 +90,23 @@ def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]
     """A read-only base store for the GPU here, made without it, and the output of `bake`."""
     place = tmp_path_factory.mktemp("baked")
     base = place / "base"
-    done = run("-m", "precompiled", "bake", "--json", "--target", kind_here(), "--steps", "3", "-o", str(base), "--",
-               sys.executable, str(PROGRAM), "0", env=environment(place / "maker"))  # fmt: skip
+    done = run(
+        "-m",
+        "precompiled",
+        "bake",
+        "--json",
+        "--target",
+        kind_here(),
+        "--steps",
+        "3",
+        "-o",
+        str(base),
+        "--",
+        sys.executable,
+        str(PROGRAM),
+        "0",
+        env=environment(place / "maker"),
+    )
     assert "MADE-UP GPU" in done.stderr
     subprocess.run(["chmod", "-R", "a-w", str(base)], check=True)
     yield base, json.loads(done.stdout)
@@ -171,8 +191,9 @@ def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
 
     def made(*options: str, **extra: str) -> Any:
         try:
-            done = run("-m", "precompiled", "run", *options, "--", sys.executable, str(PROGRAM), "3",
-                       env={**env, **extra})  # fmt: skip
+            done = run(
+                "-m", "precompiled", "run", *options, "--", sys.executable, str(PROGRAM), "3", env={**env, **extra}
+            )
         finally:
             run("-m", "precompiled", "daemon", "stop", env=env)
         for name in ("store", "triton", "inductor"):
@@ -201,8 +222,18 @@ def test_command_with_a_target_runs_eager(tmp_path: Path) -> None:
         losses = []
         # The second run finds artifacts and entries. Even with PRECOMPILED_REQUIRE it does not run them.
         for required in ("0", "1"):
-            done = run("-m", "precompiled", "run", "--target", "cuda:sm_80", "--", sys.executable, str(PROGRAM), "3",
-                       env={**env, "PRECOMPILED_REQUIRE": required})  # fmt: skip
+            done = run(
+                "-m",
+                "precompiled",
+                "run",
+                "--target",
+                "cuda:sm_80",
+                "--",
+                sys.executable,
+                str(PROGRAM),
+                "3",
+                env={**env, "PRECOMPILED_REQUIRE": required},
+            )
             assert "MADE-UP GPU" in done.stderr
             found = json.loads(done.stdout.splitlines()[-1])
             assert found["gpu"] == KINDS["a100"].name and {graph[0] for graph in found["graphs"]} == {"compiled"}

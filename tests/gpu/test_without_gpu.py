@@ -35,8 +35,13 @@ print(json.dumps([like, [environment.facts(f"cuda:{index}") for index in range(c
 
 def look(devices: str) -> Any:
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run([sys.executable, "-c", LOOK], env={**environment, "CUDA_MADE_UP": devices},
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK],
+        env={**environment, "CUDA_MADE_UP": devices},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return json.loads(done.stdout)
 
 

@@ -28,40 +28,92 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
     [
         (put(*ARGS, 1, "shape", [12, 16]), "size", "new size", "self.y: shape [8, 16] -> [12, 16]", CALLED),
         # A parameter gets no advice to mark its size as dynamic.
-        (everything(put(*ARGS, 1, "parameter", True), put(*ARGS, 1, "shape", [12, 16])), "parameter",
-         "new size of a parameter", "self.y: shape [8, 16] -> [12, 16]", CALLED),
+        (
+            everything(put(*ARGS, 1, "parameter", True), put(*ARGS, 1, "shape", [12, 16])),
+            "parameter",
+            "new size of a parameter",
+            "self.y: shape [8, 16] -> [12, 16]",
+            CALLED,
+        ),
         (put(*ARGS, 0, "dtype", "bfloat16"), "dtype", "new dtype", "x: dtype float32 -> bfloat16", CALLED),
         (put(*ARGS, 0, "requires_grad", True), "input", "other input", "x: requires_grad False -> True", CALLED),
-        (put("inputs", "ranges", 0, [2, 64]), "range", "new range of a size",
-         "the range asked for, 2 to any -> 2 to 64", CALLED),
+        (
+            put("inputs", "ranges", 0, [2, 64]),
+            "range",
+            "new range of a size",
+            "the range asked for, 2 to any -> 2 to 64",
+            CALLED,
+        ),
         # The size also occurs as a constant of the graph. That is not a separate cause.
-        (everything(put(*ARGS, 0, "shape", [12, 16]), put(*NODES, 2, 2, 1, 12)), "size", "new size", "[12, 16]",
-         CALLED),
-        (everything(put(*NODES, 2, 2, 1, 3), EDITED), "edit", "edit at model.py:12",
-         "'return x * 2 + y' -> 'return x * 3 + y'", "/home/me/model.py:12, in forward: return x * 3 + y"),
+        (
+            everything(put(*ARGS, 0, "shape", [12, 16]), put(*NODES, 2, 2, 1, 12)),
+            "size",
+            "new size",
+            "[12, 16]",
+            CALLED,
+        ),
+        (
+            everything(put(*NODES, 2, 2, 1, 3), EDITED),
+            "edit",
+            "edit at model.py:12",
+            "'return x * 2 + y' -> 'return x * 3 + y'",
+            "/home/me/model.py:12, in forward: return x * 3 + y",
+        ),
         # The text of every line is unchanged, so this line may not have run before.
-        (everything(put(*NODES, 2, 2, 1, 3), BRANCH), "way", "other way at model.py:14",
-         "from model.py:12: 'return x * 2 + y' -> 'return x * 3'", "/home/me/model.py:14, in forward: return x * 3"),
-        (put(*NODES, 2, 2, 1, 3), "value", "other value at model.py:12",
-         "operator.mul(%0, 2) -> operator.mul(%0, 3)", "/home/me/model.py:12"),
+        (
+            everything(put(*NODES, 2, 2, 1, 3), BRANCH),
+            "way",
+            "other way at model.py:14",
+            "from model.py:12: 'return x * 2 + y' -> 'return x * 3'",
+            "/home/me/model.py:14, in forward: return x * 3",
+        ),
+        (
+            put(*NODES, 2, 2, 1, 3),
+            "value",
+            "other value at model.py:12",
+            "operator.mul(%0, 2) -> operator.mul(%0, 3)",
+            "/home/me/model.py:12",
+        ),
         # Another operation on the same line, such as an activation that a module holds. There is no number to turn into
         # a tensor.
-        (put(*NODES, 2, ["m", "sin", [{"n": 0}], []]), "way", "other operation at model.py:12",
-         "operator.mul(%0, 2) -> %0.sin()", "/home/me/model.py:12"),
+        (
+            put(*NODES, 2, ["m", "sin", [{"n": 0}], []]),
+            "way",
+            "other operation at model.py:12",
+            "operator.mul(%0, 2) -> %0.sin()",
+            "/home/me/model.py:12",
+        ),
         (put("modes", "grad", False), "mode", "grad mode", "True -> False", CALLED),
         (put("modes", "autocast", {"cpu": "bfloat16"}), "mode", "autocast", "none -> cpu bfloat16", CALLED),
-        (everything(put("configs", "inductor", "max_fusion_size", 7),
-                    put("about", "set", {"inductor.max_fusion_size": "options"})), "setting",
-         "setting inductor.max_fusion_size", "64 -> 7 (by mode= or options= of torch.compile)", ""),
-        (everything(put("environment", "variables", "TORCHINDUCTOR_X", "1"), put("configs", "inductor", "x", True)),
-         "variable", "variable TORCHINDUCTOR_X", "not set -> '1' (as the process was started)", ""),
+        (
+            everything(
+                put("configs", "inductor", "max_fusion_size", 7),
+                put("about", "set", {"inductor.max_fusion_size": "options"}),
+            ),
+            "setting",
+            "setting inductor.max_fusion_size",
+            "64 -> 7 (by mode= or options= of torch.compile)",
+            "",
+        ),
+        (
+            everything(put("environment", "variables", "TORCHINDUCTOR_X", "1"), put("configs", "inductor", "x", True)),
+            "variable",
+            "variable TORCHINDUCTOR_X",
+            "not set -> '1' (as the process was started)",
+            "",
+        ),
         (put("environment", "torch", "2.15.0+cpu fedcba9876543210"), "version", "another torch", "-> 2.15.0+cpu", ""),
-        (put("environment", "compiler", "clang++ /usr/bin/clang-17 99 1750000000"), "compiler", "another C++ compiler",
-         "clang++ (/usr/bin/clang-17", ""),
+        (
+            put("environment", "compiler", "clang++ /usr/bin/clang-17 99 1750000000"),
+            "compiler",
+            "another C++ compiler",
+            "clang++ (/usr/bin/clang-17",
+            "",
+        ),
         (put("environment", "cpu", "AVX512 fedcba9876543210"), "cpu", "another CPU", "AVX2 -> AVX512", ""),
         (put("modes", dict(reversed(PROGRAM["modes"].items()))), "mode", "the order of its fields", "", CALLED),
     ],
-)  # fmt: skip
+)
 def test_change_has_one_cause_with_its_line(
     change: Callable[[dict[str, Any]], Any], kind: str, short: str, what: str, line: str
 ) -> None:
@@ -81,8 +133,9 @@ def test_operations_shifted_by_a_missing_input_are_not_another_way() -> None:
         places = [-1, *([-1] if len(nodes) > 2 else []), 0, 1, -1]
         return everything(
             put("graph", [[*made, ["o", None, [{"n": len(made) - 1}], []]]]),
-            put("about", {"places": lines, "nodes": [places]}), CALLS,
-        )  # fmt: skip
+            put("about", {"places": lines, "nodes": [places]}),
+            CALLS,
+        )
 
     without_gradients = everything(graph("sin", "cos"), put("modes", "grad", False))
     before, after = changed(graph("sin", "cos", "more")), changed(without_gradients)
@@ -102,8 +155,10 @@ def test_functions_of_one_name_in_two_files_are_not_an_edit() -> None:
     """As in a transformer with another depth: both modules' functions are named `forward`, in installed files that were
     not edited.
     """
-    places = [["/env/site-packages/a.py", 7, "forward", "x = x.view(y)"],
-              ["/env/site-packages/b.py", 9, "forward", "x = torch.addmm(x)"]]  # fmt: skip
+    places = [
+        ["/env/site-packages/a.py", 7, "forward", "x = x.view(y)"],
+        ["/env/site-packages/b.py", 9, "forward", "x = torch.addmm(x)"],
+    ]
     nodes = [[-1, -1, 0, 0, -1]]
 
     def at(which: int) -> Callable[[dict[str, Any]], Any]:
@@ -155,10 +210,12 @@ def test_instruction_sets_that_differ_are_named() -> None:
 
 
 def test_different_graph_is_not_a_version_of_the_same_graph() -> None:
-    other = changed(everything(
-        put("graph", [[["p"], ["m", "sin", [{"n": 0}], []], ["o", None, [{"n": 1}], []]]]),
-        put("about", {"places": [["/home/me/other.py", 3, "g", "x.sin()"]], "nodes": [[-1, 0, -1]]}),
-    ))  # fmt: skip
+    other = changed(
+        everything(
+            put("graph", [[["p"], ["m", "sin", [{"n": 0}], []], ["o", None, [{"n": 1}], []]]]),
+            put("about", {"places": [["/home/me/other.py", 3, "g", "x.sin()"]], "nodes": [[-1, 0, -1]]}),
+        )
+    )
     assert not causes.is_version_of("f [0/0]", PROGRAM, "g [0/0]", other)
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [0/0]", other)  # the same name in another file
     assert not causes.is_version_of("f [0/0]", PROGRAM, "f [1/0]", other)

@@ -15,13 +15,24 @@ from support_programs import ARGS, NODES, PROGRAM, TENSOR, changed, everything, 
 from precompiled.graph import difference, listing, mode_names
 from precompiled.graph.key import SECTIONS
 
-SUBCLASS = {"subclass": ["mine.tensors", "Twice", "d1"], "inner": [["a", TENSOR]], "context": {"t": [1]}, "shape": [8],
-            "stride": [1], "device": "cpu", "requires_grad": False, "leaf": True}  # fmt: skip
+SUBCLASS = {
+    "subclass": ["mine.tensors", "Twice", "d1"],
+    "inner": [["a", TENSOR]],
+    "context": {"t": [1]},
+    "shape": [8],
+    "stride": [1],
+    "device": "cpu",
+    "requires_grad": False,
+    "leaf": True,
+}
 
 MESH = {"device": "cpu", "shape": [2], "rank": 1}
-DTENSOR = {"subclass": ["torch.distributed.tensor", "DTensor", ""], "shape": [16, 16],
-           "inner": [["_local_tensor", TENSOR], ["device_mesh", {"mesh": 0}]],
-           "context": {"placements": [["Shard", 0]], "dtype": "float32"}}  # fmt: skip
+DTENSOR = {
+    "subclass": ["torch.distributed.tensor", "DTensor", ""],
+    "shape": [16, 16],
+    "inner": [["_local_tensor", TENSOR], ["device_mesh", {"mesh": 0}]],
+    "context": {"placements": [["Shard", 0]], "dtype": "float32"},
+}
 
 CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "nothing": (lambda program: None, []),
@@ -51,8 +62,11 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     ),
     "an inner graph": (
         lambda program: program["graph"].append([["o", None, [1], []]]),
-        ["number of operations: 5 -> 6", "number of graphs inside of operators: 0 -> 1",
-         "operation %0 of graph 1: none -> output(1)"],
+        [
+            "number of operations: 5 -> 6",
+            "number of graphs inside of operators: 0 -> 1",
+            "operation %0 of graph 1: none -> output(1)",
+        ],
     ),
     "a custom operator's sources": (
         put(*NODES, 2, 1, ["cop", "mine", "op", "", "mine.ops", "d2"]),
@@ -135,7 +149,8 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     "the tag": (put("configs", "tag", "cache_key_tag", "v2"), ["torch.compiler.config.cache_key_tag: '' -> 'v2'"]),
     # ---- environment
     "python": (
-        put("environment", "python", "cpython-312-3.12.1"), ["python: cpython-311-3.11.7 -> cpython-312-3.12.1"]
+        put("environment", "python", "cpython-312-3.12.1"),
+        ["python: cpython-311-3.11.7 -> cpython-312-3.12.1"],
     ),
     "torch": (
         put("environment", "torch", "2.15.0+cpu fedcba9876543210"),
@@ -152,9 +167,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
         ["compiler: g++ /usr/bin/g++-12 1234567 1700000000 -> g++ /usr/bin/g++-12 99 1700000000"],
     ),
     "a variable": (put("environment", "variables", "CPATH", "/b"), ["variable CPATH: '/a' -> '/b'"]),
-    "a variable that is new": (
-        put("environment", "variables", "TRITON_X", "1"), ["variable TRITON_X: not set -> '1'"]
-    ),
+    "a variable that is new": (put("environment", "variables", "TRITON_X", "1"), ["variable TRITON_X: not set -> '1'"]),
     "a GPU": (put("environment", "gpu", ["H200", 9, 0, 132]), ["gpu: none -> H200, 9, 0, 132"]),
     "the order of fields": (
         lambda program: program.update(modes=dict(reversed(program["modes"].items()))),
@@ -162,7 +175,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], Any], list[str]]] = {
     ),
     # ---- parts that are not in the key
     "sizes and sources": (everything(put("hints", [9]), put("about", {})), []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CASES)
@@ -205,9 +218,16 @@ def test_change_is_shown_with_its_source_line() -> None:
 
 @pytest.mark.parametrize(
     "about",
-    [None, [], "x", {"nodes": [[0]]}, {"nodes": [[0] * 5], "places": []}, {"nodes": [[0] * 5], "places": [["f", 1]]},
-     {"nodes": [["x"] * 5], "places": [1], "inputs": {}}],
-)  # fmt: skip
+    [
+        None,
+        [],
+        "x",
+        {"nodes": [[0]]},
+        {"nodes": [[0] * 5], "places": []},
+        {"nodes": [[0] * 5], "places": [["f", 1]]},
+        {"nodes": [["x"] * 5], "places": [1], "inputs": {}},
+    ],
+)
 def test_malformed_source_places_are_omitted(about: Any) -> None:
     after = changed(everything(put(*NODES, 2, 2, 1, 3), put("about", about)))
     (change,) = difference.compare(changed(put("about", about)), after)
@@ -285,14 +305,26 @@ def test_listing_shows_each_operation_with_its_place() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "None"), (True, "True"), (1, "1"), (0.5, "0.5"), ("a", "'a'"), ([1, {"n": 3}], "[1, %3]"),
-        ({"t": [1]}, "(1,)"), ({"t": [1, 2]}, "(1, 2)"), ({"d": [["a", 1]]}, "{'a': 1}"),
-        ({"s": [None, 2, None]}, ":2"), ({"s": [1, None, 2]}, "1::2"), ({"z": [2, 3]}, "torch.Size(2, 3)"),
-        ({"r": [0, 4, 1]}, "range(0, 4, 1)"), ({"e": 0}, "..."), ({"c": [0.0, 1.0]}, "1j"),
+        (None, "None"),
+        (True, "True"),
+        (1, "1"),
+        (0.5, "0.5"),
+        ("a", "'a'"),
+        ([1, {"n": 3}], "[1, %3]"),
+        ({"t": [1]}, "(1,)"),
+        ({"t": [1, 2]}, "(1, 2)"),
+        ({"d": [["a", 1]]}, "{'a': 1}"),
+        ({"s": [None, 2, None]}, ":2"),
+        ({"s": [1, None, 2]}, "1::2"),
+        ({"z": [2, 3]}, "torch.Size(2, 3)"),
+        ({"r": [0, 4, 1]}, "range(0, 4, 1)"),
+        ({"e": 0}, "..."),
+        ({"c": [0.0, 1.0]}, "1j"),
         ({"x": ["dtype", "float32"]}, "torch.float32"),
-        ({"x": ["device", "cuda:0"]}, "device('cuda:0')"), ({"x": ["layout", "strided"]}, "torch.strided"),
+        ({"x": ["device", "cuda:0"]}, "device('cuda:0')"),
+        ({"x": ["layout", "strided"]}, "torch.strided"),
     ],
-)  # fmt: skip
+)
 def test_argument_is_printed_as_python(value: Any, text: str) -> None:
     assert listing.argument(value) == text
 
@@ -300,12 +332,15 @@ def test_argument_is_printed_as_python(value: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        (["fn", "torch.nn.functional", "gelu"], "torch.nn.functional.gelu"), (["op", "aten", "add"], "aten.add"),
-        (["op", "aten", "add", "Tensor"], "aten.add.Tensor"), (["op", "aten", "relu", ""], "aten.relu.default"),
-        (["cop", "mine", "op", "", "mine.ops", "d"], "mine.op.default"), (["hop", "cond"], "cond"),
+        (["fn", "torch.nn.functional", "gelu"], "torch.nn.functional.gelu"),
+        (["op", "aten", "add"], "aten.add"),
+        (["op", "aten", "add", "Tensor"], "aten.add.Tensor"),
+        (["op", "aten", "relu", ""], "aten.relu.default"),
+        (["cop", "mine", "op", "", "mine.ops", "d"], "mine.op.default"),
+        (["hop", "cond"], "cond"),
         (["kernel", "triton_kernel_wrapper_mutation", ["mine", "k", "d"], "f", [["B", 16]]], "mine.k[grid]"),
     ],
-)  # fmt: skip
+)
 def test_target_is_printed_by_its_name(name: list[str], text: str) -> None:
     assert listing.target(name) == text
 

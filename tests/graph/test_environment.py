@@ -82,8 +82,13 @@ SEARCHED = {"PYTHONPATH": "/more", "PYTHONUSERBASE": "/of/the/user"}
 def test_worker_uses_the_programs_module_search_path(
     option: str, environ: dict[str, str], expected: dict[str, str]
 ) -> None:
-    done = subprocess.run([sys.executable, option, "-c", OF_PYTHON, str(Path(precompiled.__file__).parents[1])],
-                          env={"PATH": "/bin", **environ}, capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, option, "-c", OF_PYTHON, str(Path(precompiled.__file__).parents[1])],
+        env={"PATH": "/bin", **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(done.stdout) == expected
 
 

@@ -15,9 +15,12 @@ MESH = {"device": "cpu", "shape": [2], "names": ["tp"], "ranks": [0, 1], "rank":
 
 
 def program(*meshes: dict[str, Any], sharded: int = 16) -> bytes:
-    dtensor = {"subclass": ["torch.distributed.tensor", "DTensor", ""], "shape": [sharded, 4],
-               "inner": [["_local_tensor", TENSOR], ["device_mesh", {"mesh": 0}]],
-               "context": {"placements": [["Shard", 0]] + [["Replicate"]] * (len(meshes[0]["shape"]) - 1)}}  # fmt: skip
+    dtensor = {
+        "subclass": ["torch.distributed.tensor", "DTensor", ""],
+        "shape": [sharded, 4],
+        "inner": [["_local_tensor", TENSOR], ["device_mesh", {"mesh": 0}]],
+        "context": {"placements": [["Shard", 0]] + [["Replicate"]] * (len(meshes[0]["shape"]) - 1)},
+    }
     made = changed(put(*ARGS, 1, dtensor))
     made["inputs"]["meshes"] = list(meshes)
     return json.dumps(made, separators=(",", ":")).encode()

@@ -35,8 +35,9 @@ def test_import_circle_is_found(kind: str, tmp_path: Path) -> None:
     assert f"house.attic imports house.cellar ({kind if kind != 'relative' else 'lazy'})" in said
 
 
-@pytest.mark.parametrize("look", ["sys.modules.get('house.attic')", "sys.modules['house.attic']",
-                                  "'house.attic' in sys.modules"])  # fmt: skip
+@pytest.mark.parametrize(
+    "look", ["sys.modules.get('house.attic')", "sys.modules['house.attic']", "'house.attic' in sys.modules"]
+)
 def test_lookup_of_an_own_module_in_sys_modules_is_reported(look: str, tmp_path: Path) -> None:
     status, said = check(tmp_path, cellar=f"import sys\nfound = {look}", attic="")
     assert status == 1 and "cellar.py:2: house.attic is looked up in sys.modules" in said

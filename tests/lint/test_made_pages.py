@@ -34,8 +34,14 @@ def test_documented_format_numbers_are_current() -> None:
     from precompiled.remote import envelope
     from precompiled.store import artifact_format, package_format
 
-    here = [wire.PROTOCOL, artifact_format.FORMAT, key.SCHEMA, package_format.FORMAT, portable_format.FORMAT,
-            envelope.FORMAT]  # fmt: skip
+    here = [
+        wire.PROTOCOL,
+        artifact_format.FORMAT,
+        key.SCHEMA,
+        package_format.FORMAT,
+        portable_format.FORMAT,
+        envelope.FORMAT,
+    ]
     rows = re.findall(r"^\|[^|]+\| `\w+\.(?:PROTOCOL|FORMAT|SCHEMA)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
     assert [int(number) for number in rows] == here, "docs/guides/upgrading.md and CHANGELOG.md tell the numbers"
     said = "Protocol {}, artifacts {}, keys {}, entries of packages {}, package files {}, objects of a remote {}."

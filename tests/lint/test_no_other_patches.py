@@ -17,8 +17,11 @@ def _replaced(tree: ast.Module) -> Iterator[str]:
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     imported: set[str] = set()
     for node in ast.walk(tree):
-        names = [alias.asname or alias.name.partition(".")[0] for alias in getattr(node, "names", ())
-                 if isinstance(node, (ast.Import, ast.ImportFrom))]  # fmt: skip
+        names = [
+            alias.asname or alias.name.partition(".")[0]
+            for alias in getattr(node, "names", ())
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+        ]
         module = node.module or "" if isinstance(node, ast.ImportFrom) else ".".join(names)
         if module.startswith(("torch", "triton")):
             imported |= {*names}

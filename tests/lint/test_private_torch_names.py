@@ -65,9 +65,9 @@ def test_each_file_lists_the_names_that_it_uses(path: Path) -> None:
     listed = [f"{name}." for name, _versions in PAGE["listed"](path)]  # raises if there is no list
     for name in set(private_names(ast.parse(path.read_text()))):
         found = f"{name.removeprefix('*')}."
-        assert any(
-            other.endswith(found) or other.startswith(found) or found.startswith(other) for other in listed
-        ), f"{path.name} uses {name}: say so in its docstring"
+        assert any(other.endswith(found) or other.startswith(found) or found.startswith(other) for other in listed), (
+            f"{path.name} uses {name}: say so in its docstring"
+        )
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -34,8 +34,10 @@ def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> No
     """The test writes the wrong entry into the store, because no known program produces one."""
     folder = served.root / "cases"
     write(folder, after=False)
-    (folder / "twice.py").write_text("import torch\ndef f(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n"
-                                     "def build():\n    return f, [(torch.randn(4, 4),)]\n")  # fmt: skip
+    (folder / "twice.py").write_text(
+        "import torch\ndef f(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n"
+        "def build():\n    return f, [(torch.randn(4, 4),)]\n"
+    )
     (folder / "thrice.py").write_text((folder / "twice.py").read_text().replace("2.0", "3.0"))
     assert first(run(served, sys.executable, folder, ["twice", "thrice"])["twice"]) == (["recorded"], [""])
 

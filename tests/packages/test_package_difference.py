@@ -31,28 +31,47 @@ def function(code: str = "a", default: str = "1", held: str = "2") -> list[Any]:
     [
         ("CONSTANT_MATCH", ["int", "3"], ["int", "4"], "3 here, 4 there"),
         ("CONSTANT_MATCH", ["int", "3"], ["str", "'a'"], "3 here, 'a' there"),
-        ("EQUALS_MATCH", ["list", [["int", "1"], ["int", "2"]]], ["list", [["int", "1"], ["int", "5"]]],
-         "2 here, 5 there"),
+        (
+            "EQUALS_MATCH",
+            ["list", [["int", "1"], ["int", "2"]]],
+            ["list", [["int", "1"], ["int", "5"]]],
+            "2 here, 5 there",
+        ),
         ("TENSOR_MATCH", tensor("torch.bfloat16"), tensor(), "dtype torch.bfloat16 here, torch.float32 there"),
         ("TENSOR_MATCH", tensor(_dynamo_dynamic_indices="[0]"), tensor(), "dimension marks {'_dynamo_dynamic_indices'"),
         ("TENSOR_MATCH", tensor(number=1), tensor(number=3), "it is a different object of the call"),
-        ("TYPE_MATCH", [net("a"), 0, 1, [], None], [net("b"), 0, 1, [], None],
-         "the code of m.Net differs"),
-        ("TYPE_MATCH", [net("a", "Sub"), 0, 1, [], None], [net("b"), 0, 1, [], None],
-         "class m.Sub here, class m.Net there"),
-        ("TYPE_MATCH", [TENSOR, 0, 1, [], {"_forward_hooks": []}], [TENSOR, 0, 1, [], None],
-         "hooks {'_forward_hooks': []} here, None there"),
-        ("TYPE_MATCH", [TENSOR, 0, 1, ["a", "b"], None], [TENSOR, 0, 1, ["b", "c"], None],
-         "attributes ['a'] here, ['c'] there"),
+        ("TYPE_MATCH", [net("a"), 0, 1, [], None], [net("b"), 0, 1, [], None], "the code of m.Net differs"),
+        (
+            "TYPE_MATCH",
+            [net("a", "Sub"), 0, 1, [], None],
+            [net("b"), 0, 1, [], None],
+            "class m.Sub here, class m.Net there",
+        ),
+        (
+            "TYPE_MATCH",
+            [TENSOR, 0, 1, [], {"_forward_hooks": []}],
+            [TENSOR, 0, 1, [], None],
+            "hooks {'_forward_hooks': []} here, None there",
+        ),
+        (
+            "TYPE_MATCH",
+            [TENSOR, 0, 1, ["a", "b"], None],
+            [TENSOR, 0, 1, ["b", "c"], None],
+            "attributes ['a'] here, ['c'] there",
+        ),
         ("ID_MATCH", function("b"), function(), "the code of m.f differs"),
         ("ID_MATCH", function(default="7"), function(), "the defaults of m.f: 7 here, 1 there"),
         ("ID_MATCH", function(held="7"), function(), "the closure of m.f: 7 here, 2 there"),
         ("SEQUENCE_LENGTH", [TENSOR, 3, 0], [TENSOR, 4, 0], "length 3 here, 4 there"),
         ("HASATTR", True, False, "True here, False there"),
-        ("DICT_KEYS_MATCH", [["class", "builtins", "dict", "a"], [["str", "'a'"]]],
-         [["class", "builtins", "dict", "a"], [["str", "'a'"], ["str", "'b'"]]], "here, [['str', \"'a'\"], ['str'"),
+        (
+            "DICT_KEYS_MATCH",
+            [["class", "builtins", "dict", "a"], [["str", "'a'"]]],
+            [["class", "builtins", "dict", "a"], [["str", "'a'"], ["str", "'b'"]]],
+            "here, [['str', \"'a'\"], ['str'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_difference_of_one_guard_is_described_and_shortened(kind: str, here: Any, before: Any, said: str) -> None:
     found = difference.fact(kind, here, before).said("there")
     assert said in found
@@ -65,10 +84,14 @@ ON = '{"grad_mode": true, "dtype": 1}'
 def entry(value: str = "2.0", size: Any = (4, 4), state: str = ON, code: str = "a", torch: str = "2.13.0") -> Any:
     header = Header("0" * 64, "m", "Net.forward", "a" * 64, False, "compiled", {"torch": torch})
     about = About(
-        guards=[GuardText("L['self'].alpha", "EQUALS_MATCH", "", ["float", value], "/project/m.py:3, in forward"),
-                GuardText("", "GRAD_MODE", "", None, "")],
-        inlined=[["helpers.g", code]], sizes={"L['x']": None if size is None else list(size)}, state=state,
-    )  # fmt: skip
+        guards=[
+            GuardText("L['self'].alpha", "EQUALS_MATCH", "", ["float", value], "/project/m.py:3, in forward"),
+            GuardText("", "GRAD_MODE", "", None, ""),
+        ],
+        inlined=[["helpers.g", code]],
+        sizes={"L['x']": None if size is None else list(size)},
+        state=state,
+    )
     return header, About.parse(about.to_bytes())
 
 
@@ -93,6 +116,7 @@ def test_function_of_a_main_program_is_identified_by_its_file() -> None:
     """The file comes from the places of guards in functions of the same name. A function that it calls may share that
     name in another file, so one common file is enough.
     """
+
     def files(*places: str, module: str = "__main__") -> set[str]:
         header = Header("", module, "Net.forward", "", False, "compiled")
         return files_of(header, About([GuardText("", "", "", None, place) for place in places]))
@@ -100,6 +124,10 @@ def test_function_of_a_main_program_is_identified_by_its_file() -> None:
     main = files("", "/a/blocks.py:4, in forward", "/a/train.py:9, in forward", "/a/train.py:2, in step")
     assert main == {"/a/blocks.py", "/a/train.py"} and not are_of_other_files(main, {"/a/train.py"})
     assert are_of_other_files(main, files("/a/test_net.py:9, in forward"))
-    unknown = [files(), files("/tmp/ipykernel_7/123.py:1, in forward"), files("<string>:1, in forward"),
-               files("/b/train.py:9, in forward", module="net")]  # fmt: skip
+    unknown = [
+        files(),
+        files("/tmp/ipykernel_7/123.py:1, in forward"),
+        files("<string>:1, in forward"),
+        files("/b/train.py:9, in forward", module="net"),
+    ]
     assert not any(are_of_other_files(main, other) for other in unknown)

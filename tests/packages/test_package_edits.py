@@ -87,7 +87,7 @@ def register(function):
 def finished(x):
     return x - 1
 ''',
-    "main.py": '''
+    "main.py": """
 import json
 
 import torch
@@ -111,7 +111,7 @@ from precompiled.client.process import PROCESS
 assert PROCESS.packages is None or PROCESS.packages.flush(60)
 found = [[report.name, report.state, report.reason, *report.reasons] for report in precompiled.package_report()]
 print("\\n" + json.dumps({"equal": torch.allclose(got, expected), "packages": found}))
-''',
+""",
 }
 
 
@@ -131,7 +131,7 @@ CHANGES_NOTHING = [
     Edit("a line that is logged", "layers.py", '"total %s", total', '"in all %s", total'),
     Edit("a line that is printed", "main.py", 'print("step", step)', 'print("at", step, len(str(x)))'),
     Edit("how often it is printed", "main.py", "step % 100 == 0", "step % 10 == 1"),
-]  # fmt: skip
+]
 # These change nothing only if Python reports which functions have run.
 RUNS_LATER = [
     Edit("a function that runs later", "layers.py", "total = sum(values)", "total = 3 * sum(values)"),
@@ -154,7 +154,7 @@ COUNTS = [
     Edit("arguments of a function that runs later", "layers.py", "def report(values):", "def report(values, start=0):"),
     Edit("the weights, in a method that ran", "layers.py", "fill_(0.25)", "fill_(0.5)"),
     Edit("the program itself", "main.py", "arange(16.0)", "arange(1.0, 17.0)"),
-]  # fmt: skip
+]
 EDITS = [*CHANGES_NOTHING, *RUNS_LATER, *COUNTS]
 
 
@@ -192,8 +192,10 @@ def check(host: Host, folder: Path, edits: Sequence[Edit]) -> None:
 
 
 def cases() -> list[Any]:
-    return [pytest.param(edit, id=edit.name.replace(" ", "-"), marks=tells_what_ran if edit in RUNS_LATER else ())
-            for edit in EDITS]  # fmt: skip
+    return [
+        pytest.param(edit, id=edit.name.replace(" ", "-"), marks=tells_what_ran if edit in RUNS_LATER else ())
+        for edit in EDITS
+    ]
 
 
 @pytest.mark.parametrize("edit", cases())

@@ -90,18 +90,35 @@ def test_saving_without_a_recording_is_an_error(other: Host) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "named"),
     [
-        pytest.param({"source": SOURCE.replace("return Net()", "return Other()")}, None, "", id="another-class",
-                     marks=pytest.mark.slow),
+        pytest.param(
+            {"source": SOURCE.replace("return Net()", "return Other()")},
+            None,
+            "",
+            id="another-class",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"source": SOURCE.replace("class Net", "class Net2").replace("Net()", "Net2()").replace("(Net)", "(Net2)")},
-            "package-function", "program.Net.forward", id="another-function", marks=pytest.mark.slow,
+            "package-function",
+            "program.Net.forward",
+            id="another-function",
+            marks=pytest.mark.slow,
         ),
-        pytest.param({"source": SOURCE.replace("y = self.linear(x)", "y = self.linear(x) * 2")},
-                     "package-source", "program.Net.forward", id="its-source", marks=pytest.mark.slow),
-        pytest.param({"helper": HELPER.replace("alpha=alpha", "alpha=alpha + 1")},
-                     "package-source", "helper.g", id="an-inlined-source"),
+        pytest.param(
+            {"source": SOURCE.replace("y = self.linear(x)", "y = self.linear(x) * 2")},
+            "package-source",
+            "program.Net.forward",
+            id="its-source",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"helper": HELPER.replace("alpha=alpha", "alpha=alpha + 1")},
+            "package-source",
+            "helper.g",
+            id="an-inlined-source",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.reason("package-function", "package-source")
 def test_package_file_is_refused_if_the_program_differs(
     saved: Path, other: Host, change: dict[str, str], code: str | None, named: str

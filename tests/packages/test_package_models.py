@@ -13,8 +13,12 @@ pytestmark = pytest.mark.slow  # The everyday run has GPT-2 and BERT in tests/e2
 # wrappers passes every case of the soundness table but rejects all HuggingFace models. The other models have a graph
 # break, a state space, and convolutions with buffers.
 MODELS: list[Name] = [
-    ("t5", "training"), ("gpt2", "training"), ("mamba", "inference"), ("resnet", "training"), ("whisper", "inference"),
-]  # fmt: skip
+    ("t5", "training"),
+    ("gpt2", "training"),
+    ("mamba", "inference"),
+    ("resnet", "training"),
+    ("whisper", "inference"),
+]
 
 
 @pytest.mark.parametrize("name", MODELS, ids="-".join)

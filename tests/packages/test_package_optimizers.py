@@ -18,14 +18,27 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]  # each proces
 PROGRAM = Path(__file__).parent.parent / "programs" / "optimizers_program.py"
 
 # The second process has the same loop, or one that differs only in values without a guard: it traces nothing.
-USED = ("adam", "adamw_with_a_tensor_rate", "capturable", "sgd_with_momentum", "rmsprop", "from_a_checkpoint",
-        "model_and_optimizer")  # fmt: skip
+USED = (
+    "adam",
+    "adamw_with_a_tensor_rate",
+    "capturable",
+    "sgd_with_momentum",
+    "rmsprop",
+    "from_a_checkpoint",
+    "model_and_optimizer",
+)
 # The second process traces the step, and its results equal eager's.
 TRACED = (
-    "another_rate", "another_weight_decay", "another_kind_of_state", "groups_the_other_way_round",
-    "gradients_with_other_strides", "a_parameter_without_a_gradient", "one_gradient_of_two_parameters", "a_hook",
+    "another_rate",
+    "another_weight_decay",
+    "another_kind_of_state",
+    "groups_the_other_way_round",
+    "gradients_with_other_strides",
+    "a_parameter_without_a_gradient",
+    "one_gradient_of_two_parameters",
+    "a_hook",
     "a_step_of_its_own",
-)  # fmt: skip
+)
 NEVER = ("state_of_its_own",)
 # The audit compares the first call of a function only.
 NOT_COMPARED = ("a_step_of_its_own", "model_and_optimizer")
@@ -34,9 +47,11 @@ EVERYDAY = ("adamw_with_a_tensor_rate", "sgd_with_momentum", "gradients_with_oth
 
 def run(host: Host, loops: list[str], *, after: bool, audit: bool = False, python: str | None = None) -> dict[str, Any]:
     environment = {
-        "PRECOMPILED_PACKAGES": "function", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1",
+        "PRECOMPILED_PACKAGES": "function",
+        "PRECOMPILED_MODE": "wait",
+        "OMP_NUM_THREADS": "1",
         "PRECOMPILED_PACKAGE_AUDIT": str(int(audit)),
-    }  # fmt: skip
+    }
     found: dict[str, Any] = host.start({"after": after, "loops": loops}, environment, python, PROGRAM).result(
         timeout_s=3 * TIMEOUT_S
     )

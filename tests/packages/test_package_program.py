@@ -168,9 +168,7 @@ def test_traceback_names_the_current_lines_of_the_function(shared_host: Host, fo
 
 
 @pytest.mark.slow
-def test_programs_that_share_a_function_keep_separate_packages(
-    shared_host: Host, folder: Path
-) -> None:
+def test_programs_that_share_a_function_keep_separate_packages(shared_host: Host, folder: Path) -> None:
     assert run(shared_host, folder)[0] == "recorded"
     assert run(shared_host, folder, "other.py")[0] == "recorded"
     assert run(shared_host, folder)[0] == "used"
@@ -181,8 +179,9 @@ def test_programs_that_share_a_function_keep_separate_packages(
 
 OWN = MAIN.replace("import library\n", "HEADS = 2\ndef own(x):\n    return torch.addmm(x, x, x, alpha=float(HEADS))\n")
 OWN = OWN.replace("library.double", "own").replace("\nreports =", "\nHEADS += LATER\ntorch.compile(own)(x)\nreports =")
-OWN = OWN.replace("HEADS = 2\n", "HEADS = 2\nLATER = 0\nimport os\n"
-                  "torch.set_num_threads(int(os.environ.get('THREADS', '2')))\n")  # fmt: skip
+OWN = OWN.replace(
+    "HEADS = 2\n", "HEADS = 2\nLATER = 0\nimport os\ntorch.set_num_threads(int(os.environ.get('THREADS', '2')))\n"
+)
 
 
 @pytest.mark.slow
@@ -263,12 +262,15 @@ CELLS = [
 
 def notebook(cells: list[str]) -> list[str]:
     """Python arguments that run the cells as a notebook kernel does."""
-    return ["-c", f"""
+    return [
+        "-c",
+        f"""
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 for cell in {cells!r}:
     shell.run_cell(cell, store_history=True).raise_error()
-"""]  # fmt: skip
+""",
+    ]
 
 
 @pytest.mark.slow

@@ -259,9 +259,17 @@ def test_artifact_that_fails_to_load_leaves_the_programs_globals_unchanged(here:
 @pytest.mark.reason("artifact-program")
 def test_artifact_for_some_sizes_needs_its_program(here: ThisProcess) -> None:
     manifest = artifact_format.Manifest(
-        key="1" * 64, name="double", components={"graph": "0"}, environment={}, device="cpu", guards="s0 < 8", files={},
-        compile_s=1.0, created=0.0, compiled_by={},
-    )  # fmt: skip
+        key="1" * 64,
+        name="double",
+        components={"graph": "0"},
+        environment={},
+        device="cpu",
+        guards="s0 < 8",
+        files={},
+        compile_s=1.0,
+        created=0.0,
+        compiled_by={},
+    )
     store = here.session.store
     without = store.publish(artifact_format.Payload(manifest, {artifact_format.BUNDLE: b"e"}))
     # This fails before Dynamo gets the graph, so Dynamo traces and no call fails at another size.

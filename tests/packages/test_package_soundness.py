@@ -49,9 +49,16 @@ def audited(later: dict[str, Any], recorded: tuple[Host, dict[str, Any]]) -> dic
 
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.reason(
-    "package-assumed-constant", "package-global", "package-graph", "package-id", "package-inlined",
-    "package-mode", "package-native-call", "package-not-portable", "package-set-order",
-)  # fmt: skip
+    "package-assumed-constant",
+    "package-global",
+    "package-graph",
+    "package-id",
+    "package-inlined",
+    "package-mode",
+    "package-native-call",
+    "package-not-portable",
+    "package-set-order",
+)
 def test_case_is_recorded_or_refused_with_its_reason(recorded: tuple[Host, dict[str, Any]], name: str) -> None:
     found = recorded[1][name]
     assert "error" not in found, found["error"]
@@ -90,8 +97,10 @@ SAID = {
     "method_that_gives_members_of_a_set": ("package-not-portable", "'frozenset.union' is bound to an object"),
     "order_of_a_set": ("package-set-order", "whose order differs between processes"),
     "a_set_that_is_gone_through": ("package-set-order", "G['NAMES'] is a set, whose order differs"),
-    **{f"order_of_texts_in_a_set_{number}": ("package-set-order", "whose order differs between processes")
-       for number in range(22)},
+    **{
+        f"order_of_texts_in_a_set_{number}": ("package-set-order", "whose order differs between processes")
+        for number in range(22)
+    },
     "asks_for_hash": ("package-id", "f asks for hash(), a number of this process"),
     "asks_for_a_seed": ("package-id", "seed() gave a number when it was traced"),
     "a_metaclass_that_decides": ("package-not-portable", "Meta decides what isinstance() says"),
@@ -123,9 +132,16 @@ def test_package_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], 
 # The audit compares the first call of a function only, since later Dynamo may know which sizes change. Two cases have
 # no artifact. A module whose forward is a wrapper of torch's is called by a function of torch's that all such modules
 # share. A value found in a set has a guard on its position there, which differs in each process.
-NOT_COMPARED = ("two_shapes", "partial_of_another_value", "inputs_that_share_memory", "inputs_that_overlap",
-                "function_that_is_not_in_a_global",
-                "mode_of_a_decorator", "mode_of_a_decorator_again", "inference_mode_of_a_decorator")  # fmt: skip
+NOT_COMPARED = (
+    "two_shapes",
+    "partial_of_another_value",
+    "inputs_that_share_memory",
+    "inputs_that_overlap",
+    "function_that_is_not_in_a_global",
+    "mode_of_a_decorator",
+    "mode_of_a_decorator_again",
+    "inference_mode_of_a_decorator",
+)
 
 
 @pytest.mark.parametrize("name", [item for item in TABLE if item.values[0] not in (*NEVER, *NOT_COMPARED)])

@@ -223,9 +223,7 @@ def test_disabled_function_stays_disabled_when_the_store_shrinks(tmp_path: Path)
     assert store.clear() == 0 and store.refused(FUNCTION) is None
 
 
-def test_entry_evicted_during_a_listing_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_evicted_during_a_listing_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PackageStore(tmp_path)
     names = [store.publish(header(), b"{}", os.urandom(100)) for _ in range(3)]
     original = os.stat

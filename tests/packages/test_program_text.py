@@ -74,17 +74,18 @@ SOME = {
     "a call in what is printed": ("{loss:.4f}", "{model(loss):.4f}"),
     "a wait in what is printed": ("{loss:.4f}", "{model.join():.4f}"),
     "an assignment in what is printed": ("{loss:.4f}", "{(loss := 3):.4f}"),
-    "printed to a file": ("loss:.4f}\")", "loss:.4f}\", file=logs)"),
+    "printed to a file": ('loss:.4f}")', 'loss:.4f}", file=logs)'),
     "another kind of string that is used": ("__name__)", "'train')"),
     "a call that decides whether it is printed": ("step % 10 == 0", "model(step)"),
     "something is done where nothing is printed": (
-        "    return loss", "    if steps > 3:\n        print(1)\n    else:\n        loss = 3\n    return loss"
+        "    return loss",
+        "    if steps > 3:\n        print(1)\n    else:\n        loss = 3\n    return loss",
     ),
     "a loop that tells": ("    return loss", "    for item in logs:\n        print(item)\n    return loss"),
     "a text for another than a logger": ("log.info(", "logs.info("),
     "another method of a logger": ("log.info(", "log.addHandler("),
     "a comment that torch.jit reads": ("steps, logs):", "steps, logs):\n    # type: (a, b, c) -> d"),
-}  # fmt: skip
+}
 
 
 def edited(edits: dict[str, tuple[str, str]], name: str, program: str = PROGRAM) -> bytes:
@@ -109,10 +110,19 @@ def test_edit_with_an_effect_changes_the_code(name: str) -> None:
 
 @pytest.mark.parametrize(
     "bound",
-    ["from rich import print", "def print(*args): ...", "import sys as print", "for print in (1,): ...",
-     "from a import *", "def outer(print): ...", "class print: ...", "try: ...\nexcept E as print: ...",
-     "match 1:\n    case print: ...", "match {}:\n    case {**print}: ..."],
-)  # fmt: skip
+    [
+        "from rich import print",
+        "def print(*args): ...",
+        "import sys as print",
+        "for print in (1,): ...",
+        "from a import *",
+        "def outer(print): ...",
+        "class print: ...",
+        "try: ...\nexcept E as print: ...",
+        "match 1:\n    case print: ...",
+        "match {}:\n    case {**print}: ...",
+    ],
+)
 def test_print_arguments_count_if_print_is_rebound(bound: str) -> None:
     program = f"{bound}\n{PROGRAM}"
     changed = edited({"": ("{loss:.4f}", "{loss:.5f}")}, "", program)
@@ -145,7 +155,7 @@ def test_text_without_a_source_uses_the_given_digest() -> None:
     assert Text(None, "digest").digest == Text(None, "digest").code() == "digest"
 
 
-RUNS = '''
+RUNS = """
 def ran(x):
     def inner(y):
         return y + 1
@@ -183,7 +193,7 @@ class Model:
         return 7
 
 first, second = lambda: 31, lambda: 32
-'''
+"""
 
 
 def unrun(source: str, called: str) -> frozenset[Place]:

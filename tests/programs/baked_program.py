@@ -48,14 +48,19 @@ def main() -> None:
         if until_compiled and done >= 3 and all(graph.state != "pending" for graph in precompiled.report()):
             break
 
-    print(json.dumps({
-        "uid": os.geteuid(),
-        "losses": losses[:3],
-        "graphs": [[graph.state, graph.source, graph.reason] for graph in precompiled.report()],
-        "frames": [[frame.state, frame.reason, *frame.reasons] for frame in precompiled.package_report()],
-        "traced": dict(torch._dynamo.utils.counters["frames"]),
-        "compiles": torch._dynamo.utils.counters["aot_autograd"]["total"],
-    }), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "uid": os.geteuid(),
+                "losses": losses[:3],
+                "graphs": [[graph.state, graph.source, graph.reason] for graph in precompiled.report()],
+                "frames": [[frame.state, frame.reason, *frame.reasons] for frame in precompiled.package_report()],
+                "traced": dict(torch._dynamo.utils.counters["frames"]),
+                "compiles": torch._dynamo.utils.counters["aot_autograd"]["total"],
+            }
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -45,16 +45,24 @@ def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
     elif name == "gpt2":
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        config = GPT2Config(n_layer=2, n_head=2, n_embd=64, vocab_size=256, n_positions=64,
-                            resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)  # fmt: skip
+        config = GPT2Config(
+            n_layer=2, n_head=2, n_embd=64, vocab_size=256, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+        )
         model = GPT2LMHeadModel(config)
         tokens = torch.randint(0, 256, (2, 32))
         inputs = {"input_ids": tokens, "labels": tokens} if training else {"input_ids": tokens}
     elif name == "bert":
         from transformers import BertConfig, BertForSequenceClassification
 
-        config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
-                            vocab_size=256, hidden_dropout_prob=0, attention_probs_dropout_prob=0)  # fmt: skip
+        config = BertConfig(
+            hidden_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=128,
+            vocab_size=256,
+            hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0,
+        )
         model = BertForSequenceClassification(config)
         tokens = torch.randint(0, 256, (2, 32))
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}

@@ -21,13 +21,16 @@ TEXT = {**SMALL, "vocab_size": 64, "max_position_embeddings": 32}
 OTHER = {"num_hidden_layers": 2}
 # The model's class, the arguments of its configuration, and the changes of the other configuration.
 MODELS = {
-    "gpt2": ("GPT2Model", {"n_embd": 32, "n_head": 4, "n_layer": 1, "vocab_size": 64, "n_positions": 32},
-             {"n_layer": 2, "activation_function": "relu"}),
+    "gpt2": (
+        "GPT2Model",
+        {"n_embd": 32, "n_head": 4, "n_layer": 1, "vocab_size": 64, "n_positions": 32},
+        {"n_layer": 2, "activation_function": "relu"},
+    ),
     "bert": ("BertModel", TEXT, {**OTHER, "hidden_act": "relu"}),
     "llama": ("LlamaModel", {**TEXT, "num_key_value_heads": 2}, {**OTHER, "attention_bias": True}),
     "qwen2": ("Qwen2Model", {**TEXT, "num_key_value_heads": 2}, {**OTHER, "hidden_act": "gelu"}),
     "vit": ("ViTModel", {**SMALL, "image_size": 16, "patch_size": 8}, {**OTHER, "qkv_bias": False}),
-}  # fmt: skip
+}
 
 
 def main(name: str, which: str) -> None:

@@ -239,8 +239,11 @@ def with_packages(answer: dict[str, Any]) -> dict[str, Any]:
     from precompiled.client.process import PROCESS
 
     PROCESS.packages.flush()  # type: ignore[union-attr]
-    return {**answer, "frames": dict(torch._dynamo.utils.counters["frames"]),
-            "packages": [vars(report) for report in precompiled.package_report()]}  # fmt: skip
+    return {
+        **answer,
+        "frames": dict(torch._dynamo.utils.counters["frames"]),
+        "packages": [vars(report) for report in precompiled.package_report()],
+    }
 
 
 if __name__ == "__main__":

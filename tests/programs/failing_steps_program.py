@@ -26,11 +26,30 @@ from precompiled.client.process import PROCESS
 
 # The functions that contain exceptions, and those that switch packages on and off.
 NOT_MADE_TO_RAISE = {
-    "contain_errors", "_contained", "_looking", "looking", "name_graph", "serialize_guards", "_note_failure", "failed",
-    "tracing", "watching", "paused", "is_tracing", "_routed", "_end_contained",
-    "install", "remove", "wrap", "_replace_all", "replacements", "switch_on", "switch_off", "flush",
+    "contain_errors",
+    "_contained",
+    "_looking",
+    "looking",
+    "name_graph",
+    "serialize_guards",
+    "_note_failure",
+    "failed",
+    "tracing",
+    "watching",
+    "paused",
+    "is_tracing",
+    "_routed",
+    "_end_contained",
+    "install",
+    "remove",
+    "wrap",
+    "_replace_all",
+    "replacements",
+    "switch_on",
+    "switch_off",
+    "flush",
     "__init__",
-}  # fmt: skip
+}
 X = torch.ones(4, 4)
 NUMBERS = itertools.count()
 FOUND: dict[str, Any] = {"made to raise": 0, "called": 0, "reached the program": []}

@@ -40,10 +40,15 @@ def main(count: int, seed: int) -> None:
     for call, before, after in zip(plain, first, last, strict=True):
         torch.testing.assert_close(before, call(x, y))
         torch.testing.assert_close(after, call(x, y))
-    print(json.dumps({
-        "done": done,
-        "graphs": [[graph.state, graph.source, graph.key] for graph in precompiled.report()],
-    }), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "done": done,
+                "graphs": [[graph.state, graph.source, graph.key] for graph in precompiled.report()],
+            }
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -76,8 +76,11 @@ def of_another_value() -> bool:
 
 
 def main() -> None:
-    scenario = {"before-the-swap": before_the_swap, "after-the-swap": after_the_swap,
-                "of-another-value": of_another_value}[sys.argv[1]]  # fmt: skip
+    scenario = {
+        "before-the-swap": before_the_swap,
+        "after-the-swap": after_the_swap,
+        "of-another-value": of_another_value,
+    }[sys.argv[1]]
     warnings.simplefilter("ignore", RuntimeWarning)
     precompiled.enable()
     with frozen():

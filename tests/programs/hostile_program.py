@@ -28,18 +28,41 @@ def hostile(name: str):  # type: ignore[no-untyped-def]
     return method
 
 
-SPECIAL = ("__class__", "__dict__", "__getattr__", "__getattribute__", "__eq__", "__hash__", "__bool__", "__len__",
-           "__iter__", "__repr__", "__str__", "__call__", "__contains__", "__getitem__", "__module__", "__doc__",
-           "__qualname__", "__wrapped__", "__code__", "__func__", "__self__", "__annotations__")  # fmt: skip
+SPECIAL = (
+    "__class__",
+    "__dict__",
+    "__getattr__",
+    "__getattribute__",
+    "__eq__",
+    "__hash__",
+    "__bool__",
+    "__len__",
+    "__iter__",
+    "__repr__",
+    "__str__",
+    "__call__",
+    "__contains__",
+    "__getitem__",
+    "__module__",
+    "__doc__",
+    "__qualname__",
+    "__wrapped__",
+    "__code__",
+    "__func__",
+    "__self__",
+    "__annotations__",
+)
 NOT_METHODS = ("__class__", "__dict__", "__module__", "__qualname__", "__doc__")
 AS_METHODS = {
     f"METHOD{name}": type("Hostile", (), {"__hash__": hostile("__hash__"), name: hostile(name)})()
-    for name in SPECIAL if name not in NOT_METHODS
-}  # fmt: skip
+    for name in SPECIAL
+    if name not in NOT_METHODS
+}
 AS_PROPERTIES = {
     f"PROPERTY{name}": type("Hostile", (), {name: property(hostile(name))})()
-    for name in SPECIAL if name not in ("__getattribute__", "__qualname__")
-}  # fmt: skip
+    for name in SPECIAL
+    if name not in ("__getattribute__", "__qualname__")
+}
 
 
 class NumberForADict:

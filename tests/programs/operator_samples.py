@@ -12,8 +12,23 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 # Operators that return random numbers or uninitialised memory.
-DRAWN = ("rand", "empty", "bernoulli", "multinomial", "normal", "dropout", "uniform", "cauchy", "exponential",
-         "geometric", "rrelu", "pca_lowrank", "svd_lowrank", "fractional_max_pool", "lobpcg")  # fmt: skip
+DRAWN = (
+    "rand",
+    "empty",
+    "bernoulli",
+    "multinomial",
+    "normal",
+    "dropout",
+    "uniform",
+    "cauchy",
+    "exponential",
+    "geometric",
+    "rrelu",
+    "pca_lowrank",
+    "svd_lowrank",
+    "fractional_max_pool",
+    "lobpcg",
+)
 
 
 def moved(value: Any) -> Any:

@@ -197,10 +197,12 @@ def examine(name: str) -> dict[str, Any]:
     equal = [torch.allclose(left, right, rtol=1e-4, atol=1e-5) for left, right in zip(got, expected, strict=True)]
     return {
         "equal": len(got) == len(expected) and all(equal),
-        "frames": [[report.name.rpartition(".")[2], report.state, report.reason, report.message, *report.reasons]
-                   for report in reports],
+        "frames": [
+            [report.name.rpartition(".")[2], report.state, report.reason, report.message, *report.reasons]
+            for report in reports
+        ],
         "kept_alive": kept,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

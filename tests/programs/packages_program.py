@@ -81,9 +81,13 @@ def examine(name: str) -> dict[str, Any]:
         got, raised = outcome(torch.compile(function, **getattr(module, "OPTIONS", {})), calls)
     if PROCESS.packages is not None:
         PROCESS.packages.flush()
-    equal = raised == eager_raised and len(got) == len(expected) and all(
-        left.dtype == right.dtype and torch.allclose(left.float(), right.float(), rtol=1e-4, atol=1e-4)
-        for left, right in zip(got, expected, strict=True)
+    equal = (
+        raised == eager_raised
+        and len(got) == len(expected)
+        and all(
+            left.dtype == right.dtype and torch.allclose(left.float(), right.float(), rtol=1e-4, atol=1e-4)
+            for left, right in zip(got, expected, strict=True)
+        )
     )
     reports = _reports()[known:]
     return {

@@ -321,9 +321,11 @@ def several_kinds() -> Any:
     kept = torch.compile(lambda k, at: k.gather(0, at).to(torch.float32) * k.to(torch.float32).abs().amax())
     eighths = torch.linspace(-2, 2, 12).reshape(3, 4).to(torch.float8_e4m3fn)
     return [
-        eights(torch.linspace(0, 2, 6)), image(torch.arange(6).to(torch.uint16)).to(torch.int32),
-        shifted(torch.arange(6).to(torch.uint64)).to(torch.int64), kept(eighths, torch.zeros(2, 4, dtype=torch.int64)),
-    ]  # fmt: skip
+        eights(torch.linspace(0, 2, 6)),
+        image(torch.arange(6).to(torch.uint16)).to(torch.int32),
+        shifted(torch.arange(6).to(torch.uint64)).to(torch.int64),
+        kept(eighths, torch.zeros(2, 4, dtype=torch.int64)),
+    ]
 
 
 @case

@@ -167,8 +167,11 @@ def sequence_parallel(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
     embedding = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
     parallelize_module(model.embedding, mesh, embedding)
     parallelize_module(model.head, mesh, ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()))
-    plan = {"norm": SequenceParallel(), "up": ColwiseParallel(input_layouts=Shard(1)),
-            "down": RowwiseParallel(output_layouts=Shard(1))}  # fmt: skip
+    plan = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+    }
     blocks_by(plan, mesh, model)
     return trained(model, compiled, cross_entropy)
 
@@ -232,9 +235,19 @@ def plain_dtensors(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 CASES: dict[str, Case] = {
     case.__name__: case
-    for case in (one_group, several_groups, tensor_parallel, in_pairs, uneven, sequence_parallel, loss_parallel_too,
-                 two_dimensional, any_size, plain_dtensors)
-}  # fmt: skip
+    for case in (
+        one_group,
+        several_groups,
+        tensor_parallel,
+        in_pairs,
+        uneven,
+        sequence_parallel,
+        loss_parallel_too,
+        two_dimensional,
+        any_size,
+        plain_dtensors,
+    )
+}
 
 
 def main() -> None:

@@ -50,19 +50,26 @@ def main() -> None:
 
     import precompiled
 
-    print(json.dumps({
-        "gpu": torch.cuda.get_device_name(),
-        "losses": losses,
-        "keys": [graph.key for graph in precompiled.report()],
-        "graphs": [[graph.state, graph.source, graph.reason] for graph in precompiled.report()],
-        "traced": dict(torch._dynamo.utils.counters["frames"]),
-        "compiles": torch._dynamo.utils.counters["aot_autograd"]["total"],
-        "started": started,
-        "cubins": {
-            str(path.parent.name): path.read_bytes().hex()
-            for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin")
-        } if "CUBINS" in os.environ else {},
-    }), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "gpu": torch.cuda.get_device_name(),
+                "losses": losses,
+                "keys": [graph.key for graph in precompiled.report()],
+                "graphs": [[graph.state, graph.source, graph.reason] for graph in precompiled.report()],
+                "traced": dict(torch._dynamo.utils.counters["frames"]),
+                "compiles": torch._dynamo.utils.counters["aot_autograd"]["total"],
+                "started": started,
+                "cubins": {
+                    str(path.parent.name): path.read_bytes().hex()
+                    for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin")
+                }
+                if "CUBINS" in os.environ
+                else {},
+            }
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

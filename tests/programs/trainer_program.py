@@ -40,17 +40,36 @@ def main() -> None:
     torch.compiler.config.cache_key_tag = spec.get("tag", "")
     precompiled.enable()  # no effect with PRECOMPILED=0
     torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=WORDS, n_positions=LENGTH, use_cache=False,
-                        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)  # fmt: skip
+    config = GPT2Config(
+        n_layer=2,
+        n_head=2,
+        n_embd=32,
+        vocab_size=WORDS,
+        n_positions=LENGTH,
+        use_cache=False,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+    )
     model = GPT2LMHeadModel(config)
     tokens = torch.randint(0, WORDS, (BATCH, LENGTH)).repeat(spec["steps"], 1)  # repeats can be learned
     with tempfile.TemporaryDirectory() as directory:
         arguments = TrainingArguments(
-            output_dir=directory, use_cpu=True, report_to=[], save_strategy="no", logging_steps=1, disable_tqdm=True,
-            max_steps=spec["steps"], per_device_train_batch_size=BATCH, learning_rate=5e-3, seed=0,
-            torch_compile=True, torch_compile_backend=spec.get("backend", "inductor"), gradient_checkpointing=True,
+            output_dir=directory,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            logging_steps=1,
+            disable_tqdm=True,
+            max_steps=spec["steps"],
+            per_device_train_batch_size=BATCH,
+            learning_rate=5e-3,
+            seed=0,
+            torch_compile=True,
+            torch_compile_backend=spec.get("backend", "inductor"),
+            gradient_checkpointing=True,
             gradient_checkpointing_kwargs={"use_reentrant": spec["use_reentrant"]},
-        )  # fmt: skip
+        )
         trainer = Swapping(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in tokens])
         trainer.swap = Swap(spec)
         trainer.train()

@@ -15,16 +15,31 @@ from pathlib import Path
 from typing import Any
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
-    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 1000,
-    "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "torch_dtype": "float32",
-    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "tie_word_embeddings": False,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 1000,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "torch_dtype": "float32",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, which prints the report
-    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
-}  # fmt: skip
+}
 
 
 def settings_of_pieces(passes: str) -> dict[str, Any]:
@@ -52,9 +67,15 @@ def main(folder: Path, how: list[str]) -> None:
     more = {"compilation_config": settings_of_pieces("".join(how[1:]))} if how else {}
     started = time.monotonic()
     engine = LLM(
-        model=str(folder / "model"), skip_tokenizer_init=True, load_format="dummy", dtype="float32", seed=0,
-        max_model_len=256, max_num_seqs=4, **more,
-    )  # fmt: skip
+        model=str(folder / "model"),
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        dtype="float32",
+        seed=0,
+        max_model_len=256,
+        max_num_seqs=4,
+        **more,
+    )
     engine_s = time.monotonic() - started
     sampling = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, detokenize=False)
     prompts = [{"prompt_token_ids": list(range(5, 25))}, {"prompt_token_ids": list(range(40, 47))}]

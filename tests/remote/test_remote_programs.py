@@ -25,14 +25,19 @@ MLP = {"model": "mlp"}
 
 def settings(url: str, config: Path, **more: str) -> dict[str, str]:
     return {
-        "PRECOMPILED_REMOTE": url, "PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait",
-        "XDG_CONFIG_HOME": str(config), "OMP_NUM_THREADS": "1", **more,
-    }  # fmt: skip
+        "PRECOMPILED_REMOTE": url,
+        "PRECOMPILED_PACKAGES": "program",
+        "PRECOMPILED_MODE": "wait",
+        "XDG_CONFIG_HOME": str(config),
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
 
 
 def train(host: Host, env: dict[str, str]) -> Any:
-    return host.program("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3", env=env,
-                        forked=False).result()  # fmt: skip
+    return host.program(
+        "-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3", env=env, forked=False
+    ).result()
 
 
 def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path, **more: str) -> None:
@@ -68,8 +73,13 @@ def test_second_host_uses_a_shared_directory(served: Host, with_daemon: Host, tm
 @pytest.mark.slow  # two daemons, and a compile into an empty store
 def test_two_hosts_that_start_at_once_compile_each_graph_once(tmp_path: Path) -> None:
     """Each host has its own daemon, and gets the artifacts that the other compiled."""
-    env = settings(f"file://{tmp_path / 'bucket'}", tmp_path / "config", PRECOMPILED_REMOTE_UNSIGNED="1",
-                   PRECOMPILED_MODE="eager", PRECOMPILED_PACKAGES="off")  # fmt: skip
+    env = settings(
+        f"file://{tmp_path / 'bucket'}",
+        tmp_path / "config",
+        PRECOMPILED_REMOTE_UNSIGNED="1",
+        PRECOMPILED_MODE="eager",
+        PRECOMPILED_PACKAGES="off",
+    )
     with new_host() as a, new_host() as b:
         command = ("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "until-compiled")
         programs = [host.program(*command, env=env, forked=False) for host in (a, b)]
@@ -125,8 +135,14 @@ def test_failing_remote_has_no_effect_except_its_reason(
         variables, url = places("s3").variables, "s3://nowhere/prefix"
     else:
         variables, url = bucket.variables(unavailable if fault == "503" else 9), "s3://bucket/prefix"
-    env = settings(url, tmp_path / "config", PRECOMPILED_REMOTE_UNSIGNED="1", PRECOMPILED_REMOTE_TIMEOUT_S="2",
-                   PRECOMPILED_PACKAGES="off", **variables)  # fmt: skip
+    env = settings(
+        url,
+        tmp_path / "config",
+        PRECOMPILED_REMOTE_UNSIGNED="1",
+        PRECOMPILED_REMOTE_TIMEOUT_S="2",
+        PRECOMPILED_PACKAGES="off",
+        **variables,
+    )
     result = served.run(MLP, env)
     (graph,) = result["reports"]
     assert (graph["state"], graph["source"], graph["reason"]) == ("compiled", "swap", "")
@@ -141,6 +157,11 @@ def test_failing_remote_has_no_effect_except_its_reason(
 
 def served_status(host: Host, env: dict[str, str]) -> int:
     """Returns the exit status of `doctor`, which checks only this machine."""
-    done = subprocess.run([sys.executable, "-m", "precompiled", "doctor", "--json"], env=host.environment(env),
-                          check=False, capture_output=True, timeout=TIMEOUT_S)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "precompiled", "doctor", "--json"],
+        env=host.environment(env),
+        check=False,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+    )
     return done.returncode

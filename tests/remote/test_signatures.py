@@ -70,9 +70,11 @@ def test_object_signed_by_a_trusted_key_is_used(
 
 @pytest.mark.reason("remote-untrusted", "remote-unsigned")
 def test_unsigned_or_untrusted_object_is_not_read(
-    of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]], tmp_path: Path,
+    of_host: Callable[[str], Transfer],
+    on: Callable[[str], Iterator[None]],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     for name in ("a", "b"):
         with on(name):  # type: ignore[attr-defined]
             keys.new()
@@ -132,14 +134,20 @@ def _no_base64(path: Path, head: dict[str, object], body: bytes) -> tuple[dict[s
 @pytest.mark.parametrize(
     ("forge", "code"),
     [
-        (_as_another_name, "remote-untrusted"), (_another_body, "remote-untrusted"), (_no_signature, "remote-unsigned"),
-        (_another_signature, "remote-untrusted"), (_no_base64, "remote-untrusted"),
+        (_as_another_name, "remote-untrusted"),
+        (_another_body, "remote-untrusted"),
+        (_no_signature, "remote-unsigned"),
+        (_another_signature, "remote-untrusted"),
+        (_no_base64, "remote-untrusted"),
     ],
-)  # fmt: skip
+)
 def test_writer_of_the_bucket_cannot_forge_a_signed_object(
-    of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]], tmp_path: Path,
-    forge: Callable[..., tuple[dict[str, object], bytes]], code: str,
-) -> None:  # fmt: skip
+    of_host: Callable[[str], Transfer],
+    on: Callable[[str], Iterator[None]],
+    tmp_path: Path,
+    forge: Callable[..., tuple[dict[str, object], bytes]],
+    code: str,
+) -> None:
     with on("a"):  # type: ignore[attr-defined]
         keys.new()
     a = of_host("a")

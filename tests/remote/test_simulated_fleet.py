@@ -15,8 +15,10 @@ from precompiled.remote.trusting import Anybody
 pytestmark = pytest.mark.timeout(1200)
 
 
-PLACES = [pytest.param("file", marks=pytest.mark.slow),
-          *(pytest.param(kind, marks=pytest.mark.buckets) for kind in KINDS)]  # fmt: skip
+PLACES = [
+    pytest.param("file", marks=pytest.mark.slow),
+    *(pytest.param(kind, marks=pytest.mark.buckets) for kind in KINDS),
+]
 
 
 @pytest.mark.parametrize("url", PLACES, indirect=True)

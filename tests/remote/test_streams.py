@@ -92,9 +92,13 @@ def test_invalid_or_missing_objects_of_a_list_are_skipped(tmp_path: Path) -> Non
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     monkeypatch.setattr(PROCESS, "ahead", None)
     found = config.load(
-        {"cache_dir": tmp_path / "store", "remote": f"file://{tmp_path / 'bucket'}", "remote_unsigned": "1",
-         "remote_ahead_s": 60.0}
-    )  # fmt: skip
+        {
+            "cache_dir": tmp_path / "store",
+            "remote": f"file://{tmp_path / 'bucket'}",
+            "remote_unsigned": "1",
+            "remote_ahead_s": 60.0,
+        }
+    )
     yield found
     link.ask(found.cache_dir, {"do": "stop"})
 
@@ -167,8 +171,15 @@ SHOW = "from precompiled.remote import ahead; print(ahead.identity())"
 
 def shown(*command: str, cwd: Path) -> str:
     source = str(Path(__file__).parents[2])
-    done = subprocess.run([sys.executable, *command], cwd=cwd, env={**os.environ, "PYTHONPATH": source},
-                          capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return done.stdout.strip()
 
 

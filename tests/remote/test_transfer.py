@@ -67,8 +67,9 @@ def test_program_is_put_only_for_artifacts_with_size_guards(tmp_path: Path) -> N
         a.put_artifact(a.store.publish(fmt.Payload(plain.manifest, {**plain.files, fmt.PROGRAM: packed})))
     assert b.fetch(KEY) == 2
     assert {item.manifest.guards: fmt.PROGRAM in item.manifest.files for item in b.store.lookup(KEY)} == {
-        "": False, "s0 > 2": True,
-    }  # fmt: skip
+        "": False,
+        "s0 > 2": True,
+    }
 
 
 # ---------------------------------------------------------------- objects that are not as they should be
@@ -266,9 +267,11 @@ def test_each_request_is_recorded_with_its_problem(tmp_path: Path, faulty: Calla
         bucket.read("artifacts/a/c", 0, 1)
     found = requests(tmp_path / "store", began)
     assert [(one.what, one.path, one.bytes, one.problem) for one in found] == [
-        ("list", "artifacts/a", 0, "remote-unreachable"), ("write", "artifacts/a/b", 5, ""),
-        ("read", "artifacts/a/b", 3, ""), ("read", "artifacts/a/c", 0, ""),
-    ]  # fmt: skip
+        ("list", "artifacts/a", 0, "remote-unreachable"),
+        ("write", "artifacts/a/b", 5, ""),
+        ("read", "artifacts/a/b", 3, ""),
+        ("read", "artifacts/a/c", 0, ""),
+    ]
     assert requests(tmp_path / "store", time.time() + 1) == []
 
 
@@ -326,9 +329,7 @@ def test_url_of_an_unknown_scheme_is_unusable() -> None:
     assert raised.value.code == "remote-unusable" and raised.value.action
 
 
-def test_unpublishable_object_does_not_block_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unpublishable_object_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"{number:x}" * 64 for number in range(16)]
     url = memory()
     a = host(tmp_path / "a", url)

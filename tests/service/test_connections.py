@@ -36,7 +36,10 @@ class Host:
         self.denied: list[list[int]] = []
         self.clients: list[socket.socket] = []
         self.daemon = Connections(
-            MAX_MESSAGE, 8 << 20, lambda code, _: self.noted.append(code), lambda _: (1, self.uid, self.uid),
+            MAX_MESSAGE,
+            8 << 20,
+            lambda code, _: self.noted.append(code),
+            lambda _: (1, self.uid, self.uid),
             lambda uids: self.denied.append(sorted(uids)),
         )
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -184,9 +187,7 @@ def test_a_peer_that_stops_within_a_handshake_or_message_is_dropped(
     assert not is_open(sock) and is_open(other) and host.noted == [code]
 
 
-def test_incomplete_messages_are_limited_and_all_are_completed(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_messages_are_limited_and_all_are_completed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PART_BYTES", 300_000)
     size = 200_000
     whole = b"\x02" + struct.pack(">Q", size) + b"x" * size

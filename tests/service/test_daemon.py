@@ -324,8 +324,15 @@ def test_systemd_gets_ready_watchdog_and_stopping(tmp_path: Path) -> None:
         environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
         (tmp_path / "folder").mkdir(mode=0o700)
         (tmp_path / "link").symlink_to(tmp_path / "folder")
-        command = [sys.executable, "-m", "precompiled.service", "--runtime-dir", str(tmp_path / "link" / "r"),
-                   "--cache-dir", str(tmp_path / "s")]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "precompiled.service",
+            "--runtime-dir",
+            str(tmp_path / "link" / "r"),
+            "--cache-dir",
+            str(tmp_path / "s"),
+        ]
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
             try:
                 assert b"READY=1" in sock.recv(4096)
@@ -442,8 +449,10 @@ def test_a_system_daemons_workers_run_as_their_clients_users() -> None:
             command = [sys.executable, "-c", ASK_AS, str(who), str(daemon.runtime_dir / "socket"), str(replies)]
             done = subprocess.run(
                 [*command, *(frame.hex() for frame in (wire.PREAMBLE, *frames))],
-                check=True, capture_output=True, timeout=TIMEOUT_S,
-            )  # fmt: skip
+                check=True,
+                capture_output=True,
+                timeout=TIMEOUT_S,
+            )
             return [wire.decode(bytes.fromhex(line), wire.DaemonMessage) for line in done.stdout.decode().split()]
 
         try:

@@ -68,7 +68,8 @@ def test_stderr_is_the_journals_only_if_device_and_inode_match(tmp_path: Path) -
         found = os.fstat(stream.fileno())
         for number, expected in ((found.st_ino, "True"), (found.st_ino + 1, "False")):
             env = {**os.environ, "STREAM": f"{found.st_dev}:{number}"}
-            answer = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=stream,
-                                    text=True, check=True)  # fmt: skip
+            answer = subprocess.run(
+                [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=stream, text=True, check=True
+            )
             assert answer.stdout.strip() == expected
     assert not journal.is_stderr("")

@@ -245,9 +245,9 @@ def test_a_user_who_fills_queue_and_slot_and_floods_does_not_block_another_user(
         system = DaemonUnderTest(directory, {"max_queue": 600, "max_queue_per_uid": 600, "workers": 1})
         never_ready, good = directory / "never-ready", directory / "good"
         never_ready.write_text("#!/bin/sh\nexec sleep 1000\n")
-        good.write_text(WORKER.format(
-            ready=READY.hex(), finished=wire.frame(wire.Finished("mine", "mine", "published", 1.0)).hex()
-        ))  # fmt: skip
+        good.write_text(
+            WORKER.format(ready=READY.hex(), finished=wire.frame(wire.Finished("mine", "mine", "published", 1.0)).hex())
+        )
         for path in (never_ready, good):
             path.chmod(0o755)
         path = str(system.runtime_dir / "socket")
@@ -258,16 +258,25 @@ def test_a_user_who_fills_queue_and_slot_and_floods_does_not_block_another_user(
         try:
             system.start("--system")
             hostile = subprocess.Popen(
-                [sys.executable, "-c", HOSTILE, path, wire.PREAMBLE.hex(), wire.encode(theirs).hex(),
-                 wire.encode(wire.Status()).hex()],
+                [
+                    sys.executable,
+                    "-c",
+                    HOSTILE,
+                    path,
+                    wire.PREAMBLE.hex(),
+                    wire.encode(theirs).hex(),
+                    wire.encode(wire.Status()).hex(),
+                ],
                 stdout=subprocess.PIPE,
-            )  # fmt: skip
+            )
             assert hostile.stdout is not None and hostile.stdout.readline()
             assert system.status().queue_depth == 600, "the queue is full"
             done = subprocess.run(
                 [sys.executable, "-c", ASK, path, "2", wire.PREAMBLE.hex(), wire.encode(mine).hex(), b"graph".hex()],
-                check=True, capture_output=True, timeout=2 * TIMEOUT_S,
-            )  # fmt: skip
+                check=True,
+                capture_output=True,
+                timeout=2 * TIMEOUT_S,
+            )
             said = [wire.decode(bytes.fromhex(line), wire.DaemonMessage) for line in done.stdout.decode().split()]
             assert [getattr(reply, "state", reply) for reply in said] == ["queued", "published"]
             assert system.status().queue_depth >= 599 and hostile.poll() is None, "the attack still runs"

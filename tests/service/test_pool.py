@@ -70,9 +70,7 @@ def test_the_error_for_an_unknown_gpu_lists_the_known_ones() -> None:
         known([]).visible("cuda:GPU-9")
 
 
-def test_without_nvidia_smi_any_uuid_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_nvidia_smi_any_uuid_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some containers have the driver without nvidia-smi, and nvidia-smi fails if one of several GPUs is broken."""
     for text in ("", "#!/bin/sh\necho No devices were found\nexit 6\n"):
         if text:
@@ -105,9 +103,7 @@ def test_variables_that_exec_refuses_are_left_out() -> None:
     assert worker_variables.usable({**good, **bad}) == good
 
 
-@pytest.mark.parametrize(
-    ("cores", "gib", "slots"), [(1, 2, 1), (2, 23, 1), (8, 32, 2), (16, 8, 2), (128, 1024, 16)]
-)
+@pytest.mark.parametrize(("cores", "gib", "slots"), [(1, 2, 1), (2, 23, 1), (8, 32, 2), (16, 8, 2), (128, 1024, 16)])
 def test_the_budget_follows_the_host(cores: int, gib: int, slots: int) -> None:
     limits = budget.limits(Settings(), cores, gib << 30)
     assert (limits.slots, limits.cores, limits.compile_threads) == (slots, cores, 0)

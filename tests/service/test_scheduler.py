@@ -221,8 +221,9 @@ def test_a_job_with_another_submit_is_not_cancelled() -> None:
 
 def asked(host: Host, message: wire.GiveUp | wire.Retry, uid: int | None = 1) -> list[str]:
     """Send a GiveUp or Retry; returns the keys of the reply."""
-    (reply,) = [item for item in host.tell(Asked(b"cli", uid, message))
-                if isinstance(item, Reply) and item.client == b"cli"]  # fmt: skip
+    (reply,) = [
+        item for item in host.tell(Asked(b"cli", uid, message)) if isinstance(item, Reply) and item.client == b"cli"
+    ]
     assert isinstance(reply.message, wire.Changed)
     return reply.message.keys
 
@@ -235,8 +236,11 @@ def test_give_up_cancels_jobs_by_key_prefix_and_replies_to_their_clients() -> No
     host.submit("ab12-queued", id="q")
     host.submit("cd34", id="other")
     assert asked(host, wire.GiveUp(["ab12", "nothing"])) == ["ab12-queued", "ab12-running"]
-    refusals = {item.message.id: item.message.code for item in host.said
-                if isinstance(item, Reply) and isinstance(item.message, wire.Rejected)}  # fmt: skip
+    refusals = {
+        item.message.id: item.message.code
+        for item in host.said
+        if isinstance(item, Reply) and isinstance(item.message, wire.Rejected)
+    }
     assert refusals == {"r": "job-cancelled", "q": "job-cancelled"}
     assert host.all(KillWorker) == [KillWorker(worker, "cancelled")]
     assert {job.submit.key for job in host.scheduler.jobs.values()} == {"cd34"}

@@ -169,10 +169,19 @@ def test_a_user_daemon_serves_only_its_own_user(daemon: DaemonUnderTest) -> None
     try:
         for message in (wire.Status(), wire.Stop()):
             done = subprocess.run(
-                [sys.executable, "-c", script, str(daemon.runtime_dir / "socket"),
-                 wire.PREAMBLE.hex(), wire.encode(message).hex()],
-                capture_output=True, timeout=TIMEOUT_S, cwd="/", check=True,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-c",
+                    script,
+                    str(daemon.runtime_dir / "socket"),
+                    wire.PREAMBLE.hex(),
+                    wire.encode(message).hex(),
+                ],
+                capture_output=True,
+                timeout=TIMEOUT_S,
+                cwd="/",
+                check=True,
+            )
             reply = wire.decode(done.stdout, wire.DaemonMessage)
             assert isinstance(reply, wire.Rejected) and reply.code == "not-permitted"
     finally:

@@ -17,9 +17,18 @@ LIBRARY = f"native/{hashlib.sha256(b'a kernel').hexdigest()}.so"
 
 def payload(key: str = KEY, guards: str = "", size: int = 100, tier: str = "default") -> fmt.Payload:
     manifest = fmt.Manifest(
-        key=key, name="Model.forward [0/0]", components={"graph": "abc"}, environment={"torch": "2.13.0"}, device="cpu",
-        guards=guards, files={}, compile_s=1.5, created=time.time(), compiled_by={"pid": "1"}, tier=tier,
-    )  # fmt: skip
+        key=key,
+        name="Model.forward [0/0]",
+        components={"graph": "abc"},
+        environment={"torch": "2.13.0"},
+        device="cpu",
+        guards=guards,
+        files={},
+        compile_s=1.5,
+        created=time.time(),
+        compiled_by={"pid": "1"},
+        tier=tier,
+    )
     return fmt.Payload(manifest, {fmt.BUNDLE: b"e" * size, LIBRARY: b"\x7fELF" + b"n" * size})
 
 
@@ -33,10 +42,8 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-
 def quarantined(store: Store) -> list[str]:
     return [name for name in os.listdir(store.quarantined) if not name.endswith(".reason")]
-
 
 
 def use(artifact: Artifact, when: float) -> None:

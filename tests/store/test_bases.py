@@ -110,9 +110,11 @@ def test_entries_of_a_base_do_not_count_toward_the_limit_of_the_store(layered: L
 @pytest.mark.parametrize("spoil", ["root", "artifacts", "artifact", "manifest"])
 def test_base_that_others_could_have_written_is_a_miss_with_a_reason(layered: Layered, spoil: str) -> None:
     path = {
-        "root": layered.base.root, "artifacts": layered.base.artifacts, "artifact": layered.artifact.path,
+        "root": layered.base.root,
+        "artifacts": layered.base.artifacts,
+        "artifact": layered.artifact.path,
         "manifest": layered.artifact.path / fmt.MANIFEST,
-    }[spoil]  # fmt: skip
+    }[spoil]
     path.chmod(0o777)
     assert layered.store.lookup(KEY) == []
     [reason] = layered.problems

@@ -96,9 +96,13 @@ def test_only_keys_become_file_names(store: Store, key: str) -> None:
     sent = payload()
     bad = dataclasses.replace(sent, manifest=dataclasses.replace(sent.manifest, key=key))
     calls = [
-        lambda: store.lookup(key), lambda: store.failure(key), lambda: eviction.remove(store, key),
-        lambda: store.forget_failure(key), lambda: store.publish(bad), lambda: store.publish_failure(failure(key)),
-    ]  # fmt: skip
+        lambda: store.lookup(key),
+        lambda: store.failure(key),
+        lambda: eviction.remove(store, key),
+        lambda: store.forget_failure(key),
+        lambda: store.publish(bad),
+        lambda: store.publish_failure(failure(key)),
+    ]
     for call in calls:
         with pytest.raises(StoreError) as caught:
             call()

@@ -41,8 +41,11 @@ def test_variants_take_slots_in_order(store: Store) -> None:
         assert store.publish(payload(guards=f"s0 > {slot}")).slot == slot
     store.publish(payload(guards="s0 > 0", tier="max-autotune"))
     assert [(artifact.slot, artifact.manifest.guards) for artifact in store.lookup(KEY)] == [
-        (0, "s0 > 0"), (1, "s0 > 1"), (2, "s0 > 2"), (3, "s0 > 0"),
-    ]  # fmt: skip
+        (0, "s0 > 0"),
+        (1, "s0 > 1"),
+        (2, "s0 > 2"),
+        (3, "s0 > 0"),
+    ]
 
 
 def test_tuned_artifact_replaces_an_untuned_one(store: Store) -> None:

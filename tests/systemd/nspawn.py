@@ -364,8 +364,11 @@ class Machine:
         with tempfile.TemporaryFile() as errors:  # a file, so that unread output cannot block the command
             process = subprocess.Popen(
                 self._argv(command, user, env),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
             try:
                 yield process
             finally:

@@ -99,8 +99,14 @@ def start_worker(machine: nspawn.Machine, user: str = "alice") -> dict[str, Any]
     uid = uid_of(machine, user)
     machine.await_journal(UNIT, f"job {job} key {job} uid {uid}: failed", cursor)
     # The states of one graph, by the id that its client uses: queued, running, ended.
-    way = machine.run("journalctl", "--no-pager", "--output=cat", "--output-fields=PRECOMPILED_STATE",
-                      f"--unit={UNIT}", f"PRECOMPILED_GRAPH={job}").out.split()  # fmt: skip
+    way = machine.run(
+        "journalctl",
+        "--no-pager",
+        "--output=cat",
+        "--output-fields=PRECOMPILED_STATE",
+        f"--unit={UNIT}",
+        f"PRECOMPILED_GRAPH={job}",
+    ).out.split()
     assert way == ["queued", "running", "failed"]
     (worker,) = [worker for worker in workers(machine) if worker["uid"] == uid]
     return worker

@@ -6,10 +6,12 @@ from collections import defaultdict
 from typing import Any
 
 NEEDED = {
-    "X": {"name", "cat", "pid", "tid", "ts", "dur"}, "M": {"name", "pid", "tid", "args"},
-    "s": {"id", "name", "cat", "pid", "tid", "ts"}, "t": {"id", "name", "cat", "pid", "tid", "ts"},
+    "X": {"name", "cat", "pid", "tid", "ts", "dur"},
+    "M": {"name", "pid", "tid", "args"},
+    "s": {"id", "name", "cat", "pid", "tid", "ts"},
+    "t": {"id", "name", "cat", "pid", "tid", "ts"},
     "f": {"id", "name", "cat", "pid", "tid", "ts", "bp"},
-}  # fmt: skip
+}
 
 
 def slices(document: dict[str, Any], name: str = "") -> list[dict[str, Any]]:
@@ -33,10 +35,11 @@ def arrows(document: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 def _around(document: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:
     around = [
-        event for event in slices(document)
+        event
+        for event in slices(document)
         if (event["pid"], event["tid"]) == (point["pid"], point["tid"])
         and event["ts"] <= point["ts"] <= event["ts"] + event["dur"]
-    ]  # fmt: skip
+    ]
     assert around, f"an arrow ends nowhere: {point}"
     return max(around, key=lambda event: (event["ts"], -event["dur"]))
 

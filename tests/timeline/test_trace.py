@@ -234,8 +234,18 @@ def test_trace_of_an_idle_host_is_empty(tmp_path: Path) -> None:
 
 @pytest.mark.reason("output-unwritable")
 def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "precompiled", "tools", "trace", "--cache-dir", str(tmp_path), "--json",
-               "-o", str(tmp_path / "absent" / "t.json")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "precompiled",
+        "tools",
+        "trace",
+        "--cache-dir",
+        str(tmp_path),
+        "--json",
+        "-o",
+        str(tmp_path / "absent" / "t.json"),
+    ]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 1 and json.loads(found.stdout)["error"]["code"] == "output-unwritable"
 
@@ -328,8 +338,9 @@ sys.stdin.read()
 
 def test_job_of_a_dead_worker_is_lost_and_not_in_later_traces(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    with subprocess.Popen([sys.executable, "-c", DIES, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True) as worker:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", DIES, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
         assert worker.stdout is not None and worker.stdout.readline() == "is at it\n"
         (job,) = jobs.workers(tmp_path)[0].jobs
         assert not job.ended and [found.id for found in jobs.under_way(tmp_path)] == ["1"]
@@ -360,10 +371,30 @@ def test_files_of_old_workers_are_removed_and_file_size_is_limited(
 
 def test_spans_that_ended_before_the_requested_time_are_omitted() -> None:
     """For a long-running process, the trace shows how its graphs run now, and omits how they were compiled."""
-    graph = {"id": "1", "name": "f", "state": "compiled", "source": "swap", "at": 130.0,
-             "spans": [["lookup", 100.0, 1.0, 7], ["submit", 101.0, 1.0, 7], ["load", 120.0, 1.0, 8]]}  # fmt: skip
-    process = runs.RunProcess(0, 1, 7, "", "serve.py", [], "", "", 100.0, {"1": graph}, ended=2000.0, launched=90.0,
-                           torch=(91.0, 95.0), frames=[("f", Span("trace", 99.0, 4.0, 7))])  # fmt: skip
+    graph = {
+        "id": "1",
+        "name": "f",
+        "state": "compiled",
+        "source": "swap",
+        "at": 130.0,
+        "spans": [["lookup", 100.0, 1.0, 7], ["submit", 101.0, 1.0, 7], ["load", 120.0, 1.0, 8]],
+    }
+    process = runs.RunProcess(
+        0,
+        1,
+        7,
+        "",
+        "serve.py",
+        [],
+        "",
+        "",
+        100.0,
+        {"1": graph},
+        ended=2000.0,
+        launched=90.0,
+        torch=(91.0, 95.0),
+        frames=[("f", Span("trace", 99.0, 4.0, 7))],
+    )
     late = trace(known.Facts(1000.0, 2000.0, [process], [], {}))
     check(late)
     (only,) = slices(late)
@@ -380,16 +411,29 @@ def test_thousands_of_spans_and_jobs_are_handled_in_seconds() -> None:
     """The innermost of nested spans counts, and each row of a queue holds one job at a time."""
     count = 4000
     graphs = {
-        f"{number}": {"id": f"{number}", "key": f"k{number}", "name": "f", "state": "compiled", "source": "swap",
-                      "at": 9e4, "compile_s": 1.0, "load_s": 0.5,
-                      "spans": [["lookup", number + 0.1, 0.2, 7], ["submit", number + 0.4, 0.1, 7],
-                                ["load", number + 10.0, 0.5, 8]]}
+        f"{number}": {
+            "id": f"{number}",
+            "key": f"k{number}",
+            "name": "f",
+            "state": "compiled",
+            "source": "swap",
+            "at": 9e4,
+            "compile_s": 1.0,
+            "load_s": 0.5,
+            "spans": [
+                ["lookup", number + 0.1, 0.2, 7],
+                ["submit", number + 0.4, 0.1, 7],
+                ["load", number + 10.0, 0.5, 8],
+            ],
+        }
         for number in range(count)
-    }  # fmt: skip
+    }
     frames = [("f", Span("trace", float(number), 0.9, 7)) for number in range(count)]
     process = runs.RunProcess(0, 1, 7, "", "many.py", [], "", "", 0.0, graphs, ended=9e4, frames=frames)
-    mine = [jobs.RecordedJob(f"{number}", f"k{number}", "f", 1, number + 0.5, number + 5.0, number + 5.9, "published")
-            for number in range(count)]  # fmt: skip
+    mine = [
+        jobs.RecordedJob(f"{number}", f"k{number}", "f", 1, number + 0.5, number + 5.0, number + 5.9, "published")
+        for number in range(count)
+    ]
     facts = known.Facts(0.0, 9e4, [process], [jobs.RecordedWorker(9, "1", 0.0, 0.0, mine)], {})
     item = start(process, facts)
     document = trace(facts)

@@ -202,12 +202,18 @@ def test_all_settings_that_save_config_portable_omits_are_known() -> None:
         *compiler_config._IRRELEVANT,
         *compiler_config._LEFT_OUT,
         # Settings for where compiles and measurements are cached.
-        "fx_graph_cache", "fx_graph_remote_cache", "autotune_local_cache", "autotune_remote_cache",
-        "cutlass.cutlass_dir", "cuda.cutlass_dir", "xpu.cutlass_dir",
+        "fx_graph_cache",
+        "fx_graph_remote_cache",
+        "autotune_local_cache",
+        "autotune_remote_cache",
+        "cutlass.cutlass_dir",
+        "cuda.cutlass_dir",
+        "xpu.cutlass_dir",
         # Settings for how the processes of one compile run.
-        "compile_worker_watchdog_interval_seconds", "compile_worker_mode",
+        "compile_worker_watchdog_interval_seconds",
+        "compile_worker_mode",
         # Settings with names of passes over collectives, which such graphs do not send.
         "_fuse_ddp_communication_passes",
-    }  # fmt: skip
+    }
     left_out = {name for name in left_out if not name.startswith("trace.") and not name.endswith("_TESTING_ONLY")}
     assert left_out <= known, f"decide about {sorted(left_out - known)}"

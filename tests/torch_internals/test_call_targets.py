@@ -140,10 +140,14 @@ def test_deprecated_functions_of_torch_are_encoded_and_of_users_refused(
 
 @pytest.mark.parametrize(
     "wrapper",
-    [utils.numpy_to_tensor_wrapper(torch._numpy.sin), utils.numpy_to_tensor_wrapper(torch._numpy.linalg.norm),
-     utils.numpy_method_wrapper("reshape"), utils.numpy_operator_wrapper(operator.add)],
+    [
+        utils.numpy_to_tensor_wrapper(torch._numpy.sin),
+        utils.numpy_to_tensor_wrapper(torch._numpy.linalg.norm),
+        utils.numpy_method_wrapper("reshape"),
+        utils.numpy_operator_wrapper(operator.add),
+    ],
     ids=lambda wrapper: wrapper.__name__,
-)  # fmt: skip
+)
 def test_numpy_call_is_encoded_by_its_torch_function(wrapper: Any) -> None:
     made = call_targets.decode(call_targets.encode(wrapper))
     assert type(made) is type(wrapper) and vars(made) == vars(wrapper)

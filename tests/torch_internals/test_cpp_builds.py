@@ -197,9 +197,7 @@ def test_header_is_copied_only_from_a_directory_others_cannot_write(
     assert (place / "header.h.gch").read_text() == ("built by another program" if trusted else "built here\n")
 
 
-def test_build_that_fails_with_a_header_is_repeated_without_it(
-    place: Path, torchs_headers: Path
-) -> None:
+def test_build_that_fails_with_a_header_is_repeated_without_it(place: Path, torchs_headers: Path) -> None:
     header = place / "header.h"
     run(HALF, Path(f"{header}.gch"))
     run(f'[ ! -e {header}.gch ] || exit 1; {HALF} echo whole > "$1"', place / "kernel.so", "-include", str(header))

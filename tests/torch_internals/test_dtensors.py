@@ -116,8 +116,14 @@ def test_stand_in_mesh_equals_no_other_and_cannot_be_pickled() -> None:
         pickle.dumps(first)
 
 
-PAIRS = {"device": "cpu", "shape": [2, 2], "names": ["dp", "tp"], "ranks": [0, 1, 2, 3], "rank": 2,
-         "groups": ["a", "b"]}  # fmt: skip
+PAIRS = {
+    "device": "cpu",
+    "shape": [2, 2],
+    "names": ["dp", "tp"],
+    "ranks": [0, 1, 2, 3],
+    "rank": 2,
+    "groups": ["a", "b"],
+}
 
 
 @contextmanager

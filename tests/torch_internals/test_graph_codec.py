@@ -62,7 +62,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "module made inside": (lambda x: torch.nn.ReLU()(x) + 1, (X,)),
     "two inputs": (lambda x, y: x - y, (X, torch.randn(4, 6))),
     "autocast": (_with_autocast, (X,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -105,10 +105,12 @@ def test_checkpoint_with_a_local_context_function_is_refused() -> None:
 def test_operators_that_a_checkpoint_saves_are_part_of_the_graph() -> None:
     def encoded(*operators: Any) -> Any:
         contexts = functools.partial(create_selective_checkpoint_contexts, list(operators))
-        return json.loads(captured(
-            lambda x: checkpoint(lambda y: (y @ y).sin(), x, use_reentrant=False, context_fn=contexts),
-            torch.randn(4, 4, requires_grad=True),
-        ).program.sections["graph"])  # fmt: skip
+        return json.loads(
+            captured(
+                lambda x: checkpoint(lambda y: (y @ y).sin(), x, use_reentrant=False, context_fn=contexts),
+                torch.randn(4, 4, requires_grad=True),
+            ).program.sections["graph"]
+        )
 
     keeps = encoded(torch.ops.aten.mm.default)
     assert keeps != encoded(torch.ops.aten.sin.default)
@@ -117,11 +119,43 @@ def test_operators_that_a_checkpoint_saves_are_part_of_the_graph() -> None:
 
 # Kinds of arguments that graphs may have, besides those in the functions above.
 ARGUMENTS = [
-    None, True, False, 1, 1.0, 0, -0.0, 0.0, "1", "", "\ud800", float("inf"), 1j, [], (), [1], (1,), {}, {"a": 1},
-    {1: "a"}, {"n": 0}, {"a": {"b": (1, [2])}}, slice(None), slice(1, None, 2), range(3), range(0, 3, 2), ...,
-    torch.Size([2, 3]), torch.float32, torch.int64, torch.device("cpu"), torch.device("cuda", 0), torch.strided,
-    torch.channels_last, torch.preserve_format, [[1, (2, {"k": slice(0, 1)})]],
-]  # fmt: skip
+    None,
+    True,
+    False,
+    1,
+    1.0,
+    0,
+    -0.0,
+    0.0,
+    "1",
+    "",
+    "\ud800",
+    float("inf"),
+    1j,
+    [],
+    (),
+    [1],
+    (1,),
+    {},
+    {"a": 1},
+    {1: "a"},
+    {"n": 0},
+    {"a": {"b": (1, [2])}},
+    slice(None),
+    slice(1, None, 2),
+    range(3),
+    range(0, 3, 2),
+    ...,
+    torch.Size([2, 3]),
+    torch.float32,
+    torch.int64,
+    torch.device("cpu"),
+    torch.device("cuda", 0),
+    torch.strided,
+    torch.channels_last,
+    torch.preserve_format,
+    [[1, (2, {"k": slice(0, 1)})]],
+]
 
 
 def graph_with(argument: Any, target: Callable[..., Any] = torch.add) -> torch.fx.GraphModule:

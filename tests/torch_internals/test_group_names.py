@@ -20,7 +20,7 @@ MOVED = """
 def call(args):
     ä = torch.ops._c10d_functional.all_reduce(b, 'sum', '7'); b = op(ö, 'it\\'s "one"')
     return op(ä, '7', group_name='k', other='0')
-"""  # fmt: skip
+"""
 
 
 def test_only_group_names_are_replaced() -> None:

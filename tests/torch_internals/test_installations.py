@@ -11,10 +11,13 @@ import pytest
 from precompiled.torch_internals.user_code import installations, user_modules
 
 RECORD = {
-    "installed_ops/__init__.py": "sha256=a,1", "installed_ops/rules.py": "sha256=b,2",
-    "other/__init__.py": "sha256=d,4", "../../../bin/tool": "sha256=e,5",
-    "installed_ops/__pycache__/rules.cpython-311.pyc": ",", "Installed-1.dist-info/INSTALLER": "sha256=f,6",
-}  # fmt: skip
+    "installed_ops/__init__.py": "sha256=a,1",
+    "installed_ops/rules.py": "sha256=b,2",
+    "other/__init__.py": "sha256=d,4",
+    "../../../bin/tool": "sha256=e,5",
+    "installed_ops/__pycache__/rules.cpython-311.pyc": ",",
+    "Installed-1.dist-info/INSTALLER": "sha256=f,6",
+}
 Install = Callable[..., str]
 
 

@@ -82,8 +82,20 @@ def test_equal_source_with_other_flags_is_a_separate_kernel(tmp_path: Path) -> N
     (tmp_path / "kernel.c").write_text(SOURCE.replace("NAME", f"PyInit_{cpp_kernels.module_name(name)}"))
     for value in (1, 2):
         file = tmp_path / f"{value}.so"
-        subprocess.run(["gcc", "-shared", "-fPIC", f"-DVALUE={value}", "-I", sysconfig.get_path("include"),
-                        str(tmp_path / "kernel.c"), "-o", str(file)], check=True)  # fmt: skip
+        subprocess.run(
+            [
+                "gcc",
+                "-shared",
+                "-fPIC",
+                f"-DVALUE={value}",
+                "-I",
+                sysconfig.get_path("include"),
+                str(tmp_path / "kernel.c"),
+                "-o",
+                str(file),
+            ],
+            check=True,
+        )
         with cpp_kernels.mapped({name: (file, digest(file))}):
             found.append(AsyncCompile().cpp_pybinding(["float*"], SOURCE)())
     assert found == [1, 2]

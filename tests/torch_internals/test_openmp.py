@@ -49,14 +49,18 @@ def says(code: str, **environment: str) -> str:
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + code],
         # numpy's pool would end before a fork and restart after it.
         env={**left, "OPENBLAS_NUM_THREADS": "1", **environment},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_thread_team_exists_only_while_graphs_are_compiled() -> None:
-    assert says("""
+    assert (
+        says("""
 for _ in range(3):
     openmp.beside_compile(torch.get_num_threads())
     openmp.beside_compile(torch.get_num_threads())
@@ -65,7 +69,9 @@ for _ in range(3):
     openmp.beside_compile(0)
     assert until(lambda: threads() == before and not ours())
 print("ended")
-""") == "ended"  # fmt: skip
+""")
+        == "ended"
+    )
 
 
 def test_a_runtime_counts_more_threads_than_cores() -> None:
@@ -73,7 +79,8 @@ def test_a_runtime_counts_more_threads_than_cores() -> None:
 
     The count must also exceed the cores for a program that has one thread less than there are cores.
     """
-    assert says("""
+    assert (
+        says("""
 sizes = []
 openmp._Team = lambda runtime, size: sizes.append((size, runtime.cores))
 for count in (THREADS, max(2, THREADS - 1)):
@@ -82,7 +89,9 @@ for count in (THREADS, max(2, THREADS - 1)):
     size, cores = sizes.pop()
     assert count + size - 1 > cores, (count, size, cores)
 print("more")
-""") == "more"  # fmt: skip
+""")
+        == "more"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,11 +103,14 @@ def test_wait_policy_set_by_the_user_is_kept(environment: dict[str, str]) -> Non
 
 
 def test_program_with_one_thread_gets_no_team() -> None:
-    assert says("""
+    assert (
+        says("""
 torch.set_num_threads(1)
 openmp.beside_compile(torch.get_num_threads())
 print(threads() - before, ours())
-""") == "0 []"  # fmt: skip
+""")
+        == "0 []"
+    )
 
 
 @pytest.mark.parametrize(("cores", "team"), [(1, True), (3, True), (4, False), (64, False)])
@@ -120,7 +132,8 @@ def test_process_without_openmp_gets_no_team() -> None:
 
 def test_forked_child_has_no_thread_of_the_team() -> None:
     """In the child, the runtime would count the team's threads forever, and waiting for them would never end."""
-    assert says("""
+    assert (
+        says("""
 openmp.beside_compile(torch.get_num_threads())
 child = os.fork()
 if child == 0:
@@ -137,7 +150,9 @@ assert until(lambda: threads() == before + 2), "the parent's is there again"
 openmp.beside_compile(0)
 assert until(lambda: threads() == before)
 print("both")
-""") == "both"  # fmt: skip
+""")
+        == "both"
+    )
 
 
 def test_thread_team_exists_while_a_graph_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:

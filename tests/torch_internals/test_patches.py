@@ -44,8 +44,11 @@ def test_each_kind_of_function_is_replaced_and_restored() -> None:
         assert sorted({*in_force()} - {*before}) == sorted(["a_module.function", *replaced])
         assert Base().inherited() == "inherited"
     assert [Owner().inherited(), Owner.static(), Owner().own(), module.function()] == [
-        "inherited", "static", "own", "function",
-    ]  # fmt: skip
+        "inherited",
+        "static",
+        "own",
+        "function",
+    ]
     assert "inherited" not in vars(Owner) and isinstance(vars(Owner)["static"], staticmethod)
     assert in_force() == before and not patches
 

@@ -153,21 +153,33 @@ REFUSED = {
     "a list of the class": (IN_BODY, "    seen = []\n    def __new__", ""),
     "an object of the class": (IN_BODY, "    seen = os.environ\n    def __new__", ""),
     "a property that is set": (
-        IN_BODY, "    one = property(lambda self: 1, lambda self, value: None)\n    def __new__", ""),
+        IN_BODY,
+        "    one = property(lambda self: 1, lambda self, value: None)\n    def __new__",
+        "",
+    ),
     "a lambda": (IN_BODY, "    one = lambda self: 1\n    def __new__", ""),
     "a decorator": (IN_BODY, "    @functools.cache\n    def one(self):\n        return 1\n    def __new__", ""),
     "a descriptor": (
-        IN_BODY, "    @functools.cached_property\n    def one(self):\n        return 1\n    def __new__", ""),
+        IN_BODY,
+        "    @functools.cached_property\n    def one(self):\n        return 1\n    def __new__",
+        "",
+    ),
     "a metaclass": (
         "class Kind(torch.Tensor)",
-        "class Meta(type(torch.Tensor)):\n    pass\nclass Kind(torch.Tensor, metaclass=Meta)", ""),
+        "class Meta(type(torch.Tensor)):\n    pass\nclass Kind(torch.Tensor, metaclass=Meta)",
+        "",
+    ),
     "a hook of its bases": (
         "class Kind(torch.Tensor)",
-        "class Base(torch.Tensor):\n    def __init_subclass__(cls):\n        cls.one = 1\nclass Kind(Base)", ""),
+        "class Base(torch.Tensor):\n    def __init_subclass__(cls):\n        cls.one = 1\nclass Kind(Base)",
+        "",
+    ),
     "a method from elsewhere": ("", "", "\nKind.one = scaled\n"),
     "a method of another class": (
-        "", "",
-        "\nclass Other(torch.Tensor):\n    def one(self):\n        return super().abs()\nKind.one = Other.one\n"),
+        "",
+        "",
+        "\nclass Other(torch.Tensor):\n    def one(self):\n        return super().abs()\nKind.one = Other.one\n",
+    ),
     "a method under another name": ("", "", "\nKind.two = Kind.__tensor_flatten__\n"),
     "attributes of a method": ("", "", "\nKind.__tensor_flatten__.seen = 1\n"),
     "the environment": ("return x * FACTOR", "return x * len(os.environ)", ""),
@@ -176,12 +188,13 @@ REFUSED = {
     "code that is made": ("", "", "\nexec('def one(self):\\n    return 1')\nKind.one = one\n"),
     "its entry in pytree": ("", "", "\npytree.register_constant(Kind)\n"),
     "rules of an operator": (
-        "", "",
+        "",
+        "",
         "\n@torch.library.custom_op(f'{__name__}::op', mutates_args=())\ndef op(x: torch.Tensor) -> torch.Tensor:\n"
-        "    return x + 1\nop.register_torch_dispatch(Kind, lambda mode, func, types, args, kwargs: args[0])\n"),
-    "rules of a higher-order operator": (
-        "", "", "\ntorch.ops.higher_order.cond.py_impl(Kind)(lambda *given: None)\n"),
-}  # fmt: skip
+        "    return x + 1\nop.register_torch_dispatch(Kind, lambda mode, func, types, args, kwargs: args[0])\n",
+    ),
+    "rules of a higher-order operator": ("", "", "\ntorch.ops.higher_order.cond.py_impl(Kind)(lambda *given: None)\n"),
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -156,10 +156,9 @@ REFUSED = {
         "class Mode(dispatch.TorchDispatchMode): pass\nop.register_torch_dispatch(Mode, lambda *a: None)"
     ),
     "a lowering": (
-        "import torch._inductor.lowering as lowering\n"
-        "lowering.lowerings[op._opoverload] = lambda x, k=2.0: x"
+        "import torch._inductor.lowering as lowering\nlowering.lowerings[op._opoverload] = lambda x, k=2.0: x"
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -175,9 +174,16 @@ def test_operator_without_complete_source_is_refused(describe: Describe, what: s
 
 def test_worker_refuses_a_second_description_of_an_operator() -> None:
     unit = {
-        "op": f"in_a_cell_{uuid.uuid4().hex[:8]}::op", "schema": "(Tensor x) -> Tensor", "mutates": [],
-        "devices": [None], "registered": [], "roles": {}, "source": "", "flags": 0, "imports": [],
-    }  # fmt: skip
+        "op": f"in_a_cell_{uuid.uuid4().hex[:8]}::op",
+        "schema": "(Tensor x) -> Tensor",
+        "mutates": [],
+        "devices": [None],
+        "registered": [],
+        "roles": {},
+        "source": "",
+        "flags": 0,
+        "imports": [],
+    }
     units = json.dumps([unit], sort_keys=True)
     custom_ops.define(units)
     defined = custom_ops.custom_ops.OPDEFS[unit["op"]]

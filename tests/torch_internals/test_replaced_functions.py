@@ -80,9 +80,7 @@ def test_graph_that_does_not_reach_a_replacement_is_served(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("value", [torch.sigmoid, F.gelu, mine], ids=["of C", "of torch's", "of the program's"])
-def test_any_replacement_of_a_function_is_detected(
-    value: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_replacement_of_a_function_is_detected(value: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "relu", value)
     assert replaced_functions.replaced_functions() == {"torch.relu": value}
 

@@ -42,8 +42,10 @@ def test_each_operation_has_its_source_line() -> None:
     linear, multiply = found["torch._C._nn.linear"], found["operator.mul"]
     assert linear is not None and multiply is not None
     assert (Path(linear.file).name, linear.function, linear.code) == (
-        "test_sources.py", "forward", "hidden = self.linear(x)"
-    )  # fmt: skip
+        "test_sources.py",
+        "forward",
+        "hidden = self.linear(x)",
+    )
     assert multiply.code == "return hidden.relu() * 3  # the last line" and multiply.line == linear.line + 1
 
 
@@ -75,8 +77,12 @@ def test_calls_and_origins_of_settings_are_recorded(monkeypatch: pytest.MonkeyPa
         program = json.loads(found.program.to_bytes(about=about.text(found.module, {"epilogue_fusion": True})))
     innermost, *_others = listing.calls(program)
     assert innermost.short.startswith("test_sources.py:") and "about.text" in innermost.code
-    who = {"variable TRITON_EXPLAINED": "program", "inductor.max_fusion_size": "program",
-           "inductor.epilogue_fusion": "options", "inductor.max_autotune": ""}  # fmt: skip
+    who = {
+        "variable TRITON_EXPLAINED": "program",
+        "inductor.max_fusion_size": "program",
+        "inductor.epilogue_fusion": "options",
+        "inductor.max_autotune": "",
+    }
     assert {name: listing.set_by(program, name) for name in who} == who
     assert listing.cpu_flags(program) and not listing.cpu_flags({})
 

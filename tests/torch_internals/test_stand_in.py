@@ -399,11 +399,17 @@ def a_batch_norm_by_keywords(compile: Compile) -> Any:
 # Modules that change an input of the graph in place. Other such modules (Hardswish, Mish, SiLU, Threshold) are left
 # out, because plain torch.compile refuses their backward.
 IN_PLACE = [
-    torch.nn.CELU(inplace=True), torch.nn.Dropout(0.0, inplace=True), torch.nn.ELU(inplace=True),
-    torch.nn.Hardsigmoid(inplace=True), torch.nn.Hardtanh(inplace=True), torch.nn.LeakyReLU(0.2, inplace=True),
-    torch.nn.RReLU(inplace=True).eval(), torch.nn.ReLU(inplace=True), torch.nn.ReLU6(inplace=True),
+    torch.nn.CELU(inplace=True),
+    torch.nn.Dropout(0.0, inplace=True),
+    torch.nn.ELU(inplace=True),
+    torch.nn.Hardsigmoid(inplace=True),
+    torch.nn.Hardtanh(inplace=True),
+    torch.nn.LeakyReLU(0.2, inplace=True),
+    torch.nn.RReLU(inplace=True).eval(),
+    torch.nn.ReLU(inplace=True),
+    torch.nn.ReLU6(inplace=True),
     torch.nn.SELU(inplace=True),
-]  # fmt: skip
+]
 
 
 def _in_place(of: Callable[[torch.nn.Module], Callable[..., Any]], compile: Compile) -> Any:
@@ -581,8 +587,9 @@ def an_error_in_its_middle_leaves_the_modes_of_the_program(compile: Compile) -> 
     for at in (0, 1, 9, 0):
         # The types of the exceptions differ; a test below compares them.
         failed = raised(lambda at=at: compiled(torch.tensor([at])))[0] != "nothing"
-        modes_after.append((failed, torch.is_grad_enabled(), torch.backends.cuda.flash_sdp_enabled(),
-                     torch.is_autocast_enabled("cpu")))  # fmt: skip
+        modes_after.append(
+            (failed, torch.is_grad_enabled(), torch.backends.cuda.flash_sdp_enabled(), torch.is_autocast_enabled("cpu"))
+        )
     return modes_after
 
 

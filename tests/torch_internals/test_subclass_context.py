@@ -61,9 +61,19 @@ def settings(**more: Any) -> Settings:
 
 
 SUPPORTED = [
-    None, "a", 1.5, torch.float32, torch.Size([2]), [1, (2, [3])], {"a": (1,), 2: None}, Mapping.ASYMMETRIC, Parts.TWO,
-    PerRow(), [settings(), settings(made=8)], (settings(mapping=None),),
-]  # fmt: skip
+    None,
+    "a",
+    1.5,
+    torch.float32,
+    torch.Size([2]),
+    [1, (2, [3])],
+    {"a": (1,), 2: None},
+    Mapping.ASYMMETRIC,
+    Parts.TWO,
+    PerRow(),
+    [settings(), settings(made=8)],
+    (settings(mapping=None),),
+]
 
 
 @pytest.mark.parametrize("value", SUPPORTED, ids=repr)
@@ -78,9 +88,13 @@ def test_supported_value_survives_the_round_trip(value: Any) -> None:
 
 def test_each_field_changes_the_encoding() -> None:
     values = [
-        settings(), settings(made=8), settings(sizes=[1]), settings(sizes=(1, 2)), settings(granularity=PerRow(1)),
+        settings(),
+        settings(made=8),
+        settings(sizes=[1]),
+        settings(sizes=(1, 2)),
+        settings(granularity=PerRow(1)),
         settings(mapping=Mapping.SYMMETRIC),
-    ]  # fmt: skip
+    ]
     assert len({json.dumps(subclass_context.encode(value, {})) for value in values}) == len(values)
 
 

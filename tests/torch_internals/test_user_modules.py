@@ -68,11 +68,15 @@ COVERED = {
     **{
         statement: having_run(statement)
         for statement in (
-            "SCALE = 5.0", "CONFIG.by_name['scale'][0] = 3.0", "CONFIG.more = 1", "Options.width = 5",
-            "OPTIONS.width = 5", "SLOTS.width = 5",
+            "SCALE = 5.0",
+            "CONFIG.by_name['scale'][0] = 3.0",
+            "CONFIG.more = 1",
+            "Options.width = 5",
+            "OPTIONS.width = 5",
+            "SLOTS.width = 5",
         )
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", COVERED)
@@ -222,11 +226,14 @@ method, lock = torch.nn.ReLU().forward, __import__("threading").Lock()
     text += "importlib.import_module('pc_chosen'); print(user_values.values('pc_chosen'))"
     found = {
         subprocess.run(
-            [sys.executable, "-c", text], env={**os.environ, "PYTHONPATH": str(project), "PYTHONHASHSEED": str(seed)},
-            capture_output=True, text=True, check=True,
+            [sys.executable, "-c", text],
+            env={**os.environ, "PYTHONPATH": str(project), "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in (1, 2)
-    }  # fmt: skip
+    }
     (values,) = found
     assert " at 0x" not in values and "tenfold" in values
 

@@ -67,8 +67,11 @@ print(cpu_vec_isa.pick_vec_isa() == best)
 def test_search_that_began_in_a_removed_store_is_repeated(tmp_path: Path, when: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", REMOVED, str(tmp_path / "scratch"), when],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert answer.stdout.splitlines()[-1:] == ["True"], answer.stderr
 
 

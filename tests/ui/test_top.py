@@ -38,9 +38,16 @@ def process(root: Path, run: str, rank: int, ranks: int, program: str, *graphs: 
     """Writes the record of a live process, namely this one."""
     now = time.time()
     first = {
-        "rank": rank, "ranks": ranks, "pid": os.getpid(), "started": runs.start_of(os.getpid()), "program": program,
-        "argv": ["python", program], "executable": sys.executable, "directory": "/", "began": now - 125,
-    }  # fmt: skip
+        "rank": rank,
+        "ranks": ranks,
+        "pid": os.getpid(),
+        "started": runs.start_of(os.getpid()),
+        "program": program,
+        "argv": ["python", program],
+        "executable": sys.executable,
+        "directory": "/",
+        "began": now - 125,
+    }
     lines = [first, *({"id": str(at), "at": now - 100 * at - 75, **item} for at, item in enumerate(graphs))]
     file = runs.begin(root, run) / f"{rank}-{os.getpid()}.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -55,8 +62,13 @@ class Busy:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
         settings = self.daemon.settings
-        return {**kept, "PRECOMPILED_CACHE_DIR": str(settings.cache_dir), "PRECOMPILED_AUTOSTART": "0",
-                "PRECOMPILED_RUNTIME_DIR": str(settings.runtime_dir), "NO_COLOR": ""}  # fmt: skip
+        return {
+            **kept,
+            "PRECOMPILED_CACHE_DIR": str(settings.cache_dir),
+            "PRECOMPILED_AUTOSTART": "0",
+            "PRECOMPILED_RUNTIME_DIR": str(settings.runtime_dir),
+            "NO_COLOR": "",
+        }
 
     @contextmanager
     def top(self, *arguments: str, columns: int = 80, rows: int = 24) -> Iterator[Terminal]:
@@ -77,9 +89,15 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
         served = {"name": "TransformerBlock [1/0]", "key": SERVED, "state": "compiled", "source": "hit"}
         process(root, "torchrun-7", 0, 2, "train.py", pending, {**served, "saved_s": 30.0})
         process(root, "torchrun-7", 1, 2, "train.py", pending, queued)
-        process(root, "process-1", 0, 1, "a_server_with_a_long_name.py",
-                {"name": "encode [0/0]", "state": "bypassed", "source": "inline", "reason": "graph-attribute"},
-                {"name": "decode\x1b[2J", "state": "failed", "reason": "key-quarantined"})  # fmt: skip
+        process(
+            root,
+            "process-1",
+            0,
+            1,
+            "a_server_with_a_long_name.py",
+            {"name": "encode [0/0]", "state": "bypassed", "source": "inline", "reason": "graph-attribute"},
+            {"name": "decode\x1b[2J", "state": "failed", "reason": "key-quarantined"},
+        )
         for key in (COMPILING, QUEUED):
             client.submit(daemon.submit(key), graph("wait-for", path=str(go_on)))
         client.send(wire.PREAMBLE, wire.encode(wire.Tally(pid=1, hits=3, misses=1, saved_s=90.0)))
@@ -155,11 +173,20 @@ def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
     ]
     for number, seconds in enumerate((30, 40, 0)):
         began = now - 150 + 50 * number
-        lines.append({"job": f"{number}", "key": COMPILING, "name": "forward [0/0]", "attempt": 1, "queued": began,
-                      "began": began})  # fmt: skip
+        lines.append(
+            {
+                "job": f"{number}",
+                "key": COMPILING,
+                "name": "forward [0/0]",
+                "attempt": 1,
+                "queued": began,
+                "began": began,
+            }
+        )
         if seconds:
-            lines.append({"job": f"{number}", "ended": began + seconds, "outcome": "published", "reason": "",
-                          "spans": []})  # fmt: skip
+            lines.append(
+                {"job": f"{number}", "ended": began + seconds, "outcome": "published", "reason": "", "spans": []}
+            )
     lines.append({"job": "2", "phase": "AOTAutograd", "at": now - 40})
     lines.append({"job": "2", "phase": "Inductor: forward", "at": now - 20})
     file = folder(root, jobs.JOBS) / "1-1.jsonl"
@@ -168,8 +195,13 @@ def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
     try:
         said = r"for (\d+\.\d s|\d min) of about 35\.0 s, Induc"
         for command in (["status", "--watch", "--once"], ["status"]):
-            done = subprocess.run([sys.executable, "-m", "precompiled", *command], env=busy.environment(),
-                                  capture_output=True, text=True, check=True)  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-m", "precompiled", *command],
+                env=busy.environment(),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             assert re.search(said, done.stdout), done.stdout
     finally:
         file.unlink()
@@ -200,7 +232,9 @@ def test_top_without_a_terminal_prints_plain_lines(busy: Busy) -> None:
         assert process.wait(60) == 0
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d  1 worker, 1 busy, 1 queued; 3 clients; graphs: 2 compiling, 1 queued, 1 eager, 1 in process, "
-        r"1 compiled; 3 hits, \d+ miss(?:es)? since the daemon started; 2 min saved\n", line), line  # fmt: skip
+        r"1 compiled; 3 hits, \d+ miss(?:es)? since the daemon started; 2 min saved\n",
+        line,
+    ), line
 
 
 def test_once_and_json_print_one_snapshot(busy: Busy) -> None:
@@ -223,8 +257,13 @@ def test_cancel_and_retry_work_by_keys_and_commands(tmp_path: Path) -> None:
         host = Busy(daemon, go_on)
 
         def command(*arguments: str, status: int = 0) -> dict[str, Any]:
-            done = subprocess.run([sys.executable, "-m", "precompiled", *arguments, "--json"], env=host.environment(),
-                                  capture_output=True, text=True, check=False)  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, "-m", "precompiled", *arguments, "--json"],
+                env=host.environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             assert done.returncode == status, done
             found: dict[str, Any] = json.loads(done.stdout)
             return found
@@ -319,8 +358,9 @@ def test_screen_never_exceeds_the_terminal_size(columns: int, rows: int) -> None
     """For any content, no line wraps, the last line lists the keys, and omitted rows are counted."""
     many = [view.GraphRow("queued", 0.0, "p" * 50, "1/2", "n" * 50, "k" * 64, "w" * 50) for _ in range(100)]
     clients = [view.Client("p" * 50, "1/2", 99999, 0.0, dict.fromkeys(view.STATES, 9), 1.0) for _ in range(100)]
-    lines = view.screen(view.Look(10.0, None, None, "gone", clients, many), view.Rates(), view.Choices(), columns, rows,
-                        colour=False)  # fmt: skip
+    lines = view.screen(
+        view.Look(10.0, None, None, "gone", clients, many), view.Rates(), view.Choices(), columns, rows, colour=False
+    )
     assert len(lines) == rows and max(map(len, lines)) <= columns
     assert lines[-1].startswith("q quit") and any(re.fullmatch(r"and \d+ more", line) for line in lines)
 

@@ -19,14 +19,21 @@ PARTS = 3  # each part stays within a test's time limit on a busy machine
 # record.
 NOT_IN = {
     "2.11.0": (
-        "attribute_that_a_tensor_had_not", "closure_of_a_subclass_of_a_function", "method_that_gives_members_of_a_set",
-        "names_of_an_object_0", "names_of_an_object_1", "names_of_an_object_2", "order_of_attributes",
-        "package_that_is_not_installed", "subclass_of_a_function", "value_among_the_builtins",
+        "attribute_that_a_tensor_had_not",
+        "closure_of_a_subclass_of_a_function",
+        "method_that_gives_members_of_a_set",
+        "names_of_an_object_0",
+        "names_of_an_object_1",
+        "names_of_an_object_2",
+        "order_of_attributes",
+        "package_that_is_not_installed",
+        "subclass_of_a_function",
+        "value_among_the_builtins",
         "what_has_no_order_in_a_set_9",
     ),
     # 2.15.0 ignores a class's property __class__, so plain torch.compile takes another branch than eager.
     "2.15.0": ("native_call_class_class_property", "native_call_class_class_property_again"),
-}  # fmt: skip
+}
 # Cases that this version traces, while the everyday version runs them itself or treats them differently.
 KEPT_IN = {
     "2.11.0": ["a_region_like_another"],

@@ -112,8 +112,12 @@ class Project:
     def run(self, **spec: Any) -> dict[str, Any]:
         done = subprocess.run(
             [self.python, "-B", str(PROGRAM), str(self.folder), json.dumps(spec)],
-            capture_output=True, text=True, timeout=300, check=False, cwd=self.folder,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            cwd=self.folder,
+        )
         assert done.returncode == 0, done.stderr[-4000:]
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer
@@ -186,8 +190,10 @@ OF_THE_PROGRAM = ("added", "tuned", "guessed", "both", "typed", "hidden")
 def test_kernels_of_the_main_program_are_rebuilt_in_another_process(project: Project) -> None:
     first = project.capture(*OF_THE_PROGRAM, main=True)
     assert first["modules"] == ["helpers", *sorted(f"kernel {name}" for name in OF_THE_PROGRAM)]
-    launches = [{**launch, "kernel": launch["kernel"].replace("__main__", "precompiled.program." + name)}
-                for launch, name in zip(first["launches"], OF_THE_PROGRAM, strict=True)]  # fmt: skip
+    launches = [
+        {**launch, "kernel": launch["kernel"].replace("__main__", "precompiled.program." + name)}
+        for launch, name in zip(first["launches"], OF_THE_PROGRAM, strict=True)
+    ]
     assert project.decode() == {"launches": launches}
     assert project.capture(*OF_THE_PROGRAM, main=True, first=["other", "tuned"])["key"] == first["key"]
 

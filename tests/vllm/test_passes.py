@@ -25,14 +25,19 @@ def of_vllm(device: str = "cuda", dump: str | None = None, model: Any = None) ->
     return SimpleNamespace(
         compile_debug_dump_path=lambda: dump,
         compilation_config=SimpleNamespace(
-            backend="inductor", custom_ops=["none"], mode=True + 2, splitting_ops=["vllm::attention"],
-            use_inductor_graph_partition=False, pass_config=PassConfig(False), cache_dir="/somewhere",
+            backend="inductor",
+            custom_ops=["none"],
+            mode=True + 2,
+            splitting_ops=["vllm::attention"],
+            use_inductor_graph_partition=False,
+            pass_config=PassConfig(False),
+            cache_dir="/somewhere",
         ),
         device_config=SimpleNamespace(device=torch.device(device)),
         model_config=model,
         scheduler_config=SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=4),
         instance_id="another each time",
-    )  # fmt: skip
+    )
 
 
 def sent(config: Any) -> Any:

@@ -127,10 +127,14 @@ class Project:
 
     def register(self, *command: str, kind: str = "entry", **how: Any) -> str:
         registration = wire.Registration(
-            kind=kind, command=list(command), executable=sys.executable, directory=str(self.directory),  # type: ignore[arg-type]
-            store=str(self.host.root / "store"), variables=self.host.environment(self.variables),
+            kind=kind,
+            command=list(command),
+            executable=sys.executable,
+            directory=str(self.directory),  # type: ignore[arg-type]
+            store=str(self.host.root / "store"),
+            variables=self.host.environment(self.variables),
             **{"time_limit_s": TIMEOUT_S, **how},
-        )  # fmt: skip
+        )
         (id,) = ask.request(self.host.settings, wire.Watch(registration), TIMEOUT_S).ids
         return str(id)
 
@@ -168,8 +172,9 @@ class Project:
         """Poll until the watch is ready and its last edit is the edit of ``edited``."""
 
         def is_ready(watch: wire.WatchStatus) -> bool:
-            assert not (watch.state == "failed" and (edited is None or watch.edited == str(edited)) and
-                        watch.edited_at >= since), watch.error  # fmt: skip
+            assert not (
+                watch.state == "failed" and (edited is None or watch.edited == str(edited)) and watch.edited_at >= since
+            ), watch.error
             return (
                 watch.state == "ready" and (edited is None or watch.edited == str(edited)) and watch.edited_at >= since
             )
@@ -180,9 +185,13 @@ class Project:
         """Run a program with the hook, in a mode that submits nothing. Returns the program's last line, as JSON."""
         done = subprocess.run(
             [sys.executable, "-m", "precompiled", "run", "--mode", "lookup", "--", sys.executable, *command],
-            cwd=self.directory, env=self.host.environment(self.variables), capture_output=True, text=True,
-            timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+            cwd=self.directory,
+            env=self.host.environment(self.variables),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         result: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
         return result

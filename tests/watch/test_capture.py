@@ -17,9 +17,13 @@ def test_last_report_of_a_capture_counts_before_its_exit_status(tmp_path: Path) 
     message.
     """
     registration = wire.Registration(
-        kind="run", command=[sys.executable, "-c", "raise SystemExit(1)"], executable=sys.executable,
-        directory=str(tmp_path), store=str(tmp_path), variables=dict(os.environ),
-    )  # fmt: skip
+        kind="run",
+        command=[sys.executable, "-c", "raise SystemExit(1)"],
+        executable=sys.executable,
+        directory=str(tmp_path),
+        store=str(tmp_path),
+        variables=dict(os.environ),
+    )
     capture = Capture("token", registration, tmp_path, str(tmp_path / "reports"), 1 << 40, "")
     try:
         capture.look()

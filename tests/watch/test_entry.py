@@ -115,11 +115,16 @@ class Capture:
             reader.start()
             try:
                 done = subprocess.run(
-                    command or [sys.executable, "-m", "precompiled.watch.entry", *arguments], cwd=self.directory,
-                    env=python_path.with_hook(self.host.environment({
-                        "PRECOMPILED_CAPTURE": f"token:0:{path}", "PRECOMPILED_AUTOSTART": "0"})),
-                    capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-                )  # fmt: skip
+                    command or [sys.executable, "-m", "precompiled.watch.entry", *arguments],
+                    cwd=self.directory,
+                    env=python_path.with_hook(
+                        self.host.environment({"PRECOMPILED_CAPTURE": f"token:0:{path}", "PRECOMPILED_AUTOSTART": "0"})
+                    ),
+                    capture_output=True,
+                    text=True,
+                    timeout=TIMEOUT_S,
+                    check=False,
+                )
             finally:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
                     end.sendto(b"", str(path))
@@ -139,8 +144,12 @@ class Capture:
         return [message["key"] for message in self.messages if message["event"] == "graph"]
 
     def files(self) -> dict[str, str]:
-        return {path: digest for message in self.messages if message["event"] == "files"
-                for path, digest in message["files"].items()}  # fmt: skip
+        return {
+            path: digest
+            for message in self.messages
+            if message["event"] == "files"
+            for path, digest in message["files"].items()
+        }
 
 
 @pytest.fixture
@@ -167,7 +176,8 @@ def test_fake_tensors_give_the_keys_of_real_ones_and_of_a_real_run(capture: Capt
 
 
 def test_large_model_is_captured_without_its_memory(capture: Capture) -> None:
-    capture.write(large="""
+    capture.write(
+        large="""
 import torch
 def factory():
     layers = [torch.nn.Linear(100_000, 100_000) for _ in range(8)]  # 320 GB
@@ -176,19 +186,22 @@ def end():
     import resource
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 << 20, "KiB"
 import atexit
-""")  # fmt: skip
+"""
+    )
     end = capture("large:factory")
     assert end["ok"] and end["fake"], end
     assert len(capture.keys()) == 1
 
 
 def test_entry_point_that_needs_values_uses_real_tensors(capture: Capture) -> None:
-    capture.write(values="""
+    capture.write(
+        values="""
 import torch
 def factory():
     steps = int(torch.arange(4).sum())  # no fake tensor has a value
     return (lambda x: x * steps), torch.randn(steps)
-""")  # fmt: skip
+"""
+    )
     end = capture("values:factory")
     assert end["ok"] and not end["fake"], end
     assert "real tensors" in end["note"]
@@ -196,8 +209,7 @@ def factory():
 
 
 def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
-    """A bytecode file of the same second and size may hide the change, because importlib checks only second and size.
-    """
+    """A bytecode file of the same second and size may hide the change, since importlib checks only these two."""
     capture.write(helper="VALUE = 1\n", entry="import helper\nraise RuntimeError(f'helper says {helper.VALUE}')\n")
     helper = capture.directory / "helper.py"
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -205,8 +217,14 @@ def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
     times = helper.stat()
     helper.write_text("VALUE = 2\n")
     os.utime(helper, ns=(times.st_atime_ns, times.st_mtime_ns))
-    stale = subprocess.run([sys.executable, "-c", "import helper; print(helper.VALUE)"], cwd=capture.directory,
-                           env=plain, capture_output=True, text=True, check=True)  # fmt: skip
+    stale = subprocess.run(
+        [sys.executable, "-c", "import helper; print(helper.VALUE)"],
+        cwd=capture.directory,
+        env=plain,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert stale.stdout == "1\n", "Python itself would have been right: this test proves nothing"
     end = capture("entry:factory")
     assert "helper says 2" in end["error"]

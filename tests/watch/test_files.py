@@ -171,9 +171,12 @@ needs_namespaces = pytest.mark.skipif(
 @needs_namespaces
 def test_without_inotify_files_are_polled_and_status_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
-        in_own_user_namespace([sys.executable, "-c", LIMITED, str(tmp_path)]), capture_output=True, text=True,
-        timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        in_own_user_namespace([sys.executable, "-c", LIMITED, str(tmp_path)]),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
 
 

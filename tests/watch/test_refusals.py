@@ -108,9 +108,10 @@ def test_last_without_a_recorded_run_is_an_error(refused: Callable[..., dict[str
 
 
 @pytest.mark.parametrize(
-    ("text", "mode"), [("{", 0o600), ("[]", 0o600), ("{}", 0o600), (None, 0o666)],
+    ("text", "mode"),
+    [("{", 0o600), ("[]", 0o600), ("{}", 0o600), (None, 0o666)],
     ids=["damaged", "a list", "incomplete", "others may write it"],
-)  # fmt: skip
+)
 def test_damaged_or_untrusted_last_run_is_refused(
     refused: Callable[..., dict[str, str]], text: str | None, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +291,7 @@ def test_watcher_that_does_not_start_is_reported_and_retried(
         (lambda: list(entry._pairs(3)), "the factory returned a int", "Return (callable, example inputs)"),
         (lambda: list(entry._pairs([3])), "something that is not a pair", "Return (callable, example inputs)"),
     ],
-)  # fmt: skip
+)
 def test_invalid_entry_point_is_an_error(wrong: Callable[[], Any], said: str, advice: str) -> None:
     """test_entry.py shows how a capture reports this."""
     with pytest.raises(entry.EntryPointError) as caught:

@@ -14,9 +14,14 @@ from precompiled.core.errors import UntrustedStore
 
 def registration(*command: str, **how: object) -> wire.Registration:
     return wire.Registration(
-        kind="entry", command=list(command), executable="/bin/python", directory="/work", store="/store",
-        variables={"TOKEN": "secret"}, **how,  # type: ignore[arg-type]
-    )  # fmt: skip
+        kind="entry",
+        command=list(command),
+        executable="/bin/python",
+        directory="/work",
+        store="/store",
+        variables={"TOKEN": "secret"},
+        **how,  # type: ignore[arg-type]
+    )
 
 
 def test_saved_record_is_loaded(tmp_path: Path) -> None:
@@ -67,9 +72,7 @@ def test_damaged_record_is_logged_and_others_are_loaded(tmp_path: Path, caplog: 
     assert "0000.json" in caplog.text
 
 
-def test_invalid_registration_is_set_aside_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_registration_is_set_aside_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Such a record may come from an earlier version. If it were kept, it would end the watcher at each start."""
     registry = Registry(tmp_path)
     registry.save("bad", Record(registration()))

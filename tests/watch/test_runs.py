@@ -137,9 +137,11 @@ def test_file_that_a_run_writes_is_not_a_source(project: Project) -> None:
 
 def test_wrong_arguments_exit_with_an_error_status(project: Project, tmp_path: Path) -> None:
     for arguments, status in (
-        (["a:b", "--", "python"], 2), (["--remove"], 2), (["a:b", "--file", "not-there"], 2),
+        (["a:b", "--", "python"], 2),
+        (["--remove"], 2),
+        (["a:b", "--file", "not-there"], 2),
         (["--", "no-such-command"], 1),
-    ):  # fmt: skip
+    ):
         project.host.command("watch", *arguments, cwd=project.directory, status=status)
 
 

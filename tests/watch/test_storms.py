@@ -150,9 +150,7 @@ EVERYDAY = ("syntax",)
 
 
 @pytest.mark.parametrize("what", everyday_or_slow(BROKEN, EVERYDAY))
-def test_broken_code_is_reported_and_the_next_good_save_works(
-    project: Project, watch: str, what: str
-) -> None:
+def test_broken_code_is_reported_and_the_next_good_save_works(project: Project, watch: str, what: str) -> None:
     good = project.until_ready(watch)
     text, said = BROKEN[what]
     before = (project.directory / "model.py").read_text()
@@ -262,11 +260,23 @@ def test_daemon_without_inotify_watches_polls_files(host: Host) -> None:
     """The whole daemon runs without inotify watches: it polls files, `status` says so, and nothing else changes."""
     subprocess.run(
         in_own_user_namespace(
-            ["sh", "-c", "echo 0 > /proc/sys/user/max_inotify_watches && exec \"$@\"", "-", sys.executable, "-m",
-             "precompiled", "daemon", "start"]
+            [
+                "sh",
+                "-c",
+                'echo 0 > /proc/sys/user/max_inotify_watches && exec "$@"',
+                "-",
+                sys.executable,
+                "-m",
+                "precompiled",
+                "daemon",
+                "start",
+            ]
         ),
-        env=host.environment(), check=True, timeout=TIMEOUT_S, capture_output=True,
-    )  # fmt: skip
+        env=host.environment(),
+        check=True,
+        timeout=TIMEOUT_S,
+        capture_output=True,
+    )
     project = Project(host, host.root / "project")
     project.write({"model.py": MODEL.format(scale=1), "run.py": RUN})
     watch = project.register("model:factory")

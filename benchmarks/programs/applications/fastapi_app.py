@@ -1,5 +1,4 @@
-"""Defines a FastAPI application: its lifespan makes a model; one view runs in the event loop, one in the thread pool.
-"""
+"""Defines a FastAPI application. The lifespan makes a model; one view runs in the event loop, one in a thread pool."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

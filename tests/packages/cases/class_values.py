@@ -1,27 +1,38 @@
 """Cases about values that a class holds, including the members of enums."""
 
-# ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
-case("class_attribute", """
+case(
+    "class_attribute",
+    """
 class Net(nn.Module):
     alpha = 2.0
     def forward(self, x):
         return torch.addmm(x, x, x, alpha=self.alpha)
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", ("alpha = 2.0", "alpha = 3.0"), TRACED)
-case("class_attribute_through_the_class", """
+""",
+    ("alpha = 2.0", "alpha = 3.0"),
+    TRACED,
+)
+case(
+    "class_attribute_through_the_class",
+    """
 class Settings:
     alpha = 2.0
 def f(x):
     return torch.addmm(x, x, x, alpha=Settings.alpha)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("alpha = 2.0", "alpha = 3.0"), TRACED)
-case("enum_member", """
+""",
+    ("alpha = 2.0", "alpha = 3.0"),
+    TRACED,
+)
+case(
+    "enum_member",
+    """
 class Kind(enum.Enum):
     A = 1
     B = 2
@@ -33,8 +44,13 @@ class Net(nn.Module):
         return torch.mm(x, x) if self.kind is Kind.A else torch.addmm(x, x, x, alpha=3.0)
 def build():
     return Net(Kind.A), [(torch.randn(4, 4),)]
-""", ("Net(Kind.A)", "Net(Kind.B)"), TRACED)
-case("value_of_an_enum", """
+""",
+    ("Net(Kind.A)", "Net(Kind.B)"),
+    TRACED,
+)
+case(
+    "value_of_an_enum",
+    """
 class Kind(enum.IntEnum):
     A = 2
     B = 5
@@ -42,8 +58,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Kind.A)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("A = 2", "A = 3"), TRACED)
-case("value_of_an_enum_by_its_class", """
+""",
+    ("A = 2", "A = 3"),
+    TRACED,
+)
+case(
+    "value_of_an_enum_by_its_class",
+    """
 class Kind(enum.Enum):
     A = 2
     B = 5
@@ -53,8 +74,13 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("A = 2", "A = 3"), TRACED)
-case("attribute_of_an_enum_member", """
+""",
+    ("A = 2", "A = 3"),
+    TRACED,
+)
+case(
+    "attribute_of_an_enum_member",
+    """
 SCALES = {1: 2.0, 2: 4.0}
 class Kind(enum.Enum):
     ONE = 1
@@ -65,7 +91,10 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Kind(1).scale)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("{1: 2.0", "{1: 3.0"), TRACED)
+""",
+    ("{1: 2.0", "{1: 3.0"),
+    TRACED,
+)
 
 PROPERTY_OF_A_CLASS = """
 import collections, re
@@ -91,10 +120,18 @@ def held_by_a_class(held: str, read: str) -> str:
 
 
 case("class_in_a_class", held_by_a_class("class Config: alpha = 2.0", "cls.Config.alpha"), ("= 2.0", "= 3.0"), TRACED)
-case("ordered_dictionary_in_a_class", held_by_a_class("TABLE = collections.OrderedDict(a=2.0)", "cls.TABLE['a']"),
-     ("a=2.0", "a=3.0"), TRACED)
-case("pattern_in_a_class", held_by_a_class("PATTERN = re.compile('a+')", "2.0 if cls.PATTERN.match('aa') else 3.0"),
-     ("'a+'", "'b+'"), TRACED)
+case(
+    "ordered_dictionary_in_a_class",
+    held_by_a_class("TABLE = collections.OrderedDict(a=2.0)", "cls.TABLE['a']"),
+    ("a=2.0", "a=3.0"),
+    TRACED,
+)
+case(
+    "pattern_in_a_class",
+    held_by_a_class("PATTERN = re.compile('a+')", "2.0 if cls.PATTERN.match('aa') else 3.0"),
+    ("'a+'", "'b+'"),
+    TRACED,
+)
 
 # An enum as in transformers: its method names only itself and a global that is never read.
 ENUM_OF_TEXTS = """
@@ -105,9 +142,16 @@ class Kind(str, enum.Enum):
     X = "x"
     Y = "y"
 """
-case("enums_member_in_a_class", ENUM_OF_TEXTS + held_by_a_class("MODE = Kind.X", "2.0 if cls.MODE.value == 'x' else 3.0"),
-     ("MODE = Kind.X", "MODE = Kind.Y"), TRACED)
-case("enum_that_explains_itself", ENUM_OF_TEXTS + """
+case(
+    "enums_member_in_a_class",
+    ENUM_OF_TEXTS + held_by_a_class("MODE = Kind.X", "2.0 if cls.MODE.value == 'x' else 3.0"),
+    ("MODE = Kind.X", "MODE = Kind.Y"),
+    TRACED,
+)
+case(
+    "enum_that_explains_itself",
+    ENUM_OF_TEXTS
+    + """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -116,8 +160,13 @@ class Net(nn.Module):
         return torch.mm(x, x) if self.kind == Kind.X else torch.addmm(x, x, x, alpha=3.0)
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", None, USED)
-case("attribute_of_an_enums_member", """
+""",
+    None,
+    USED,
+)
+case(
+    "attribute_of_an_enums_member",
+    """
 SCALES = {1: 2.0}
 class Kind(enum.Enum):
     ONE = 1
@@ -130,8 +179,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Kind(1).scale)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("{1: 2.0}", "{1: 3.0}"), TRACED)
-case("metadata_of_a_field", """
+""",
+    ("{1: 2.0}", "{1: 3.0}"),
+    TRACED,
+)
+case(
+    "metadata_of_a_field",
+    """
 import collections.abc, dataclasses
 @dataclasses.dataclass
 class Cfg:
@@ -142,8 +196,13 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ('"scale": 2.0', '"scale": 3.0'), TRACED)
-case("classmethod_over_a_property", """
+""",
+    ('"scale": 2.0', '"scale": 3.0'),
+    TRACED,
+)
+case(
+    "classmethod_over_a_property",
+    """
 def make(alpha):
     return lambda cls: alpha
 class Net:
@@ -152,4 +211,7 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Net.alpha)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("make(2.0)", "make(3.0)"), TRACED)
+""",
+    ("make(2.0)", "make(3.0)"),
+    TRACED,
+)

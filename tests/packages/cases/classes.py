@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
-case("method", """
+case(
+    "method",
+    """
 class Thing:
     def __init__(self):
         self.alpha = 2.0
@@ -12,8 +14,13 @@ class Thing:
         return torch.addmm(x, x, x, alpha=self.alpha)
 def build():
     return Thing().f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("static_method", """
+""",
+    None,
+    USED,
+)
+case(
+    "static_method",
+    """
 class Thing:
     @staticmethod
     def f(x):
@@ -25,8 +32,13 @@ def both(x):
     return Thing.f(x) + Thing.g(x)
 def build():
     return torch.compile(Thing.f), [(torch.randn(4, 4),)]
-""", None, USED)
-case("changed_base", """
+""",
+    None,
+    USED,
+)
+case(
+    "changed_base",
+    """
 class Base(nn.Module):
     def g(self, x):
         return torch.mm(x, x)
@@ -35,8 +47,13 @@ class Net(Base):
         return self.g(x)
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", ("torch.mm(x, x)", "torch.addmm(x, x, x, alpha=3.0)"), TRACED)
-case("operator_of_the_users", """
+""",
+    ("torch.mm(x, x)", "torch.addmm(x, x, x, alpha=3.0)"),
+    TRACED,
+)
+case(
+    "operator_of_the_users",
+    """
 class Scale:
     def __init__(self, value):
         self.value = value
@@ -46,8 +63,13 @@ def f(x, scale):
     return torch.addmm(x, x, x, alpha=(scale * 2).value)
 def build():
     return f, [(torch.randn(4, 4), Scale(2.0))]
-""", ("self.value * other)", "self.value + 5 * other)"), TRACED)
-case("frozen_dataclass", """
+""",
+    ("self.value * other)", "self.value + 5 * other)"),
+    TRACED,
+)
+case(
+    "frozen_dataclass",
+    """
 import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -56,8 +78,13 @@ def f(x, settings):
     return torch.addmm(x, x, x, alpha=settings.alpha)
 def build():
     return f, [(torch.randn(4, 4), Settings())]
-""", ("Settings())]", "Settings(3.0))]"), TRACED)
-case("classes_that_name_each_other", """
+""",
+    ("Settings())]", "Settings(3.0))]"),
+    TRACED,
+)
+case(
+    "classes_that_name_each_other",
+    """
 class Left:
     def other(self):
         return Right
@@ -72,8 +99,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Right().factor() * Left().factor())
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("class_of_a_namedtuple", """
+""",
+    None,
+    USED,
+)
+case(
+    "class_of_a_namedtuple",
+    """
 import collections
 class Mixin: pass
 Base = collections.namedtuple("Base", "alpha")
@@ -82,8 +114,13 @@ def f(x, s):
     return torch.mm(x, x) if isinstance(s, Mixin) else torch.addmm(x, x, x, alpha=3.0)
 def build():
     return f, [(torch.randn(4, 4), Settings(2.0))]
-""", ("class Settings(Base, Mixin): pass", "class Settings(Base): pass"), TRACED)
-case("metaclass", """
+""",
+    ("class Settings(Base, Mixin): pass", "class Settings(Base): pass"),
+    TRACED,
+)
+case(
+    "metaclass",
+    """
 class Meta(type):
     def __call__(cls, *args):
         return super().__call__(*args)
@@ -93,7 +130,10 @@ def f(x, y):
     return torch.mm(x, x) if type(y) is Kind else torch.addmm(x, x, x, alpha=3.0)
 def build():
     return f, [(torch.randn(4, 4), Kind())]
-""", ("FACTOR = 2.0", "FACTOR = 3.0"), TRACED)
+""",
+    ("FACTOR = 2.0", "FACTOR = 3.0"),
+    TRACED,
+)
 CONFIG = """
 class Mixin:
     def __getattribute__(self, key):
@@ -119,7 +159,9 @@ case("two_entries_of_a_class_with_super", CONFIG, None, USED)
 case("two_entries_of_a_class_with_super_that_is_another", CONFIG, ("scale = None, 2.0", "scale = None, 3.0"), TRACED)
 
 for _name, _of in (("abstract_class", "Scaled"), ("base_of_an_abstract_class", "Base")):
-    case(f"registered_in_an_{_name}" if _name[0] == "a" else f"registered_below_a_{_name}", f"""
+    case(
+        f"registered_in_an_{_name}" if _name[0] == "a" else f"registered_below_a_{_name}",
+        f"""
 import abc
 class Base(abc.ABC): pass
 class Scaled(Base): pass
@@ -130,8 +172,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=3.0 if isinstance(THING, {_of}) else 2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("if 0", "if 1"), TRACED)
-case("registered_in_an_abstract_class_of_python", """
+""",
+        ("if 0", "if 1"),
+        TRACED,
+    )
+case(
+    "registered_in_an_abstract_class_of_python",
+    """
 from collections.abc import Mapping
 class Thing: pass
 THING = Thing()
@@ -140,8 +187,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=3.0 if isinstance(THING, Mapping) else 2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("if 0", "if 1"), TRACED)
-case("object_of_a_class_whose_metaclass_decides", """
+""",
+    ("if 0", "if 1"),
+    TRACED,
+)
+case(
+    "object_of_a_class_whose_metaclass_decides",
+    """
 class Meta(type):
     def __instancecheck__(cls, value):
         return True
@@ -152,8 +204,13 @@ def f(x, options):
     return torch.addmm(x, x, x, alpha=options.alpha)
 def build():
     return f, [(torch.randn(4, 4), Options(2.0))]
-""", None, USED)
-case("isinstance_of_a_class_with_types_own_check", """
+""",
+    None,
+    USED,
+)
+case(
+    "isinstance_of_a_class_with_types_own_check",
+    """
 class Meta(type):
     __instancecheck__ = type.__instancecheck__
 class Options(metaclass=Meta):
@@ -162,7 +219,10 @@ def f(x, options):
     return torch.addmm(x, x, x, alpha=options.alpha) if isinstance(options, Options) else torch.mm(x, x)
 def build():
     return f, [(torch.randn(4, 4), Options())]
-""", None, USED)
+""",
+    None,
+    USED,
+)
 _NOTED = """
 class Options:
     def __init__(self, alpha):
@@ -195,11 +255,16 @@ def build():
 """
 case("class_that_holds_an_attrgetter", _PROXY, None, USED)
 case("class_that_holds_another_attrgetter", _PROXY, ('attrgetter("alpha")', 'attrgetter("beta")'), TRACED)
-case("mock_in_the_place_of_a_function", """
+case(
+    "mock_in_the_place_of_a_function",
+    """
 from unittest import mock
 scale = mock.MagicMock(return_value=2.0)
 def f(x):
     return torch.mul(torch.mm(x, x), scale())
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
+""",
+    None,
+    USED,
+)

@@ -4,41 +4,68 @@ from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
-case("keyword_default", """
+case(
+    "keyword_default",
+    """
 def f(x, *, alpha=2.0):
     return torch.addmm(x, x, x, alpha=alpha)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("nested_closure", """
+""",
+    None,
+    USED,
+)
+case(
+    "nested_closure",
+    """
 def make(alpha):
     def f(x):
         return torch.addmm(x, x, x, alpha=alpha)
     return f
 def build():
     return make(2.0), [(torch.randn(4, 4),)]
-""", None, USED)
-case("partial", """
+""",
+    None,
+    USED,
+)
+case(
+    "partial",
+    """
 def f(alpha, x):
     return torch.addmm(x, x, x, alpha=alpha)
 def build():
     return functools.partial(f, 2.0), [(torch.randn(4, 4),)]
-""", None, USED)
-case("changed_signature", """
+""",
+    None,
+    USED,
+)
+case(
+    "changed_signature",
+    """
 def f(x, alpha=2.0):
     return torch.addmm(x, x, x, alpha=alpha)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("alpha=2.0)", "alpha=3.0)"), TRACED)
-case("rebound_closure", """
+""",
+    ("alpha=2.0)", "alpha=3.0)"),
+    TRACED,
+)
+case(
+    "rebound_closure",
+    """
 def make(alpha):
     def f(x):
         return torch.addmm(x, x, x, alpha=alpha)
     return f
 def build():
     return make(2.0), [(torch.randn(4, 4),)]
-""", ("make(2.0)", "make(3.0)"), TRACED)
-case("rebound_closure_function", """
+""",
+    ("make(2.0)", "make(3.0)"),
+    TRACED,
+)
+case(
+    "rebound_closure_function",
+    """
 def one(x):
     return torch.mm(x, x)
 def two(x):
@@ -49,8 +76,13 @@ def make(g):
     return f
 def build():
     return make(one), [(torch.randn(4, 4),)]
-""", ("make(one)", "make(two)"), TRACED)
-case("closure_of_a_closure", """
+""",
+    ("make(one)", "make(two)"),
+    TRACED,
+)
+case(
+    "closure_of_a_closure",
+    """
 def scaled(alpha):
     return lambda x: torch.addmm(x, x, x, alpha=alpha)
 def make(g):
@@ -59,28 +91,48 @@ def make(g):
     return f
 def build():
     return make(scaled(2.0)), [(torch.randn(4, 4),)]
-""", ("scaled(2.0)", "scaled(3.0)"), TRACED)
-case("partial_of_another_value", """
+""",
+    ("scaled(2.0)", "scaled(3.0)"),
+    TRACED,
+)
+case(
+    "partial_of_another_value",
+    """
 def f(alpha, x):
     return torch.addmm(x, x, x, alpha=alpha)
 def build():
     return functools.partial(f, 2.0), [(torch.randn(4, 4),)]
-""", ("f, 2.0", "f, 3.0"), TRACED)
-case("optional_argument", """
+""",
+    ("f, 2.0", "f, 3.0"),
+    TRACED,
+)
+case(
+    "optional_argument",
+    """
 def f(x, mask=None):
     return torch.mm(x, x) if mask is None else torch.addmm(x, x, mask, alpha=3.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("[(torch.randn(4, 4),)]", "[(torch.randn(4, 4), torch.randn(4, 4))]"), TRACED)
-case("default_argument_of_a_callee", """
+""",
+    ("[(torch.randn(4, 4),)]", "[(torch.randn(4, 4), torch.randn(4, 4))]"),
+    TRACED,
+)
+case(
+    "default_argument_of_a_callee",
+    """
 def g(x, alpha=2.0):
     return torch.addmm(x, x, x, alpha=alpha)
 def f(x):
     return g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("def build():\n", "g.__defaults__ = (3.0,)\ndef build():\n"), TRACED)
-case("defaults_without_guards", """
+""",
+    ("def build():\n", "g.__defaults__ = (3.0,)\ndef build():\n"),
+    TRACED,
+)
+case(
+    "defaults_without_guards",
+    """
 torch._dynamo.config.skip_guards_on_constant_func_defaults = True
 def g(x, alpha=2.0, *, beta=1.0):
     return torch.addmm(x, x, x, alpha=alpha, beta=beta)
@@ -88,8 +140,13 @@ def f(x):
     return g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("beta=1.0", "beta=3.0"), TRACED)
-case("class_in_a_closure", """
+""",
+    ("beta=1.0", "beta=3.0"),
+    TRACED,
+)
+case(
+    "class_in_a_closure",
+    """
 class A: pass
 class B: pass
 def make(kind):
@@ -101,8 +158,13 @@ def f(x, y):
     return g(x, y)
 def build():
     return f, [(torch.randn(4, 4), A())]
-""", ("make(A)", "make(B)"), TRACED)
-case("class_in_a_table_in_a_closure", """
+""",
+    ("make(A)", "make(B)"),
+    TRACED,
+)
+case(
+    "class_in_a_table_in_a_closure",
+    """
 class A:
     factor = 2.0
 class B:
@@ -116,8 +178,13 @@ def f(x):
     return g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ('{"kind": A}', '{"kind": B}'), TRACED)
-case("class_in_a_named_tuple_in_a_closure", """
+""",
+    ('{"kind": A}', '{"kind": B}'),
+    TRACED,
+)
+case(
+    "class_in_a_named_tuple_in_a_closure",
+    """
 import collections
 Table = collections.namedtuple("Table", "kind")
 class A:
@@ -130,8 +197,13 @@ def make(table):
     return f
 def build():
     return make(Table(A)), [(torch.randn(4, 4),)]
-""", ("Table(A)", "Table(B)"), TRACED)
-case("default_that_is_a_literal", """
+""",
+    ("Table(A)", "Table(B)"),
+    TRACED,
+)
+case(
+    "default_that_is_a_literal",
+    """
 def g(x, dtype=torch.float32):
     return x.to(dtype)
 def f(x):
@@ -140,4 +212,7 @@ def context():
     return torch._dynamo.config.patch(skip_guards_on_constant_func_defaults=True)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("dtype=torch.float32", "dtype=torch.float64"), TRACED)
+""",
+    ("dtype=torch.float32", "dtype=torch.float64"),
+    TRACED,
+)

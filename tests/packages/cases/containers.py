@@ -1,11 +1,12 @@
 """Cases about lists, dictionaries and sets: their contents and their order."""
 
-# ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
-case("dict_and_list_attributes", """
+case(
+    "dict_and_list_attributes",
+    """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -17,8 +18,13 @@ class Net(nn.Module):
         return torch.addmm(x, x, x, alpha=self.settings["alpha"]) if "a" in self.settings["names"] else x
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", None, USED)
-case("list_attribute", """
+""",
+    None,
+    USED,
+)
+case(
+    "list_attribute",
+    """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -29,8 +35,13 @@ class Net(nn.Module):
         return x
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", ("[2.0, 3.0]", "[2.0, 3.0, 4.0]"), TRACED)
-case("dict_order", """
+""",
+    ("[2.0, 3.0]", "[2.0, 3.0, 4.0]"),
+    TRACED,
+)
+case(
+    "dict_order",
+    """
 TABLE = {"a": 2.0, "b": 3.0}
 def f(x):
     for name, alpha in TABLE.items():
@@ -38,17 +49,27 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'), TRACED)
+""",
+    ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+    TRACED,
+)
 # Dynamo compares such a set as a whole, but iterates it in hash order, which depends on addresses and collisions.
-case("set_of_operators", """
+case(
+    "set_of_operators",
+    """
 NAMES = "abs acos asin atan ceil cos erf erfc erfinv exp expm1 floor frac log neg rsqrt sin tan".split()
 OPERATORS = frozenset(getattr(torch.ops.aten, name).default for name in NAMES)
 def f(x):
     return torch.addmm(x, x, x, alpha=2.0 if torch.ops.aten.abs.default in OPERATORS else 3.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("in NAMES)", "in reversed(NAMES))"), USED)
-case("order_of_attributes", """
+""",
+    ("in NAMES)", "in reversed(NAMES))"),
+    USED,
+)
+case(
+    "order_of_attributes",
+    """
 class Settings:
     pass
 s = Settings()
@@ -60,8 +81,13 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("s.a = 2.0\ns.b = 3.0", "s.b = 3.0\ns.a = 2.0"), TRACED)
-case("registered_in_pytree", """
+""",
+    ("s.a = 2.0\ns.b = 3.0", "s.b = 3.0\ns.a = 2.0"),
+    TRACED,
+)
+case(
+    "registered_in_pytree",
+    """
 import torch.utils._pytree as pytree
 class Batch:
     def __init__(self, x):
@@ -72,8 +98,16 @@ def f(x, batch):
     return pytree.tree_map(scale, batch).x + x
 def build():
     return f, [(torch.randn(4, 4), Batch(torch.randn(4, 4)))]
-""", ("def build():\n", "pytree.register_pytree_node(Batch, lambda b: ([b.x], None), lambda c, _: Batch(*c))\ndef build():\n"), TRACED)
-case("keys_of_a_dictionary_that_is_changed", """
+""",
+    (
+        "def build():\n",
+        "pytree.register_pytree_node(Batch, lambda b: ([b.x], None), lambda c, _: Batch(*c))\ndef build():\n",
+    ),
+    TRACED,
+)
+case(
+    "keys_of_a_dictionary_that_is_changed",
+    """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -84,10 +118,18 @@ class Net(nn.Module):
         return torch.addmm(x, x, x, alpha=alpha)
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", ('{"alpha": 2.0}', '{"alpha": 2.0, "beta": 1.0}'), TRACED)
-for _where, _how in (("set", "2.0 if self.act in {F.relu, F.gelu} else 3.0"), ("dict", "{F.relu: 2.0}.get(self.act, 3.0)"),
-                     ("global", "2.0 if self.act in GATED else 3.0")):
-    case(f"function_that_is_not_in_a_{_where}", f"""
+""",
+    ('{"alpha": 2.0}', '{"alpha": 2.0, "beta": 1.0}'),
+    TRACED,
+)
+for _where, _how in (
+    ("set", "2.0 if self.act in {F.relu, F.gelu} else 3.0"),
+    ("dict", "{F.relu: 2.0}.get(self.act, 3.0)"),
+    ("global", "2.0 if self.act in GATED else 3.0"),
+):
+    case(
+        f"function_that_is_not_in_a_{_where}",
+        f"""
 from torch.nn import functional as F
 GATED = {{F.relu, F.gelu}}
 class Net(nn.Module):
@@ -97,7 +139,10 @@ class Net(nn.Module):
         return torch.addmm(x, x, x, alpha={_how})
 def build():
     return Net(F.silu), [(torch.randn(4, 4),)]
-""", ("Net(F.silu)", "Net(F.relu)"), TRACED)
+""",
+        ("Net(F.silu)", "Net(F.relu)"),
+        TRACED,
+    )
 
 IN_A_SET = """
 from torch.nn import functional as F
@@ -111,8 +156,15 @@ def build():
     return Net(F.relu), [(torch.randn(4, 4),)]
 """
 for _act in ("relu", "gelu"):  # implemented in Python, and in C
-    case(f"{_act}_that_left_a_set", IN_A_SET.replace("Net(F.relu)", f"Net(F.{_act})"), ("{F.relu, F.gelu, F.silu}", "{F.silu}"), TRACED)
-case("keys_in_another_order", """
+    case(
+        f"{_act}_that_left_a_set",
+        IN_A_SET.replace("Net(F.relu)", f"Net(F.{_act})"),
+        ("{F.relu, F.gelu, F.silu}", "{F.silu}"),
+        TRACED,
+    )
+case(
+    "keys_in_another_order",
+    """
 from torch.nn import functional as F
 TABLE = {F.relu: 2.0, F.gelu: 3.0}
 class Net(nn.Module):
@@ -122,14 +174,31 @@ class Net(nn.Module):
         return torch.addmm(x, x, x, alpha=TABLE[self.act])
 def build():
     return Net(F.relu), [(torch.randn(4, 4),)]
-""", ("F.relu: 2.0, F.gelu: 3.0", "F.gelu: 2.0, F.relu: 3.0"), TRACED)
+""",
+    ("F.relu: 2.0, F.gelu: 3.0", "F.gelu: 2.0, F.relu: 3.0"),
+    TRACED,
+)
 
 # Dynamo has no guard on these: the order of a set's numbers, and the keys of a dictionary that becomes a list.
-for _number, _goes in enumerate((
-    "list(SIZES)", "[*SIZES]", "tuple(SIZES)", "SIZES - {3}", "SIZES | {3}", "SIZES.union({3})", "SIZES.copy()",
-    "frozenset(SIZES)", "sorted(SIZES, key=lambda size: size % 2)", "[SIZES.copy().pop()]", "deque(SIZES)", "SIZES",
-)):
-    case(f"order_of_numbers_in_a_set_{_number}", f"""
+for _number, _goes in enumerate(
+    (
+        "list(SIZES)",
+        "[*SIZES]",
+        "tuple(SIZES)",
+        "SIZES - {3}",
+        "SIZES | {3}",
+        "SIZES.union({3})",
+        "SIZES.copy()",
+        "frozenset(SIZES)",
+        "sorted(SIZES, key=lambda size: size % 2)",
+        "[SIZES.copy().pop()]",
+        "deque(SIZES)",
+        "SIZES",
+    )
+):
+    case(
+        f"order_of_numbers_in_a_set_{_number}",
+        f"""
 from collections import deque
 SIZES = {{0, 8}}
 def f(x):
@@ -138,16 +207,23 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("{0, 8}", "{8, 0}"), TRACED)
-for _number, (_goes, _before, _after) in enumerate((
-    ("list(TABLE)", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
-    ("[*TABLE]", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
-    ("[*TABLE]", '{"a": 2.0}', '{"a": 2.0, "b": 3.0}'),
-    ("(*TABLE,)", '{"a": 2.0}', '{"a": 2.0, "b": 3.0}'),
-    ("deque(TABLE)", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
-    ("[name for names in (TABLE,) for name in list(names)]", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
-)):
-    case(f"keys_in_a_list_{_number}", f"""
+""",
+        ("{0, 8}", "{8, 0}"),
+        TRACED,
+    )
+for _number, (_goes, _before, _after) in enumerate(
+    (
+        ("list(TABLE)", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+        ("[*TABLE]", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+        ("[*TABLE]", '{"a": 2.0}', '{"a": 2.0, "b": 3.0}'),
+        ("(*TABLE,)", '{"a": 2.0}', '{"a": 2.0, "b": 3.0}'),
+        ("deque(TABLE)", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+        ("[name for names in (TABLE,) for name in list(names)]", '{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+    )
+):
+    case(
+        f"keys_in_a_list_{_number}",
+        f"""
 from collections import deque
 TABLE = {_before}
 def f(x):
@@ -156,12 +232,22 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", (f"TABLE = {_before}", f"TABLE = {_after}"), TRACED)
-for _number, _goes in enumerate((
-    "[*vars(SETTINGS)]", "[*SETTINGS.__dict__]", "{**vars(SETTINGS)}", "vars(SETTINGS).copy()",
-    "sorted(vars(SETTINGS), key=len)",
-)):
-    case(f"names_of_an_object_{_number}", f"""
+""",
+        (f"TABLE = {_before}", f"TABLE = {_after}"),
+        TRACED,
+    )
+for _number, _goes in enumerate(
+    (
+        "[*vars(SETTINGS)]",
+        "[*SETTINGS.__dict__]",
+        "{**vars(SETTINGS)}",
+        "vars(SETTINGS).copy()",
+        "sorted(vars(SETTINGS), key=len)",
+    )
+):
+    case(
+        f"names_of_an_object_{_number}",
+        f"""
 import argparse
 SETTINGS = argparse.Namespace(**{{"a": 2.0, "b": 3.0}})
 def f(x):
@@ -170,17 +256,34 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'), TRACED)
-for _number, _asks in enumerate((
-    "'a' in NAMES", "'a' in NAMES - OTHERS", "len(NAMES | OTHERS) == 5", "NAMES >= OTHERS", "(True if NAMES else False)",
-    "not NAMES.isdisjoint(OTHERS)", "'a' in {'a', 'b'}",
-    "sorted(NAMES)[0] == 'a'", "max(NAMES) == 'c'", "len(set(NAMES) | frozenset(OTHERS)) == 5",
-    "len({*NAMES, 'z'}) == 4",
-)):
-    case(f"what_has_no_order_in_a_set_{_number}", f"""
+""",
+        ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
+        TRACED,
+    )
+for _number, _asks in enumerate(
+    (
+        "'a' in NAMES",
+        "'a' in NAMES - OTHERS",
+        "len(NAMES | OTHERS) == 5",
+        "NAMES >= OTHERS",
+        "(True if NAMES else False)",
+        "not NAMES.isdisjoint(OTHERS)",
+        "'a' in {'a', 'b'}",
+        "sorted(NAMES)[0] == 'a'",
+        "max(NAMES) == 'c'",
+        "len(set(NAMES) | frozenset(OTHERS)) == 5",
+        "len({*NAMES, 'z'}) == 4",
+    )
+):
+    case(
+        f"what_has_no_order_in_a_set_{_number}",
+        f"""
 NAMES, OTHERS = {{"a", "b", "c"}}, {{"c", "d", "e"}}
 def f(x):
     return torch.addmm(x, x, x, alpha=2.0 if {_asks} else 3.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
+""",
+        None,
+        USED,
+    )

@@ -2,14 +2,15 @@
 one.
 """
 
-# ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
 from packages.cases import FUNCTION, TRACED, USED, case
 
 case("same_function", FUNCTION, None, USED)
 case("moved_lines", FUNCTION, ("def f(x):", "# a comment\n\n\ndef f(x):"), USED)
-case("two_functions", """
+case(
+    "two_functions",
+    """
 def f(x):
     return torch.mm(x, x)
 def g(x):
@@ -18,8 +19,13 @@ def both(x):
     return torch.compile(f)(x) + torch.compile(g)(x)
 def build():
     return both, [(torch.randn(4, 4),)]
-""", None, USED)
-case("decorated", """
+""",
+    None,
+    USED,
+)
+case(
+    "decorated",
+    """
 def twice(function):
     @functools.wraps(function)
     def wrapper(*args):
@@ -30,8 +36,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("unrelated_edit", """
+""",
+    None,
+    USED,
+)
+case(
+    "unrelated_edit",
+    """
 UNRELATED = 1
 def g():
     return UNRELATED
@@ -39,33 +50,62 @@ def f(x):
     return torch.addmm(x, x, x, alpha=2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("UNRELATED = 1", "UNRELATED = 2"), USED)
+""",
+    ("UNRELATED = 1", "UNRELATED = 2"),
+    USED,
+)
 case("changed_source", FUNCTION, ("alpha=2.0", "alpha=3.0"), TRACED)
-case("changed_callee", """
+case(
+    "changed_callee",
+    """
 import changed_callee_helper as helper
 def f(x):
     return helper.g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED, helper=("def g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n",
-                            "def g(x):\n    return torch.addmm(x, x, x, alpha=3.0)\n"))
-case("changed_callee_of_a_callee", """
+""",
+    None,
+    TRACED,
+    helper=(
+        "def g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n",
+        "def g(x):\n    return torch.addmm(x, x, x, alpha=3.0)\n",
+    ),
+)
+case(
+    "changed_callee_of_a_callee",
+    """
 from changed_callee_of_a_callee_helper import g
 def f(x):
     return g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED, helper=("def h(x):\n    return torch.mm(x, x)\ndef g(x):\n    return h(x)\n",
-                            "def h(x):\n    return torch.addmm(x, x, x, alpha=3.0)\ndef g(x):\n    return h(x)\n"))
-case("moved_callee", """
+""",
+    None,
+    TRACED,
+    helper=(
+        "def h(x):\n    return torch.mm(x, x)\ndef g(x):\n    return h(x)\n",
+        "def h(x):\n    return torch.addmm(x, x, x, alpha=3.0)\ndef g(x):\n    return h(x)\n",
+    ),
+)
+case(
+    "moved_callee",
+    """
 from moved_callee_helper import g
 def f(x):
     return g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED, helper=("def g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n",
-                          "\n\n# moved\ndef g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n"))
-case("monkeypatched_function", """
+""",
+    None,
+    USED,
+    helper=(
+        "def g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n",
+        "\n\n# moved\ndef g(x):\n    return torch.addmm(x, x, x, alpha=2.0)\n",
+    ),
+)
+case(
+    "monkeypatched_function",
+    """
 def g(x):
     return torch.mm(x, x)
 def other(x):
@@ -74,8 +114,13 @@ def f(x):
     return g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("def build():\n", "g = other\ndef build():\n"), TRACED)
-case("monkeypatched_in_disguise", """
+""",
+    ("def build():\n", "g = other\ndef build():\n"),
+    TRACED,
+)
+case(
+    "monkeypatched_in_disguise",
+    """
 def g(x):
     return torch.mm(x, x)
 def other(x):
@@ -84,8 +129,13 @@ def f(x):
     return g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("def build():\n", "other.__name__ = other.__qualname__ = 'g'\ng = other\ndef build():\n"), TRACED)
-case("monkeypatched_torch_function", """
+""",
+    ("def build():\n", "other.__name__ = other.__qualname__ = 'g'\ng = other\ndef build():\n"),
+    TRACED,
+)
+case(
+    "monkeypatched_torch_function",
+    """
 import torch.nn.functional as F
 class Net(nn.Module):
     def __init__(self):
@@ -105,32 +155,52 @@ def context():
         F.linear = kept
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", ("changed = False", "changed = True"), TRACED)
-case("other_function_of_the_same_code", """
+""",
+    ("changed = False", "changed = True"),
+    TRACED,
+)
+case(
+    "other_function_of_the_same_code",
+    """
 def f(x):
     return torch.addmm(x, x, x, alpha=2.0)
 def g(x):
     return torch.addmm(x, x, x, alpha=2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("return f, [", "return g, ["), TRACED)
-case("disabled_callee", """
+""",
+    ("return f, [", "return g, ["),
+    TRACED,
+)
+case(
+    "disabled_callee",
+    """
 def g(x):
     return torch.addmm(x, x, x, alpha=2.0)
 def f(x):
     return torch.mm(g(x), x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("def build():\n", "g = torch._dynamo.disable(g)\ndef build():\n"), TRACED)
-case("allowed_in_graph", """
+""",
+    ("def build():\n", "g = torch._dynamo.disable(g)\ndef build():\n"),
+    TRACED,
+)
+case(
+    "allowed_in_graph",
+    """
 def g(x):
     return torch.addmm(x, x, x, alpha=2.0)
 def f(x):
     return torch.mm(g(x), x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("def build():\n", "torch._dynamo.disallow_in_graph(torch.addmm)\ndef build():\n"), TRACED)
-case("wrapped_torch_function", """
+""",
+    ("def build():\n", "torch._dynamo.disallow_in_graph(torch.addmm)\ndef build():\n"),
+    TRACED,
+)
+case(
+    "wrapped_torch_function",
+    """
 import torch.nn.functional as F
 def scaled(function, alpha):
     @functools.wraps(function)
@@ -142,15 +212,25 @@ def f(x):
     return linear(x, x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("scaled(F.linear, 2.0)", "scaled(F.linear, 3.0)"), TRACED)
-case("lambda_in_a_table", """
+""",
+    ("scaled(F.linear, 2.0)", "scaled(F.linear, 3.0)"),
+    TRACED,
+)
+case(
+    "lambda_in_a_table",
+    """
 TABLE = {"act": lambda x: torch.mm(x, x)}
 def f(x):
     return TABLE["act"](x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("torch.mm(x, x)}", "torch.addmm(x, x, x, alpha=3.0)}"), TRACED)
-case("custom_function", """
+""",
+    ("torch.mm(x, x)}", "torch.addmm(x, x, x, alpha=3.0)}"),
+    TRACED,
+)
+case(
+    "custom_function",
+    """
 class Twice(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -164,8 +244,13 @@ def f(x):
     return torch.mm(Twice.apply(x), x)
 def build():
     return f, [(torch.randn(4, 4, requires_grad=True),)]
-""", ("* 2.0", "* 3.0"), TRACED)
-case("assumed_constant", """
+""",
+    ("* 2.0", "* 3.0"),
+    TRACED,
+)
+case(
+    "assumed_constant",
+    """
 ALPHA = 2.0
 @torch._dynamo.assume_constant_result
 def alpha():
@@ -174,8 +259,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=alpha())
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("ALPHA = 2.0", "ALPHA = 3.0"), TRACED)
-case("assumed_constant_again", """
+""",
+    ("ALPHA = 2.0", "ALPHA = 3.0"),
+    TRACED,
+)
+case(
+    "assumed_constant_again",
+    """
 ALPHA = 2.0
 @torch._dynamo.assume_constant_result
 def alpha():
@@ -184,15 +274,25 @@ def f(x):
     return torch.addmm(x, x, x, alpha=alpha())
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("c_descriptor", """
+""",
+    None,
+    USED,
+)
+case(
+    "c_descriptor",
+    """
 ACT = torch.Tensor.relu
 def f(x):
     return torch.mm(ACT(x), x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("torch.Tensor.relu", "torch.Tensor.sigmoid"), TRACED)
-case("c_descriptor_of_a_module", """
+""",
+    ("torch.Tensor.relu", "torch.Tensor.sigmoid"),
+    TRACED,
+)
+case(
+    "c_descriptor_of_a_module",
+    """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -201,8 +301,13 @@ class Net(nn.Module):
         return torch.mm(self.act(x), x)
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", ("torch.Tensor.relu", "torch.Tensor.sigmoid"), TRACED)
-case("checkpoint_that_was_replaced", """
+""",
+    ("torch.Tensor.relu", "torch.Tensor.sigmoid"),
+    TRACED,
+)
+case(
+    "checkpoint_that_was_replaced",
+    """
 from torch.utils.checkpoint import checkpoint
 def g(x):
     return torch.mm(x, x)
@@ -210,8 +315,13 @@ def f(x):
     return checkpoint(g, x, use_reentrant=False)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("def g(x):", "def checkpoint(function, *values, **named):\n    return function(*values) * 3.0\ndef g(x):"), TRACED)
-case("signature", """
+""",
+    ("def g(x):", "def checkpoint(function, *values, **named):\n    return function(*values) * 3.0\ndef g(x):"),
+    TRACED,
+)
+case(
+    "signature",
+    """
 import inspect
 def g(x):
     pass
@@ -223,16 +333,26 @@ class Net(nn.Module):
         return torch.addmm(x, x, x, alpha=2.0 if "mask" in self.signature.parameters else 3.0)
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", ("def g(x):", "def g(x, mask=None):"), TRACED)
-case("annotations", """
+""",
+    ("def g(x):", "def g(x, mask=None):"),
+    TRACED,
+)
+case(
+    "annotations",
+    """
 def g(x, mask):
     return x
 def f(x):
     return torch.addmm(x, x, x, alpha=2.0 if "mask" in g.__annotations__ else 3.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("def g(x, mask):", "def g(x, mask: float):"), TRACED)
-case("pooling_by_another_function", """
+""",
+    ("def g(x, mask):", "def g(x, mask: float):"),
+    TRACED,
+)
+case(
+    "pooling_by_another_function",
+    """
 from torch.nn import functional as F
 class Net(nn.Module):
     def __init__(self):
@@ -241,7 +361,10 @@ class Net(nn.Module):
         return self.pool(x, 2)
 def build():
     return Net(), [(torch.randn(1, 1, 6, 6),)]
-""", ("F.max_pool2d", "F.adaptive_max_pool2d"), TRACED)
+""",
+    ("F.max_pool2d", "F.adaptive_max_pool2d"),
+    TRACED,
+)
 METHOD_OF_A_VALUE = """
 KNOWN = frozenset({"two", "three"})
 known = KNOWN.__contains__
@@ -252,10 +375,15 @@ def build():
 """
 case("method_of_a_value", METHOD_OF_A_VALUE, None, USED)
 case("method_of_another_value", METHOD_OF_A_VALUE, ('"two", ', ""), TRACED)
-case("method_that_gives_members_of_a_set", """
+case(
+    "method_that_gives_members_of_a_set",
+    """
 known = frozenset({"two", "three"}).union
 def f(x):
     return torch.addmm(x, x, x, alpha=2.0 if "two" in known(()) else 3.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
+""",
+    None,
+    TRACED,
+)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
-case("namedtuple_before_a_graph_break", """
+case(
+    "namedtuple_before_a_graph_break",
+    """
 import collections
 Pair = collections.namedtuple("Pair", "left right")
 def f(x):
@@ -15,16 +17,26 @@ def f(x):
     return torch.addmm(y, y, y, alpha=2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("graph_break", """
+""",
+    None,
+    USED,
+)
+case(
+    "graph_break",
+    """
 def f(x):
     y = torch.mm(x, x)
     torch._dynamo.graph_break()
     return torch.addmm(y, x, x, alpha=2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("two_graph_breaks_in_a_loop", """
+""",
+    None,
+    USED,
+)
+case(
+    "two_graph_breaks_in_a_loop",
+    """
 def f(x):
     for at in range(2):
         x = torch.addmm(x, x, x, alpha=float(at))
@@ -32,8 +44,13 @@ def f(x):
     return torch.mm(x, x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("graph_breaks_that_raise", """
+""",
+    None,
+    USED,
+)
+case(
+    "graph_breaks_that_raise",
+    """
 def f(x):
     y = torch.mm(x, x)
     torch._dynamo.graph_break()
@@ -41,7 +58,10 @@ def f(x):
 context = contextlib.nullcontext
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
+""",
+    None,
+    USED,
+)
 
 LEFT_ALONE = """
 class Settings:
@@ -55,7 +75,9 @@ def build():
     return f, [(torch.randn(4, 4), Settings(False))]
 """
 case("left_alone_for_its_value", LEFT_ALONE, ("Settings(False)", "Settings(True)"), TRACED)
-case("left_alone_for_the_grad_mode", """
+case(
+    "left_alone_for_the_grad_mode",
+    """
 GRAD = True
 context = lambda: torch.set_grad_enabled(GRAD)
 def f(x):
@@ -64,25 +86,44 @@ def f(x):
     return torch.mm(x, x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("GRAD = True", "GRAD = False"), TRACED)
+""",
+    ("GRAD = True", "GRAD = False"),
+    TRACED,
+)
 case("left_alone_again", LEFT_ALONE, None, USED)
-case("changed_source_of_what_broke_the_graph", """
+case(
+    "changed_source_of_what_broke_the_graph",
+    """
 from changed_source_of_what_broke_the_graph_helper import g
 def f(x):
     x = torch.mm(x, x)
     return torch.mm(g(x), x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED, helper=("def g(x):\n    torch._dynamo.graph_break()\n    return torch.mm(x, x)\n",
-                            "def g(x):\n    return torch.mm(x, x)\n"))
-case("changed_source_of_what_was_left_alone", """
+""",
+    None,
+    TRACED,
+    helper=(
+        "def g(x):\n    torch._dynamo.graph_break()\n    return torch.mm(x, x)\n",
+        "def g(x):\n    return torch.mm(x, x)\n",
+    ),
+)
+case(
+    "changed_source_of_what_was_left_alone",
+    """
 from changed_source_of_what_was_left_alone_helper import g
 def f(x):
     return g(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED, helper=("def g(x):\n    try:\n        torch._dynamo.graph_break()\n        return torch.mm(x, x)\n    finally:\n        pass\n",
-                            "def g(x):\n    return torch.mm(x, x)\n"))
+""",
+    None,
+    TRACED,
+    helper=(
+        "def g(x):\n    try:\n        torch._dynamo.graph_break()\n        return torch.mm(x, x)\n    finally:\n        pass\n",
+        "def g(x):\n    return torch.mm(x, x)\n",
+    ),
+)
 
 NESTED = """
 BOX = types.SimpleNamespace(later=None)
@@ -98,7 +139,9 @@ def build():
 """
 case("function_over_a_break", NESTED, None, USED)
 case("function_over_a_break_changed", NESTED, ("alpha=scale", "alpha=scale + 1.0"), TRACED)
-case("function_that_is_kept", """
+case(
+    "function_that_is_kept",
+    """
 BOX = types.SimpleNamespace(later=None)
 def f(x):
     def later(z, by=2.0):
@@ -107,8 +150,13 @@ def f(x):
     return torch.mm(x, x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("a_graph_in_which_nothing_is_left", """
+""",
+    None,
+    USED,
+)
+case(
+    "a_graph_in_which_nothing_is_left",
+    """
 def setup(x):
     torch._dynamo.graph_break()
     return [float(x.shape[0]) * 0.5, 0.25], x.shape[1]
@@ -125,4 +173,7 @@ class Net(nn.Module):
         return scaled(x, self.scales, self.number)
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", None, USED)
+""",
+    None,
+    USED,
+)

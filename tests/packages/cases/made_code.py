@@ -17,14 +17,19 @@ def build():
 """
 case("graph_module_within", GRAPH, None, USED)
 case("graph_module_within_of_another_graph", GRAPH, ("alpha=2.0", "alpha=3.0"), TRACED)
-case("exported_module", """
+case(
+    "exported_module",
+    """
 class Net(nn.Module):
     def forward(self, x):
         return torch.addmm(x, x, x, alpha=2.0)
 def build():
     x = torch.randn(4, 4)
     return torch.export.export(Net(), (x,)).module(), [(x,)]
-""", None, USED)
+""",
+    None,
+    USED,
+)
 MADE = """
 scope = {"torch": torch, "alpha": 2.0}
 exec("def g(x):\\n    return torch.addmm(x, x, x, alpha=alpha)", scope)
@@ -105,9 +110,12 @@ def build():
 """
 case("namedtuple_over_a_break", _NAMEDTUPLE, None, USED)
 for _name, _each in (
-    ("iterator", "iter([2.0, 3.0])"), ("reversed", "reversed([2.0, 3.0])"), ("range", "range(2, 4)"),
-    ("deque", "collections.deque([2.0, 3.0])"), ("iterator_of_a_tuple", "iter((2.0, 3.0))"),
-):  # fmt: skip
+    ("iterator", "iter([2.0, 3.0])"),
+    ("reversed", "reversed([2.0, 3.0])"),
+    ("range", "range(2, 4)"),
+    ("deque", "collections.deque([2.0, 3.0])"),
+    ("iterator_of_a_tuple", "iter((2.0, 3.0))"),
+):
     _text = f"""
 import collections
 def f(x):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
-case("default_of_a_method_of_an_object_made_inside", """
+case(
+    "default_of_a_method_of_an_object_made_inside",
+    """
 class Scale:
     def __init__(self, factor=2.0):
         self.factor = factor
@@ -12,8 +14,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Scale().factor)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("factor=2.0", "factor=3.0"), TRACED)
-case("decorator_of_a_method_of_an_object_made_inside", """
+""",
+    ("factor=2.0", "factor=3.0"),
+    TRACED,
+)
+case(
+    "decorator_of_a_method_of_an_object_made_inside",
+    """
 def scaled(factor):
     def decorate(method):
         def call(self, x):
@@ -28,8 +35,13 @@ def f(x):
     return Twice().run(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("@scaled(2.0)", "@scaled(3.0)"), TRACED)
-case("class_of_a_factory", """
+""",
+    ("@scaled(2.0)", "@scaled(3.0)"),
+    TRACED,
+)
+case(
+    "class_of_a_factory",
+    """
 def make(factor):
     class Scale:
         def __mul__(self, x):
@@ -40,8 +52,13 @@ def f(x):
     return Scale() * x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("make(2.0)", "make(3.0)"), TRACED)
-case("partial_method_of_an_object_made_inside", """
+""",
+    ("make(2.0)", "make(3.0)"),
+    TRACED,
+)
+case(
+    "partial_method_of_an_object_made_inside",
+    """
 class Scale:
     def by(self, x, factor):
         return torch.addmm(x, x, x, alpha=factor)
@@ -50,16 +67,26 @@ def f(x):
     return Scale().run(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("factor=2.0", "factor=3.0"), TRACED)
-case("list_of_the_class_of_an_object_made_inside", """
+""",
+    ("factor=2.0", "factor=3.0"),
+    TRACED,
+)
+case(
+    "list_of_the_class_of_an_object_made_inside",
+    """
 class Scale:
     FACTORS = [2.0, 5.0]
 def f(x):
     return torch.addmm(x, x, x, alpha=Scale().FACTORS[0])
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("[2.0, 5.0]", "[3.0, 5.0]"), TRACED)
-case("static_method_of_c_of_an_object_made_inside", """
+""",
+    ("[2.0, 5.0]", "[3.0, 5.0]"),
+    TRACED,
+)
+case(
+    "static_method_of_c_of_an_object_made_inside",
+    """
 class Block:
     act = staticmethod(torch.relu)
     def run(self, x):
@@ -68,8 +95,13 @@ def f(x):
     return Block().run(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("torch.relu", "torch.sigmoid"), TRACED)
-case("default_behind_a_decorator_of_torchs", """
+""",
+    ("torch.relu", "torch.sigmoid"),
+    TRACED,
+)
+case(
+    "default_behind_a_decorator_of_torchs",
+    """
 class Scale:
     @torch.no_grad()
     def run(self, x, alpha=2.0):
@@ -78,8 +110,13 @@ def f(x):
     return Scale().run(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("alpha=2.0", "alpha=3.0"), TRACED)
-case("attribute_of_a_method_of_an_object_made_inside", """
+""",
+    ("alpha=2.0", "alpha=3.0"),
+    TRACED,
+)
+case(
+    "attribute_of_a_method_of_an_object_made_inside",
+    """
 def tagged(function):
     function.alpha = 2.0
     return function
@@ -91,8 +128,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Thing().run.alpha)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("alpha = 2.0", "alpha = 3.0"), TRACED)
-case("what_a_transform_of_torchs_was_given", """
+""",
+    ("alpha = 2.0", "alpha = 3.0"),
+    TRACED,
+)
+case(
+    "what_a_transform_of_torchs_was_given",
+    """
 def g(x, y):
     return x * y
 class Block:
@@ -101,8 +143,13 @@ def f(x):
     return Block().run(x, x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("in_dims=(0, 0)", "in_dims=(0, 1)"), TRACED)
-case("attribute_of_a_wrapper_of_torchs", """
+""",
+    ("in_dims=(0, 0)", "in_dims=(0, 1)"),
+    TRACED,
+)
+case(
+    "attribute_of_a_wrapper_of_torchs",
+    """
 def tagged(function):
     function.alpha = 2.0
     return function
@@ -115,18 +162,25 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Block().run.alpha)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ("alpha = 2.0", "alpha = 3.0"), TRACED)
+""",
+    ("alpha = 2.0", "alpha = 3.0"),
+    TRACED,
+)
 # Sets that the trace fills item by item have Dynamo's order, which is the same in each process.
-for number, made in enumerate((
-    "NAMES = set()\n    for name in TEXTS:\n        NAMES.add(name)",
-    "NAMES = {name for name in TEXTS}",
-    "NAMES = set(TEXTS)",
-    "NAMES = list(set(TEXTS))",
-    "NAMES = {TEXTS[1], TEXTS[0]}\n    NAMES.update(list(TEXTS))",
-    "NAMES = set(set(TEXTS))",
-    "NAMES = set(TEXTS)\n    NAMES.discard('beta')",
-)):  # fmt: skip
-    case(f"order_of_a_set_that_is_built_{number}", f"""
+for number, made in enumerate(
+    (
+        "NAMES = set()\n    for name in TEXTS:\n        NAMES.add(name)",
+        "NAMES = {name for name in TEXTS}",
+        "NAMES = set(TEXTS)",
+        "NAMES = list(set(TEXTS))",
+        "NAMES = {TEXTS[1], TEXTS[0]}\n    NAMES.update(list(TEXTS))",
+        "NAMES = set(set(TEXTS))",
+        "NAMES = set(TEXTS)\n    NAMES.discard('beta')",
+    )
+):
+    case(
+        f"order_of_a_set_that_is_built_{number}",
+        f"""
 TEXTS = ("delta", "alpha", "gamma", "beta", "epsilon")
 def f(x):
     {made}
@@ -136,8 +190,13 @@ def f(x):
     return found
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("a_set_that_is_asked_in_a_comprehension", """
+""",
+        None,
+        USED,
+    )
+case(
+    "a_set_that_is_asked_in_a_comprehension",
+    """
 TEXTS = ("delta", "alpha")
 def f(x, **kwargs):
     known = set(TEXTS) | {"gamma"}
@@ -145,12 +204,20 @@ def f(x, **kwargs):
     return torch.addmm(x, x, x, alpha=sum(kept.values()) + 2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
-case("a_frozenset_in_a_set", """
+""",
+    None,
+    USED,
+)
+case(
+    "a_frozenset_in_a_set",
+    """
 def f(x):
     seen = set()
     seen.add(frozenset({"a", "b"}))
     return torch.addmm(x, x, x, alpha=3.0 if frozenset({"a", "b"}) in seen else 2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, USED)
+""",
+    None,
+    USED,
+)

@@ -32,15 +32,28 @@ NEVER = {
     "native_call_that_reads_the_environment": "package-native-call",
     "native_call_that_is_given_a_lock": "package-native-call",
     "native_call_with_a_tensor_as_a_default": "package-native-call",
-    **{f"native_call_that_reads_{what}": "package-native-call"
-       for what in ("a_getter", "a_file", "an_import", "a_path", "a_memo", "a_memo_in_a_class", "a_memo_in_a_table",
-                    "a_getter_in_a_table", "a_getter_in_an_object")},
+    **{
+        f"native_call_that_reads_{what}": "package-native-call"
+        for what in (
+            "a_getter",
+            "a_file",
+            "an_import",
+            "a_path",
+            "a_memo",
+            "a_memo_in_a_class",
+            "a_memo_in_a_table",
+            "a_getter_in_a_table",
+            "a_getter_in_an_object",
+        )
+    },
     "hook_that_is_a_method": "package-not-portable",
     "hook_that_is_a_partial_of_a_method": "package-not-portable",
     "frozen_weights": "package-graph",
     "inputs_that_overlap": "package-graph",  # aliased-mutation: each process compiles the graph itself
 }
-case("frozen_weights", """
+case(
+    "frozen_weights",
+    """
 import torch._inductor.config
 WEIGHT = 2.0
 @contextlib.contextmanager
@@ -55,8 +68,13 @@ class Net(nn.Module):
         return torch.addmm(x, x, self.weight, alpha=2.0)
 def build():
     return Net().eval(), [(torch.randn(4, 4),)]
-""", ("WEIGHT = 2.0", "WEIGHT = 3.0"), TRACED)
-case("order_of_a_set", """
+""",
+    ("WEIGHT = 2.0", "WEIGHT = 3.0"),
+    TRACED,
+)
+case(
+    "order_of_a_set",
+    """
 TABLE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
 def f(x):
     for name in {"a", "b", "c", "d"}:
@@ -64,8 +82,13 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("a_set_that_is_gone_through", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "a_set_that_is_gone_through",
+    """
 NAMES = frozenset({"a", "b", "c", "d"})
 TABLE = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
 def f(x):
@@ -74,21 +97,36 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("asks_for_hash", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "asks_for_hash",
+    """
 def f(x):
     return torch.addmm(x, x, x, alpha=float(hash("name") % 1000 + 1) / 1000)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("asks_for_a_seed", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "asks_for_a_seed",
+    """
 def f(x):
     torch.seed()
     return torch.mul(x, 2.0 + torch.seed() * 0.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("a_metaclass_that_decides", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "a_metaclass_that_decides",
+    """
 class Meta(type):
     def __instancecheck__(cls, value):
         return True
@@ -98,8 +136,13 @@ def f(x, y):
     return torch.mm(x, x) if isinstance(y, Kind) else torch.addmm(x, x, x, alpha=3.0)
 def build():
     return f, [(torch.randn(4, 4), Thing())]
-""", None, TRACED)
-case("a_class_of_exec", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "a_class_of_exec",
+    """
 SPACE = {}
 exec("class G:\\n    def __enter__(self):\\n        return 3.0\\n    def __exit__(self, *error):\\n        return False\\n", SPACE)
 G = SPACE["G"]
@@ -108,8 +151,13 @@ def f(x):
         return torch.addmm(x, x, x, alpha=alpha)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("a_random_number", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "a_random_number",
+    """
 import random
 def g(x):
     return torch.addmm(x, x, x, alpha=2.0), random.randint(1, 5)
@@ -118,8 +166,13 @@ def f(x):
     return torch.compile(g)(x)[0]
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("text_of_an_enums_member", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "text_of_an_enums_member",
+    """
 NAMES = {1: "relu"}
 class Kind(enum.Enum):
     ONE = 1
@@ -129,9 +182,14 @@ def f(x):
     return torch.mm(x, x) if f"{Kind.ONE}" == "relu" else torch.addmm(x, x, x, alpha=2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ('"relu"}', '"gelu"}'), TRACED)
+""",
+    ('"relu"}', '"gelu"}'),
+    TRACED,
+)
 case("a_device_context", FUNCTION + "\ncontext = lambda: torch.device('cpu')\n", None, TRACED)
-case("assumed_constant_of_a_local", """
+case(
+    "assumed_constant_of_a_local",
+    """
 def make():
     @torch._dynamo.assume_constant_result
     def alpha():
@@ -141,15 +199,25 @@ def make():
     return f
 def build():
     return make(), [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("asks_for_id", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "asks_for_id",
+    """
 MARKER = object()
 def f(x):
     return torch.mm(x, x) if id(MARKER) % 2 == 0 else torch.addmm(x, x, x, alpha=2.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("module_as_a_default", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "module_as_a_default",
+    """
 import module_as_a_default_helper as config
 class Block:
     def run(self, x, cfg=config):
@@ -158,8 +226,14 @@ def f(x):
     return Block().run(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED, helper=("ALPHA = 2.0\n", "ALPHA = 3.0\n"))
-case("key_of_a_max", """
+""",
+    None,
+    TRACED,
+    helper=("ALPHA = 2.0\n", "ALPHA = 3.0\n"),
+)
+case(
+    "key_of_a_max",
+    """
 COST = {"a": 1.0, "b": 2.0}
 def f(x):
     best = max(("a", "b"), key=cost)
@@ -168,8 +242,13 @@ def cost(name):
     return COST[name]
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ('"a": 1.0', '"a": 5.0'), TRACED)
-case("a_region_like_another", """
+""",
+    ('"a": 1.0', '"a": 5.0'),
+    TRACED,
+)
+case(
+    "a_region_like_another",
+    """
 class Layer(nn.Module):
     def __init__(self, a):
         super().__init__(); self.a = a
@@ -185,16 +264,26 @@ class Net(nn.Module):
         return x
 def build():
     return Net(2.0, 2.0), [(torch.randn(4, 4),)]
-""", ("Net(2.0, 2.0)", "Net(2.0, 3.0)"), TRACED)
-case("inputs_that_overlap", """
+""",
+    ("Net(2.0, 2.0)", "Net(2.0, 3.0)"),
+    TRACED,
+)
+case(
+    "inputs_that_overlap",
+    """
 def f(x, y):
     y.mul_(3.0)
     return torch.mm(x, y)
 def build():
     base = torch.randn(8, 4)
     return f, [(base[:4], base[4:])]
-""", ("base[4:]", "base[2:6]"), TRACED)
-case("module_in_a_default", """
+""",
+    ("base[4:]", "base[2:6]"),
+    TRACED,
+)
+case(
+    "module_in_a_default",
+    """
 import module_in_a_default_helper as config
 class Block:
     def run(self, x, cfg=(config,)):
@@ -203,8 +292,14 @@ def f(x):
     return Block().run(x)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED, helper=("ALPHA = 2.0\n", "ALPHA = 3.0\n"))
-case("a_protocol_of_values", """
+""",
+    None,
+    TRACED,
+    helper=("ALPHA = 2.0\n", "ALPHA = 3.0\n"),
+)
+case(
+    "a_protocol_of_values",
+    """
 from typing import Protocol, runtime_checkable
 @runtime_checkable
 class Scaled(Protocol):
@@ -218,7 +313,10 @@ class Net(nn.Module):
         return torch.addmm(x, x, x, alpha=2.0 if isinstance(self.thing, Scaled) else 3.0)
 def build():
     return Net(Thing(len)), [(torch.randn(4, 4),)]
-""", ("Thing(len)", "Thing(None)"), TRACED)
+""",
+    ("Thing(len)", "Thing(None)"),
+    TRACED,
+)
 
 HOOK_OF_SUBCLASSES = """
 import abc
@@ -235,8 +333,15 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """
 for _name, _asked in (("a_hook_of_subclasses", "Scaled"), ("a_union_with_a_hook", "Scaled | int")):
-    case(_name, HOOK_OF_SUBCLASSES.replace("thing, Scaled)", f"thing, {_asked})"), ('WANTED = "scale"', 'WANTED = "other"'), TRACED)
-case("key_of_a_max_that_is_a_class", """
+    case(
+        _name,
+        HOOK_OF_SUBCLASSES.replace("thing, Scaled)", f"thing, {_asked})"),
+        ('WANTED = "scale"', 'WANTED = "other"'),
+        TRACED,
+    )
+case(
+    "key_of_a_max_that_is_a_class",
+    """
 COST = {"a": 1.0, "b": 2.0}
 class Rank:
     def __init__(self, name): self.cost = COST[name]
@@ -247,8 +352,13 @@ def f(x):
     return torch.mm(x, x) if best == "b" else torch.addmm(x, x, x, alpha=3.0)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", ('"a": 1.0', '"a": 5.0'), TRACED)
-case("order_of_a_set_that_is_made", """
+""",
+    ('"a": 1.0', '"a": 5.0'),
+    TRACED,
+)
+case(
+    "order_of_a_set_that_is_made",
+    """
 NAMES = ("a", "b", "c", "d")
 def f(x):
     found = x
@@ -257,8 +367,13 @@ def f(x):
     return found
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("a_set_that_is_changed", """
+""",
+    None,
+    TRACED,
+)
+case(
+    "a_set_that_is_changed",
+    """
 class Layer(nn.Module):
     def __init__(self, active):
         super().__init__()
@@ -275,22 +390,40 @@ class Net(nn.Module):
         return self.two(self.one(x))
 def build():
     return Net(), [(torch.randn(4, 4),)]
-""", None, TRACED)
-for _number, _goes in enumerate((
-    "list(NAMES)", "[*NAMES]", "tuple(NAMES)", "NAMES - {'a'}", "NAMES | {'e'}", "NAMES.copy()", "[NAMES.copy().pop()]",
-    "sorted(NAMES, key=len)", "frozenset(NAMES)", "f'{NAMES}'[2]", "str(NAMES)[2]", "','.join(NAMES)[0]",
-    "[name for name, _ in zip(NAMES, range(2))]", "set(name for name in NAMES)",
-    "dict.fromkeys(NAMES)",
-    # The trace creates these sets without adding their items one by one.
-    "{'z', *NAMES}",
-    "set(('a', 'b', 'c')) | {'d'}",
-    "set(('a', 'b', 'c')).union(('d',))",
-    "set(('a', 'b')).symmetric_difference(('c',))",
-    "[set(('a', 'b', 'c')).pop()]",
-    "[repr(set(('a', 'b', 'c')))]",
-    "[*map(len, {'a', 'bb', 'ccc', 'dddd'})]",
-)):
-    case(f"order_of_texts_in_a_set_{_number}", f"""
+""",
+    None,
+    TRACED,
+)
+for _number, _goes in enumerate(
+    (
+        "list(NAMES)",
+        "[*NAMES]",
+        "tuple(NAMES)",
+        "NAMES - {'a'}",
+        "NAMES | {'e'}",
+        "NAMES.copy()",
+        "[NAMES.copy().pop()]",
+        "sorted(NAMES, key=len)",
+        "frozenset(NAMES)",
+        "f'{NAMES}'[2]",
+        "str(NAMES)[2]",
+        "','.join(NAMES)[0]",
+        "[name for name, _ in zip(NAMES, range(2))]",
+        "set(name for name in NAMES)",
+        "dict.fromkeys(NAMES)",
+        # The trace creates these sets without adding their items one by one.
+        "{'z', *NAMES}",
+        "set(('a', 'b', 'c')) | {'d'}",
+        "set(('a', 'b', 'c')).union(('d',))",
+        "set(('a', 'b')).symmetric_difference(('c',))",
+        "[set(('a', 'b', 'c')).pop()]",
+        "[repr(set(('a', 'b', 'c')))]",
+        "[*map(len, {'a', 'bb', 'ccc', 'dddd'})]",
+    )
+):
+    case(
+        f"order_of_texts_in_a_set_{_number}",
+        f"""
 NAMES = {{"a", "b", "c", "d"}}
 def f(x):
     for name in {_goes}:
@@ -298,8 +431,13 @@ def f(x):
     return x
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("native_call_that_reads_the_environment", """
+""",
+        None,
+        TRACED,
+    )
+case(
+    "native_call_that_reads_the_environment",
+    """
 import os
 class Meta(type):
     def __add__(cls, other): return float(os.environ.get("SCALE", "2.0"))
@@ -308,34 +446,51 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Kind + 1)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
+""",
+    None,
+    TRACED,
+)
 for _what, _setup, _read in (
     ("a_getter", "from os import getenv", "float(getenv('SCALE', '2.0'))"),
     ("a_file", "", "float(len(open('/dev/null').read())) + 2.0"),
     ("an_import", "", "__import__('os').cpu_count() and 2.0"),
     ("a_path", "from pathlib import Path\nPATH = Path('/dev/null')", "float(len(PATH.read_text())) + 2.0"),
     ("a_memo", "SCALE = 2.0\n@functools.lru_cache\ndef scale(): return SCALE\nscale()", "scale()"),
-    ("a_memo_in_a_class", """
+    (
+        "a_memo_in_a_class",
+        """
 SCALE = 2.0
 class Scales:
     @functools.lru_cache
     def scale(self): return SCALE
 SCALES = Scales()
-SCALES.scale()""", "SCALES.scale()"),
-    ("a_memo_in_a_table", """
+SCALES.scale()""",
+        "SCALES.scale()",
+    ),
+    (
+        "a_memo_in_a_table",
+        """
 SCALE = 2.0
 @functools.lru_cache
 def scale(): return SCALE
 scale()
-TABLE = {'scale': scale}""", "TABLE['scale']()"),
+TABLE = {'scale': scale}""",
+        "TABLE['scale']()",
+    ),
     ("a_getter_in_a_table", "import os\nTABLE = [os.getenv]", "float(TABLE[0]('SCALE', '2.0'))"),
-    ("a_getter_in_an_object", """
+    (
+        "a_getter_in_an_object",
+        """
 import os
 class Reads: pass
 READS = Reads()
-READS.get = os.getenv""", "float(READS.get('SCALE', '2.0'))"),
+READS.get = os.getenv""",
+        "float(READS.get('SCALE', '2.0'))",
+    ),
 ):
-    case(f"native_call_that_reads_{_what}", f"""
+    case(
+        f"native_call_that_reads_{_what}",
+        f"""
 {_setup}
 class Meta(type):
     def __add__(cls, other): return {_read}
@@ -344,8 +499,13 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Kind + 1)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
-case("native_call_that_is_given_a_lock", """
+""",
+        None,
+        TRACED,
+    )
+case(
+    "native_call_that_is_given_a_lock",
+    """
 import threading
 LOCK = threading.Lock()
 class Meta(type):
@@ -355,4 +515,7 @@ def f(x):
     return torch.addmm(x, x, x, alpha=Kind + 1)
 def build():
     return f, [(torch.randn(4, 4),)]
-""", None, TRACED)
+""",
+    None,
+    TRACED,
+)

@@ -78,9 +78,14 @@ class Tagged(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor, tag: Any) -> Tagged:
         made: Tagged = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
-            device=inner.device, requires_grad=inner.requires_grad,
-        )  # fmt: skip
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=inner.device,
+            requires_grad=inner.requires_grad,
+        )
         return made
 
     def __init__(self, inner: torch.Tensor, tag: Any) -> None:

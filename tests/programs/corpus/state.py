@@ -33,6 +33,8 @@ def setting(get: Callable[[], Any], set_: Callable[[Any], Any], value: Any) -> I
 
 
 with_state("plain_training", contextlib.nullcontext)
+
+
 def autocasts(x: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu"):
         return x @ x.t()
@@ -45,12 +47,14 @@ with_state("autocast_half", lambda: torch.autocast("cpu", dtype=torch.float16), 
 with_state(
     "autocast_of_another_dtype",  # a graph depends on it only if it is traced to operators
     lambda: setting(
-        functools.partial(torch.get_autocast_dtype, "cpu"), functools.partial(torch.set_autocast_dtype, "cpu"),
+        functools.partial(torch.get_autocast_dtype, "cpu"),
+        functools.partial(torch.set_autocast_dtype, "cpu"),
         torch.float16,
     ),
     autocasts,
-    rtol=2e-2, atol=2e-2,
-)  # fmt: skip
+    rtol=2e-2,
+    atol=2e-2,
+)
 with_state(
     "deterministic",
     lambda: setting(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
