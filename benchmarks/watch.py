@@ -53,10 +53,10 @@ def factory():
 
 def register(host: Host, directory: Path, kind: str, command: list[str], files: list[Path]) -> str:
     registration = wire.Registration(
-        kind=kind,
+        kind=kind,  # type: ignore[arg-type]
         command=command,
         executable=sys.executable,
-        directory=str(directory),  # type: ignore[arg-type]
+        directory=str(directory),
         store=str(host.root / "store"),
         variables=host.variables(hook=False),
         files=[str(file) for file in files],

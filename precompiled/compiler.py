@@ -33,11 +33,11 @@ from precompiled.core.errors import (
     StoreError,
     code_of,
 )
-from precompiled.graph import places
+from precompiled.graph import rank_graphs
 from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, rank_turns, scratch
 from precompiled.store.artifacts import Store
-from precompiled.store.jobs import JobRecord
+from precompiled.store.job_phases import JobRecord
 from precompiled.store.writing import full
 from precompiled.version import VERSION
 
@@ -68,7 +68,7 @@ def warm_up() -> None:
 def run_job(job: wire.Job) -> wire.Finished:
     """Compile and publish one job. A failure of the graph is published and returned, never raised.
 
-    The job's phases are recorded with their times, for people (store/jobs.py).
+    The job's phases are recorded with their times, for people (store/job_phases.py).
     """
     root = Path(job.store)
     if root not in _records:
@@ -142,7 +142,7 @@ def _among_hosts(
     folder = scratch.directory(store.root) / "turns"
     record.phase("turn")
     try:
-        with rank_turns.turn(folder, places.family(job.graph)) as turn:
+        with rank_turns.turn(folder, rank_graphs.family(job.graph)) as turn:
             if turn is not None and turn.waited and is_there(store, job):
                 # Another worker compiled it, for a rank at another place in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
@@ -294,7 +294,7 @@ def _compile_program(
     )
     files = {fmt.BUNDLE: result.bundle, fmt.PROGRAM: fmt.pack_program(job.graph)}
     files.update({fmt.native(digest): data for digest, data in result.native.files.items()})
-    others = places.of_others(job.graph, job.key) if result.any_place else {}
+    others = rank_graphs.of_others(job.graph, job.key) if result.any_place else {}
     return fmt.Payload(manifest, files), others
 
 

@@ -22,7 +22,7 @@ import click
 
 from precompiled import hook
 from precompiled.client.process import PROCESS
-from precompiled.client.runs import UNTRACED, place
+from precompiled.client.run_recorder import UNTRACED, place
 from precompiled.core.names import in_words
 from precompiled.core.words import format_count, human_seconds
 

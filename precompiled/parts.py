@@ -37,7 +37,7 @@ _Interface = TypeVar("_Interface")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Entry(Generic[_Interface]):
+class PartModule(Generic[_Interface]):
     """A module of a part, which implements a protocol. It is imported when the core needs it."""
 
     def __init__(self, module: str) -> None:
@@ -227,11 +227,11 @@ class WatchProtocol(Protocol):
         """Print the watches of the daemon, for `status`."""
 
 
-REMOTE: Entry[RemoteProtocol] = Entry("precompiled.remote.part")
-REMOTE_STATE: Entry[StateProtocol] = Entry("precompiled.remote.state")
-COURIER: Entry[CourierProtocol] = Entry("precompiled.remote.courier")
-FARM_STATE: Entry[StateProtocol] = Entry("precompiled.farm.state")
-MADE_UP_CUDA: Entry[MadeUpCudaProtocol] = Entry("precompiled.made_up_cuda.part")
-TARGETS: Entry[TargetsProtocol] = Entry("precompiled.made_up_cuda.targets")
-NOTEBOOK: Entry[NotebookProtocol] = Entry("precompiled.notebook")
-WATCH: Entry[WatchProtocol] = Entry("precompiled.watch.part")
+REMOTE: PartModule[RemoteProtocol] = PartModule("precompiled.remote.part")
+REMOTE_STATE: PartModule[StateProtocol] = PartModule("precompiled.remote.state")
+COURIER: PartModule[CourierProtocol] = PartModule("precompiled.remote.courier")
+FARM_STATE: PartModule[StateProtocol] = PartModule("precompiled.farm.state")
+MADE_UP_CUDA: PartModule[MadeUpCudaProtocol] = PartModule("precompiled.made_up_cuda.part")
+TARGETS: PartModule[TargetsProtocol] = PartModule("precompiled.made_up_cuda.targets")
+NOTEBOOK: PartModule[NotebookProtocol] = PartModule("precompiled.notebook")
+WATCH: PartModule[WatchProtocol] = PartModule("precompiled.watch.part")

@@ -178,7 +178,7 @@ def _serve(settings: config.Settings, system: bool, detach: bool, on_demand: boo
         except daemon.AlreadyRunning as error:
             # A daemon takes its lock before it binds its socket. So report to the starter only once clients can
             # connect, and take over if the other daemon was about to exit.
-            from precompiled.client.link import daemon_reachable
+            from precompiled.client.daemon_link import daemon_reachable
 
             reachable = daemon_reachable(settings)
             if reachable or time.monotonic() >= give_up:

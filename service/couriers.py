@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from precompiled.service.cooldowns import Cooldowns
 from precompiled.service.events import COURIER, Instruction, Limits, StartWorker
-from precompiled.service.jobs import Job, Seat
+from precompiled.service.job_states import ScheduledJob, Seat
 from precompiled.service.workers import Runner, Worker
 
 MAX_COURIERS = 4  # per user: couriers are not covered by the limits for workers
@@ -54,8 +54,13 @@ class Couriers:
             self._cooldowns.start(courier.post, now + self._limits.start_refused_s, why)
 
     def offers(
-        self, queued: Iterable[Job], starting: Counter[Seat], numbers: Iterator[int], now: float, out: list[Instruction]
-    ) -> Iterator[tuple[Job, Courier]]:
+        self,
+        queued: Iterable[ScheduledJob],
+        starting: Counter[Seat],
+        numbers: Iterator[int],
+        now: float,
+        out: list[Instruction],
+    ) -> Iterator[tuple[ScheduledJob, Courier]]:
         """Pair each queued job for which no worker starts with an idle courier; start missing couriers."""
         of_posts = {courier.post: courier for courier in self}
         of_users = Counter(uid for uid, _ in of_posts)

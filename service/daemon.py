@@ -41,7 +41,7 @@ from precompiled.service.events import (
     Tick,
 )
 from precompiled.service.gpus import DeviceError, Devices
-from precompiled.service.jobs import SchedulerError
+from precompiled.service.job_states import SchedulerError
 from precompiled.service.log_lines import UserLines
 from precompiled.service.metrics import Metrics
 from precompiled.service.notify import Notifier

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from precompiled.service.events import Instruction, Reply, Submitted
-from precompiled.service.jobs import Flight, Job
+from precompiled.service.job_states import Flight, ScheduledJob
 
 from precompiled import wire
 
@@ -16,14 +16,14 @@ FINISHED_KEPT = 64  # ended jobs kept for diagnosis
 
 class Flights:
     def __init__(self) -> None:
-        self.jobs: dict[Flight, Job] = {}  # queued and running
-        self.finished: deque[Job] = deque(maxlen=FINISHED_KEPT)
+        self.jobs: dict[Flight, ScheduledJob] = {}  # queued and running
+        self.finished: deque[ScheduledJob] = deque(maxlen=FINISHED_KEPT)
 
-    def add(self, job: Job, event: Submitted) -> None:
+    def add(self, job: ScheduledJob, event: Submitted) -> None:
         self.jobs[job.flight] = job
         self.join(job, event)
 
-    def join(self, job: Job, event: Submitted) -> None:
+    def join(self, job: ScheduledJob, event: Submitted) -> None:
         """Add a submit's client to a job, unless the job or its user has too many."""
         name = event.message.id
         if job.interested and name not in job.interested:
@@ -32,7 +32,7 @@ class Flights:
                 return
         job.interested[name] = event.client
 
-    def withdraw(self, uid: int, ids: set[str]) -> list[Job]:
+    def withdraw(self, uid: int, ids: set[str]) -> list[ScheduledJob]:
         """Withdraw a user's submits; returns the jobs that have no submit left."""
         asked = [job for job in self.jobs.values() if job.uid == uid and ids & job.interested.keys()]
         for job in asked:
@@ -40,7 +40,9 @@ class Flights:
                 del job.interested[name]
         return [job for job in asked if not job.interested]
 
-    def end(self, job: Job, out: list[Instruction], message: wire.Accepted | wire.Busy | wire.Rejected) -> None:
+    def end(
+        self, job: ScheduledJob, out: list[Instruction], message: wire.Accepted | wire.Busy | wire.Rejected
+    ) -> None:
         """Remove a job that has ended, and send ``message`` to its clients."""
         del self.jobs[job.flight]
         for name, client in job.interested.items():

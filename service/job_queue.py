@@ -6,21 +6,21 @@ import bisect
 from collections import Counter
 from collections.abc import Iterator
 
-from precompiled.service.jobs import Job
+from precompiled.service.job_states import ScheduledJob
 
 
 class JobQueue:
     """Waiting clients' jobs come before background jobs. In both, users take turns, and a user's jobs are FIFO."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, list[Job]] = {}  # uid -> its jobs, sorted by Job.order; no empty lists
+        self._jobs: dict[int, list[ScheduledJob]] = {}  # uid -> its jobs, sorted by ScheduledJob.order; no empty lists
         self._turn: list[int] = []  # the uids of _jobs; the first is served next
         self._bytes: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return sum(map(len, self._jobs.values()))
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[ScheduledJob]:
         """All jobs, in the order in which they are served."""
         for waiting in (True, False):
             lanes = [[job for job in self._jobs[uid] if job.waiting is waiting] for uid in self._turn]
@@ -29,12 +29,12 @@ class JobQueue:
                     if depth < len(lane):
                         yield lane[depth]
 
-    def ready(self, now: float) -> Iterator[Job]:
+    def ready(self, now: float) -> Iterator[ScheduledJob]:
         """The jobs that are not parked, in the order in which they are served."""
         return (job for job in self if job.parked_until <= now)
 
-    def of(self, uid: int) -> list[Job]:
-        """A user's jobs, sorted by Job.order."""
+    def of(self, uid: int) -> list[ScheduledJob]:
+        """A user's jobs, sorted by ScheduledJob.order."""
         return list(self._jobs.get(uid, ()))
 
     @property
@@ -50,14 +50,14 @@ class JobQueue:
         """How many bytes each user's queued jobs take."""
         return Counter(self._bytes)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: ScheduledJob) -> None:
         if job.uid not in self._jobs:
             self._jobs[job.uid] = []
             self._turn.append(job.uid)
         bisect.insort(self._jobs[job.uid], job, key=lambda item: item.order)
         self._bytes[job.uid] += job.size
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: ScheduledJob) -> None:
         jobs = self._jobs[job.uid]
         jobs.remove(job)
         self._bytes[job.uid] -= job.size
@@ -66,7 +66,7 @@ class JobQueue:
             self._turn.remove(job.uid)
             del self._bytes[job.uid]
 
-    def serve(self, job: Job) -> None:
+    def serve(self, job: ScheduledJob) -> None:
         """Remove a job that runs now, and end its user's turn."""
         self.remove(job)
         self.end_turn(job.uid)
@@ -77,12 +77,12 @@ class JobQueue:
             self._turn.remove(uid)
             self._turn.append(uid)
 
-    def wait_for(self, job: Job) -> None:
+    def wait_for(self, job: ScheduledJob) -> None:
         """Turn a background job into a waiting client's job."""
         self.remove(job)
         job.waiting = True
         self.add(job)
 
-    def position(self, job: Job) -> int:
-        """How many queued jobs have a lower Job.order, whatever their user."""
+    def position(self, job: ScheduledJob) -> int:
+        """How many queued jobs have a lower ScheduledJob.order, whatever their user."""
         return sum(other.order < job.order for jobs in self._jobs.values() for other in jobs)

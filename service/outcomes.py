@@ -12,7 +12,7 @@ from precompiled.service.cooldowns import Cooldowns
 from precompiled.service.events import Count, Instruction, Limits
 from precompiled.service.flights import Flights
 from precompiled.service.job_queue import JobQueue
-from precompiled.service.jobs import Flight, Job
+from precompiled.service.job_states import Flight, ScheduledJob
 from precompiled.service.refusals import WITHOUT_A_RECORD, advise_retry
 
 from precompiled import wire
@@ -28,7 +28,7 @@ class Outcomes:
         self._flights = flights
         self.quarantined: Cooldowns[Flight] = Cooldowns()
 
-    def settle(self, job: Job, finished: wire.Finished, now: float, out: list[Instruction]) -> bool:
+    def settle(self, job: ScheduledJob, finished: wire.Finished, now: float, out: list[Instruction]) -> bool:
         """Apply a worker's outcome: end the job or park it. Returns whether the job has ended."""
         if finished.outcome == "parked":
             self._queue_again(job, now, "", out)
@@ -52,18 +52,18 @@ class Outcomes:
         self._flights.end(job, out, wire.Accepted("", job.submit.key, "published"))
         return True
 
-    def keep(self, job: Job, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
+    def keep(self, job: ScheduledJob, now: float, again_s: float, why: str, out: list[Instruction]) -> None:
         """Queue a job again that the farm does not accept. A worker may take it at once."""
         self._queue_again(job, now, why, out)
         job.kept_until = now + max(again_s, MIN_PARKED_S)
 
-    def _queue_again(self, job: Job, now: float, why: str, out: list[Instruction]) -> None:
+    def _queue_again(self, job: ScheduledJob, now: float, why: str, out: list[Instruction]) -> None:
         """Put a job that was not started back into the queue. The attempt does not count."""
         out.append(job.move("park", now, why))
         job.worker, job.attempt = None, job.attempt - 1
         self._queue.add(job)
 
-    def lost(self, job: Job, reason: str, why: str, now: float, out: list[Instruction]) -> None:
+    def lost(self, job: ScheduledJob, reason: str, why: str, now: float, out: list[Instruction]) -> None:
         """Put a job whose worker has died back into the queue, or quarantine its key."""
         job.deaths += 1
         job.worker = None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from precompiled.service import shares
 from precompiled.service.events import Expected, Instruction, Limits, RunJob, StartWorker
 from precompiled.service.job_queue import JobQueue
-from precompiled.service.jobs import Job, Seat
+from precompiled.service.job_states import ScheduledJob, Seat
 from precompiled.service.start_failures import StartFailures
 from precompiled.service.workers import Runner, Worker
 
@@ -89,7 +89,7 @@ class Placement:
             pass
         self._share_slots(now, out)
 
-    def _in_order(self, now: float) -> Iterator[Job]:
+    def _in_order(self, now: float) -> Iterator[ScheduledJob]:
         """The queued jobs in the order in which they get slots: first those with a claim (shares.claims)."""
         first = shares.claims(self._queue, self.workers, self._limits, now)
         yield from first
@@ -114,7 +114,7 @@ class Placement:
                 self._queue.add(other)
             self._queue.end_turn(worker.seat.uid)
 
-    def _place_one(self, jobs: Iterator[Job], now: float, out: list[Instruction]) -> bool:
+    def _place_one(self, jobs: Iterator[ScheduledJob], now: float, out: list[Instruction]) -> bool:
         """Use one free slot for the first of these jobs that can run. Returns whether a job could run."""
         idle: dict[Seat, Worker] = {}
         promised = self.starting()
@@ -149,7 +149,7 @@ class Placement:
         return min(idle, key=lambda w: (w.seat in wanted, w.since), default=None)
 
     def run(
-        self, job: Job, runner: Runner, now: float, out: list[Instruction], offer: wire.Offer | None = None
+        self, job: ScheduledJob, runner: Runner, now: float, out: list[Instruction], offer: wire.Offer | None = None
     ) -> None:
         self._queue.serve(job)
         job.attempt += 1
@@ -195,7 +195,7 @@ class Placement:
         self.workers[worker.number] = worker
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
 
-    def _yields_until(self, job: Job) -> float:
+    def _yields_until(self, job: ScheduledJob) -> float:
         """Until when a job gives way to programs, because its client's program is in its first step. 0 if its client
         waits.
         """

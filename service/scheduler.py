@@ -53,7 +53,7 @@ from precompiled.service.events import (
 )
 from precompiled.service.flights import Flights
 from precompiled.service.job_queue import JobQueue
-from precompiled.service.jobs import Flight, Job, Seat
+from precompiled.service.job_states import Flight, ScheduledJob, Seat
 from precompiled.service.outcomes import Outcomes
 from precompiled.service.placement import Placement
 from precompiled.service.refusals import CANCELLED, GIVEN_UP, STOPPING, advise_retry, make_rejection
@@ -171,7 +171,9 @@ class Scheduler:
             return
         for other in displaced:
             self._displace(other, now, out)
-        job = Job(next(self._numbers), uid, event.gid, message, event.blob, seat, message.waiting, since=now, size=size)
+        job = ScheduledJob(
+            next(self._numbers), uid, event.gid, message, event.blob, seat, message.waiting, since=now, size=size
+        )
         job.story.append((now, "submit"))
         self._flights.add(job, event)
         self._queue.add(job)
@@ -182,14 +184,14 @@ class Scheduler:
         position = 0 if state == "running" else self._queue.position(job)
         out.append(Reply(event.client, wire.Accepted(message.id, message.key, state, position)))  # type: ignore[arg-type]
 
-    def _displace(self, job: Job, now: float, out: list[Instruction]) -> None:
+    def _displace(self, job: ScheduledJob, now: float, out: list[Instruction]) -> None:
         """Drop a queued job to make room for another user's; its clients submit it again later."""
         self._queue.remove(job)
         out.append(job.move("displace", now))
         out.append(Count(job.uid, "rejected", reason="busy"))
         self._flights.end(job, out, wire.Busy("", job.submit.key, self._retry_after()))
 
-    def _join(self, job: Job, event: Submitted, now: float, out: list[Instruction]) -> None:
+    def _join(self, job: ScheduledJob, event: Submitted, now: float, out: list[Instruction]) -> None:
         """Add a submit to a queued or running job. A submit with a known id is a client's retry."""
         message = event.message
         again = message.id in job.interested
@@ -253,7 +255,9 @@ class Scheduler:
                 self._placement.retire(worker, DEVICE_LOST if lost else "recycled", now, out)
         self._assign_jobs(now, out)
 
-    def _take_back(self, runner: Runner, finished: wire.Finished, now: float, out: list[Instruction]) -> Job | None:
+    def _take_back(
+        self, runner: Runner, finished: wire.Finished, now: float, out: list[Instruction]
+    ) -> ScheduledJob | None:
         """The job that a process reports as done. If it had no such job, kill the process and return None."""
         job = runner.job
         known = job is not None and (finished.id, finished.key) == (job.submit.id, job.submit.key)
@@ -303,7 +307,7 @@ class Scheduler:
             self._give_up(job, CANCELLED, now, out)
         self._assign_jobs(now, out)
 
-    def _give_up(self, job: Job, reply: wire.Rejected, now: float, out: list[Instruction]) -> None:
+    def _give_up(self, job: ScheduledJob, reply: wire.Rejected, now: float, out: list[Instruction]) -> None:
         if job.state == "queued":
             self._queue.remove(job)
         else:
@@ -380,7 +384,7 @@ class Scheduler:
     def _runners(self) -> list[Runner]:
         return [*self.workers.values(), *self.couriers]
 
-    def _runner_of(self, job: Job) -> Runner:
+    def _runner_of(self, job: ScheduledJob) -> Runner:
         assert job.worker is not None
         return self.couriers.get(job.worker) or self.workers[job.worker]
 

@@ -14,18 +14,18 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from precompiled.service.events import Limits
 from precompiled.service.job_queue import JobQueue
-from precompiled.service.jobs import Job
+from precompiled.service.job_states import ScheduledJob
 from precompiled.service.workers import Worker
 
 MAX_DOUBLINGS = 2  # so many displacements of a job double the time before it may be displaced again
 
 
-def room_for(queue: JobQueue, uid: int, size: int, limits: Limits) -> list[Job] | None:
+def room_for(queue: JobQueue, uid: int, size: int, limits: Limits) -> list[ScheduledJob] | None:
     """The jobs to displace for a new job of ``uid`` with ``size`` bytes; None: the queue has no room for it."""
     counts, sizes = queue.counts(), queue.sizes()
     if counts[uid] >= limits.max_queue_per_uid or (sizes[uid] and sizes[uid] + size > limits.max_queue_bytes // 2):
         return None
-    displaced: list[Job] = []
+    displaced: list[ScheduledJob] = []
     last = {user: len(queue.of(user)) for user in counts}
     while True:
         held: Counter[int] | None = None
@@ -51,7 +51,7 @@ def under_way(workers: Iterable[Worker]) -> Counter[int]:
     return Counter(w.seat.uid for w in workers if w.state in ("starting", "busy"))
 
 
-def _first_jobs(queue: JobQueue, workers: Mapping[int, Worker], now: float) -> Iterator[Job]:
+def _first_jobs(queue: JobQueue, workers: Mapping[int, Worker], now: float) -> Iterator[ScheduledJob]:
     """The first job of each user without a slot, in the order in which they are served."""
     served, seen = set(under_way(workers.values())), set()
     for job in queue.ready(now):
@@ -62,7 +62,7 @@ def _first_jobs(queue: JobQueue, workers: Mapping[int, Worker], now: float) -> I
             return
 
 
-def claims(queue: JobQueue, workers: Mapping[int, Worker], limits: Limits, now: float) -> list[Job]:
+def claims(queue: JobQueue, workers: Mapping[int, Worker], limits: Limits, now: float) -> list[ScheduledJob]:
     """The jobs that are entitled to a slot above the limit."""
     if not under_way(workers.values()):
         return []

@@ -14,7 +14,7 @@ from collections import Counter
 
 from precompiled.service.cooldowns import Cooldown, Cooldowns
 from precompiled.service.events import Limits
-from precompiled.service.jobs import Seat
+from precompiled.service.job_states import Seat
 
 MAX_HOST_FULL, HOST_FULL_S = 30, 1.0
 MAX_IN_ROW = 2  # failed starts after which a seat is refused

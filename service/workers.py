@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 
 from precompiled.service.events import KillWorker, Limits, StopWorker
-from precompiled.service.jobs import Job, SchedulerError, Seat
+from precompiled.service.job_states import ScheduledJob, SchedulerError, Seat
 
 from precompiled import wire
 
@@ -33,7 +33,7 @@ class Runner:
     number: int
     _: KW_ONLY
     state: str = "starting"
-    job: Job | None = None
+    job: ScheduledJob | None = None
     since: float = 0.0  # start of the current state
     was_ready: bool = False
     stop_reason: str = ""

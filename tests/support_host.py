@@ -24,10 +24,10 @@ import psutil
 import support_zygote
 
 from precompiled import wire
-from precompiled.client import ask, link, start
+from precompiled.client import ask, daemon_link, start
 from precompiled.core import config
 from precompiled.core.config import Settings
-from precompiled.remote import link as remote
+from precompiled.remote import helper_link as remote
 from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 
@@ -266,7 +266,7 @@ class Host:
         if self.served_by is not None:
             self._until_idle()
             return
-        if link.daemon_reachable(self.settings):
+        if daemon_link.daemon_reachable(self.settings):
             daemon = psutil.Process(self.status().pid)
             processes = [daemon, *daemon.children(recursive=True)]
             ask.request(self.settings, wire.Stop(), TIMEOUT_S)

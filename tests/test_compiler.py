@@ -28,7 +28,7 @@ from torch._inductor.output_code import MockFXGraphCacheOutput
 from precompiled import compiler, wire
 from precompiled.core.errors import CompileFailed
 from precompiled.graph import capture
-from precompiled.remote import link
+from precompiled.remote import helper_link
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals.graph import graph_codec, process_groups
@@ -173,8 +173,8 @@ def test_reading_the_rank_is_recorded_even_if_the_error_is_caught(ask: str) -> N
 
 @pytest.mark.reason("environment-differs")
 def test_worker_with_another_environment_refuses_the_graph(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    given_up: list[link.Turn] = []
-    monkeypatch.setattr(link.Turn, "failed", lambda turn: given_up.extend([turn]))
+    given_up: list[helper_link.Turn] = []
+    monkeypatch.setattr(helper_link.Turn, "failed", lambda turn: given_up.extend([turn]))
     (found,) = captures(double, X)
     program = json.loads(found.program.to_bytes())
     program["environment"]["torch"] = "1.0.0"

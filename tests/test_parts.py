@@ -22,7 +22,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = [module for modules in parts.PARTS.values() for module in modules]
-ENTRIES = {name: value for name, value in vars(parts).items() if isinstance(value, parts.Entry)}
+ENTRIES = {name: value for name, value in vars(parts).items() if isinstance(value, parts.PartModule)}
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -54,8 +54,8 @@ def test_part_that_lacks_a_dependency_says_so(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "part_without_dependency.py").write_text("import no_such_dependency")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
-        parts.Entry("part_without_dependency").get()
-    assert parts.Entry("no_such_part.deep.module").get() is None
+        parts.PartModule("part_without_dependency").get()
+    assert parts.PartModule("no_such_part.deep.module").get() is None
     assert not parts.is_installed("no_such_part.deep.module")
 
 

@@ -28,7 +28,7 @@ from run import Run
 from show import TOLERANCE, DemoError, Show, main
 
 from benchmarks.fleet import bucket
-from precompiled.remote import link
+from precompiled.remote import helper_link
 from precompiled.store.artifacts import Store
 
 LATENCY_S = 0.05
@@ -81,7 +81,7 @@ class Fleet(Show):
         with self.progress():
             self._at_once(a, b)
             for run in (a, b):
-                link.ask(self.host(run) / "store", {"do": "flush"})
+                helper_link.ask(self.host(run) / "store", {"do": "flush"})
             for run in (c, again):
                 self.train(run, 0)
         self.stats, self.workers = {}, {}
@@ -112,7 +112,7 @@ class Fleet(Show):
         for run in self.runs[:3]:
             if (self.host(run) / "run").exists():
                 self.stop(run)
-            link.ask(self.host(run) / "store", {"do": "stop"})
+            helper_link.ask(self.host(run) / "store", {"do": "stop"})
         self._server.close()
 
     # ------------------------------------------------------------------ what it shows

@@ -179,7 +179,7 @@ def _own_listener(settings: Settings) -> int | None:
     """The pid of the process that listens on the daemon's socket, if it is a daemon of this user; otherwise None."""
     import psutil  # type: ignore[import-untyped, unused-ignore]
 
-    from precompiled.client.link import listener
+    from precompiled.client.daemon_link import listener
 
     found = listener(settings)
     if found is None or found.uid != os.geteuid():

@@ -1,6 +1,6 @@
 """explain: why graphs were compiled or functions traced, or what a code means.
 
-- without an argument, ``--run``: the graphs of a run (runs.py)
+- without an argument, ``--run``: the graphs of a run (cli/runs.py)
 - ``KEY``, ``--last``: one graph, compared with the nearest graph in the store (nearest.py)
 - ``FUNCTION``: the traces of one function (functions.py)
 - ``CODE``: a row of core/reasons.py

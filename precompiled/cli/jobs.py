@@ -14,7 +14,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError, PrecompiledError
 from precompiled.core.words import format_list
 from precompiled.store.artifacts import Store
-from precompiled.store.runs import runs, way
+from precompiled.store.run_records import runs, way
 
 
 @command("cancel", examples=["precompiled daemon cancel 3f9c0d1e"])

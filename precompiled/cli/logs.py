@@ -15,7 +15,7 @@ import click
 from precompiled.cli.app import command
 from precompiled.cli.checks_daemon import UNIT
 from precompiled.cli.output import Output
-from precompiled.client.link import listener
+from precompiled.client.daemon_link import listener
 from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError

@@ -20,7 +20,7 @@ from precompiled.core.words import format_count, format_list, human_seconds
 from precompiled.graph.causes import Cause
 from precompiled.store.artifact_format import Failure
 from precompiled.store.reading import Artifact
-from precompiled.store.runs import NOT_SERVED, Run, RunProcess, runs, spans_of, traces, waited_s, way
+from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, runs, spans_of, traces, waited_s, way
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")

@@ -15,7 +15,7 @@ from precompiled.core.errors import StoreError
 from precompiled.graph import causes, difference, key, listing
 from precompiled.graph.causes import Cause
 from precompiled.store import artifact_format as fmt
-from precompiled.store import runs
+from precompiled.store import run_records
 from precompiled.store.artifacts import Artifact, Store
 
 if TYPE_CHECKING:
@@ -130,7 +130,9 @@ class Kepts:
         if name not in self._programs:
             try:
                 if isinstance(item.stored, str):
-                    self._programs[name] = read_program(runs.read_program(self._store.root, item.stored, item.key))
+                    self._programs[name] = read_program(
+                        run_records.read_program(self._store.root, item.stored, item.key)
+                    )
                 else:
                     self._programs[name] = program_of(self._store, item.stored)
             except (StoreError, OSError):
@@ -223,11 +225,11 @@ def _failures(store: Store) -> Iterator[Candidate]:
 
 
 def _not_sent(store: Store) -> Iterator[Candidate]:
-    kept = runs.programs(store.root)
+    kept = run_records.programs(store.root)
     names = (
         {
             graph.get("key"): graph.get("name", "")
-            for run in runs.runs(store.root)
+            for run in run_records.runs(store.root)
             for process in run.processes
             for graph in process.graphs.values()
         }

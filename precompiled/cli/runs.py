@@ -20,7 +20,7 @@ from precompiled.core.errors import STORE_UNWRITABLE, PrecompiledError
 from precompiled.core.names import in_words
 from precompiled.core.words import format_count, human_seconds
 from precompiled.graph.causes import Cause
-from precompiled.store.runs import BY_DAEMON, NOT_SERVED, RUNS, Run, RunProcess, runs, traces, way
+from precompiled.store.run_records import BY_DAEMON, NOT_SERVED, RUNS, Run, RunProcess, runs, traces, way
 
 MAX_SHOWN = 10
 

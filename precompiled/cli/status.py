@@ -17,7 +17,7 @@ from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
 from precompiled.core.words import format_count, human_bytes, human_seconds
-from precompiled.store.jobs import UnderWay, under_way
+from precompiled.store.job_phases import UnderWay, under_way
 
 _STATES = {"remote": parts.REMOTE_STATE, "farm": parts.FARM_STATE}
 

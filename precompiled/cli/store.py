@@ -22,7 +22,7 @@ from precompiled.core.words import format_count, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, scratch, trust
 from precompiled.store.artifacts import Artifact, Store
-from precompiled.store.jobs import under_way
+from precompiled.store.job_phases import under_way
 
 
 @command("ls", examples=["precompiled cache ls"])

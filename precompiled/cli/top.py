@@ -20,8 +20,8 @@ from precompiled.cli.jobs import act
 from precompiled.cli.output import Output
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
-from precompiled.store.jobs import under_way
-from precompiled.store.runs import runs
+from precompiled.store.job_phases import under_way
+from precompiled.store.run_records import runs
 
 ANSWER_TIMEOUT_S = 2.0
 _SEQUENCES = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")  # arrows and function keys, which are ignored

@@ -14,8 +14,8 @@ from typing import Any
 
 from precompiled.cli.output import SHOWN_DIGITS
 from precompiled.core.words import format_count, human_bytes, human_seconds
-from precompiled.store.jobs import UnderWay
-from precompiled.store.runs import Run, way
+from precompiled.store.job_phases import UnderWay
+from precompiled.store.run_records import Run, way
 
 SORTS = ("state", "age", "program")
 FILTERS = ("all", "waiting", "not served", "compiled")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from precompiled.client.link import LINGER_S, Link, import_messages, is_busy
+from precompiled.client.daemon_link import LINGER_S, Link, import_messages, is_busy
 from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError

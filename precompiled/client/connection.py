@@ -1,7 +1,7 @@
 """Connects the client to the daemon: hands graphs over without blocking a thread of the program.
 
 This module imports quickly: msgspec, whose import takes 20 ms, is imported for the first message, in the thread that
-sends it (client/link.py).
+sends it (client/daemon_link.py).
 
 ::
 
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from precompiled.client.ask import send_now
-from precompiled.client.link import Link, daemon_reachable, import_messages, is_busy
+from precompiled.client.daemon_link import Link, daemon_reachable, import_messages, is_busy
 from precompiled.core import forking, sockets
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from precompiled.client.connection import DaemonConnection
-from precompiled.client.link import daemon_reachable
+from precompiled.client.daemon_link import daemon_reachable
 from precompiled.core.errors import DaemonError, PrecompiledError
 from precompiled.store.artifacts import Store
 

@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Callable
 
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
-from precompiled.client.runs import RunRecord
+from precompiled.client.run_recorder import RunRecord
 from precompiled.core.errors import COMPILE_ERROR, NO_COMPILER, NO_COMPILER_ACTION
 from precompiled.core.spans import Span
-from precompiled.store import runs
+from precompiled.store import run_records
 from precompiled.torch_internals.client import structured_trace
 
 log = logging.getLogger("precompiled")
@@ -122,7 +122,7 @@ class GraphOutcomes:
 
 def _way(report: GraphReport) -> str:
     """How a graph runs, in the words of torch's structured trace."""
-    found = runs.way(vars(report))
+    found = run_records.way(vars(report))
     if found == "compiled":
         return str(report.source)
     return "miss" if found == "pending" else found.replace(" ", "_")

@@ -16,8 +16,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from precompiled.client.awaited import Awaited, SessionView
+from precompiled.client.daemon_link import daemon_reachable
 from precompiled.client.fallback import compile_now, fall_back
-from precompiled.client.link import daemon_reachable
 from precompiled.client.progress import Progress
 from precompiled.client.swap import Event, Instruction, State
 from precompiled.client.swapping import swap_in

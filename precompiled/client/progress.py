@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from precompiled.client.ledger import GraphCalls
-from precompiled.client.runs import place
+from precompiled.client.run_recorder import place
 from precompiled.client.swap import State
 from precompiled.core.words import format_count, format_list, human_seconds
 

@@ -17,18 +17,18 @@ from precompiled import parts
 from precompiled.client import baking
 from precompiled.client.connection import DaemonConnection
 from precompiled.client.count_sender import CountSender
+from precompiled.client.daemon_link import daemon_reachable
 from precompiled.client.daemon_starter import DaemonStarter
 from precompiled.client.dispatch import MAX_REQUESTS
 from precompiled.client.graph_outcomes import GraphOutcomes
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
-from precompiled.client.link import daemon_reachable
 from precompiled.client.pending import Pending
 from precompiled.client.process import PROCESS, RecorderProtocol
-from precompiled.client.runs import RunRecord
+from precompiled.client.run_recorder import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import NotServed
 from precompiled.core.paths import TARGET_VARIABLE
-from precompiled.store import runs
+from precompiled.store import run_records
 from precompiled.store.artifacts import Artifact, Store
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Session:
         """Send the helper the keys and packages that this process used, for the list in the remote."""
         if PROCESS.ahead is None or self.recorder is not None:
             return
-        served = [report for report in self.reports() if runs.way(vars(report)) == "compiled"]
+        served = [report for report in self.reports() if run_records.way(vars(report)) == "compiled"]
         PROCESS.ahead.used(
             {report.key for report in served},
             {report.key for report in served if report.source == "swap"},

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from precompiled.client.link import daemon_reachable
+from precompiled.client.daemon_link import daemon_reachable
 from precompiled.core import config, files, sockets
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError

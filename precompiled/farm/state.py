@@ -9,7 +9,7 @@ from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
 from precompiled.core.words import format_count
-from precompiled.remote import helper_process, link
+from precompiled.remote import helper_link, helper_process
 
 HELPER_LOG = "Read helper.log in the store, which `precompiled cache dir` names"
 UNUSED = {"state": "unused", "code": "", "reason": "", "running": False}
@@ -32,7 +32,7 @@ def ask_farm_state(settings: Settings) -> dict[str, Any]:
         helper_process.ensure(settings)
     except OSError as error:
         raise FarmError(f"the helper process cannot start: {error}", HELPER_LOG) from error
-    found = link.ask(settings.cache_dir, {"do": "farm"})
+    found = helper_link.ask(settings.cache_dir, {"do": "farm"})
     if not found or found.get("farm") != settings.farm:
         raise FarmError("the helper process does not answer", HELPER_LOG)
     return {**found, "running": True}
@@ -42,10 +42,10 @@ def last_state(settings: Settings) -> dict[str, Any] | None:
     """The last state of the farm that the helper recorded; None if no farm is set."""
     if not settings.farm:
         return None
-    state = link.state(settings.cache_dir, link.FARM_STATE)
+    state = helper_link.state(settings.cache_dir, helper_link.FARM_STATE)
     if state is None or state.get("farm") != settings.farm:
         return {"farm": settings.farm, **UNUSED}
-    return {**state, "running": link.greeting(settings.cache_dir) is not None}
+    return {**state, "running": helper_link.greeting(settings.cache_dir) is not None}
 
 
 def line(state: dict[str, Any]) -> str:

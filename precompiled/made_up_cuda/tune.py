@@ -85,7 +85,7 @@ def untuned_artifacts(store: Store, beginnings: Sequence[str] = ()) -> list[Arti
 
 def _connected(settings: Settings) -> DaemonConnection:
     from precompiled.client.connection import DaemonConnection
-    from precompiled.client.link import daemon_reachable
+    from precompiled.client.daemon_link import daemon_reachable
     from precompiled.client.start import start_daemon
 
     if settings.has_helper and (remote := parts.REMOTE.get()) is not None:

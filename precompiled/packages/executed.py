@@ -17,7 +17,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from precompiled.core.looks import is_a, module_named, namespace_of
-from precompiled.packages.describe.places import codes_of
+from precompiled.packages.describe.object_paths import codes_of
 
 # A function's qualified name, and its first line in its file.
 Place = tuple[str, int]

@@ -33,7 +33,7 @@ from precompiled.core.looks import is_a, module_named, namespace_of
 from precompiled.packages import executed, main_program
 from precompiled.packages.describe.codes import code_digest, outermost
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.places import codes_of
+from precompiled.packages.describe.object_paths import codes_of
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.executed import Place
 from precompiled.packages.main_program import file_of

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precompiled.client.process import PROCESS
-from precompiled.remote import helper_process, link
+from precompiled.remote import helper_link, helper_process
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
@@ -59,7 +59,7 @@ class Ahead:
             if not self._settings.remote:
                 return  # a farm without a remote: nothing is fetched, and uses are not reported
             self._program = identity()
-            for answer in link.answers(self._settings.cache_dir, {"do": "ahead", "program": self._program}):
+            for answer in helper_link.answers(self._settings.cache_dir, {"do": "ahead", "program": self._program}):
                 self._listed = int(answer.get("listed", self._listed))
                 self._fetched = int(answer.get("fetched", 0))
                 self._answered.set()
@@ -118,7 +118,9 @@ class Ahead:
         now: set[object] = {*keys, *entries}
         if not self._program or not now - self._last_report:
             return
-        if link.report_uses(self._settings.cache_dir, self._program, sorted(keys), sorted(fresh), sorted(entries)):
+        if helper_link.report_uses(
+            self._settings.cache_dir, self._program, sorted(keys), sorted(fresh), sorted(entries)
+        ):
             self._last_report = now
 
 

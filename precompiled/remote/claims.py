@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from precompiled.core.errors import StoreError
-from precompiled.remote import link
+from precompiled.remote import helper_link
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.lease import TTL_S, Claim, Found
 from precompiled.remote.transfer import Transfer
@@ -62,7 +62,7 @@ class Claims:
             self._changed.wait_for(lambda: case.found is not None, ANSWER_S)
             match case.found:
                 case None if time.monotonic() - case.began < PATIENCE_S:
-                    return {"again_s": link.AGAIN_S}
+                    return {"again_s": helper_link.AGAIN_S}
                 case Found.THEIRS:
                     return {"again_s": AGAIN_THEIRS_S}
                 case Found.MINE if case.taken:

@@ -16,7 +16,7 @@ from precompiled.core.config import Settings
 from precompiled.core.words import format_count, human_bytes
 from precompiled.remote import ahead, expiry, lists, transfer
 from precompiled.remote.state import open_remote
-from precompiled.store import runs
+from precompiled.store import run_records
 from precompiled.store.artifacts import Store
 
 DAY_S = 86_400.0
@@ -99,7 +99,7 @@ def _push(
     name = os.path.basename(_existing(program))
     used = {
         str(graph["key"])
-        for run in runs.runs(settings.cache_dir)
+        for run in run_records.runs(settings.cache_dir)
         for process in run.processes
         if process.program == name
         for graph in process.graphs.values()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from precompiled import compiler, wire
 from precompiled.core.errors import StoreError
-from precompiled.graph import places
+from precompiled.graph import rank_graphs
 from precompiled.graph.job import split
-from precompiled.remote import link
+from precompiled.remote import helper_link
 from precompiled.store.artifacts import Store
 
 KEEP_S = 30.0  # before the next offer if there is no helper, or the store cannot be read
@@ -27,14 +27,14 @@ def run_job(job: wire.Job) -> wire.Finished:
     """Offer the job. The outcome is "exists" if it was published meanwhile, "parked" if the farm took it, else
     "kept".
     """
-    if places.family(split(job.graph)[0]):
+    if rank_graphs.family(split(job.graph)[0]):
         return wire.Finished(job.id, job.key, "kept", 0.0, message="for several ranks at once", again_s=OF_RANKS_S)
     store = Store(Path(job.store), [Path(path) for path in job.base], compiler.say)
     try:
         for _look in range(2):
             if compiler.is_there(store, job):
                 return wire.Finished(job.id, job.key, "exists", 0.0)
-            answer = link.offer(store.root, job.key, lambda: wire.encode(job))
+            answer = helper_link.offer(store.root, job.key, lambda: wire.encode(job))
             if "found" not in answer:
                 break
     except StoreError as error:  # a worker reports this error to the client

@@ -28,7 +28,7 @@ from precompiled.core import durable
 from precompiled.core.config import Settings
 from precompiled.core.errors import WireError
 from precompiled.farm import farm
-from precompiled.remote import link, starting, transfer
+from precompiled.remote import helper_link, starting, transfer
 from precompiled.remote.claims import Claims
 from precompiled.remote.evicting import Evicting
 from precompiled.remote.job_turns import JobTurns, send_answer
@@ -65,7 +65,7 @@ class Helper:
 
     def __init__(self, options: argparse.Namespace, arguments: Sequence[str]) -> None:
         self._options, self._arguments = options, list(arguments)
-        self._folder = link.folder(options.store)
+        self._folder = helper_link.folder(options.store)
         self._remote = OpenedRemote()
         self._claims = Claims(self._remote.failed, may_hold=not options.no_put)
         self._uploads = Uploads(
@@ -92,7 +92,7 @@ class Helper:
         """Answer requests until no request has come for ``--idle-s`` seconds, or a stop request comes."""
         for target in (self._open, self._uploads.run):
             threading.Thread(target=target, daemon=True).start()
-        path = self._folder / link.SOCKET
+        path = self._folder / helper_link.SOCKET
         # Without its socket, no peer can connect. The socket is gone if the store was removed.
         while not self._stopping and self._is_wanted() and path.exists():
             if select.select([listening], [], [], LOOK_S)[0]:
@@ -132,11 +132,11 @@ class Helper:
 
     def _answered(self, sock: socket.socket) -> None:
         with sock, suppress(OSError, ValueError, KeyError, TypeError, WireError):
-            sock.settimeout(link.GREETING_S)
+            sock.settimeout(helper_link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
             with suppress(OSError):  # a peer that has sent its request and closed is still served
                 send_answer(file, {"wait_s": self._wait_s, "arguments": self._arguments})
-            line = file.readline(link.MAX_LINE)
+            line = file.readline(helper_link.MAX_LINE)
             if not line:
                 return  # the peer only checked whether this helper runs
             self._asked = time.monotonic()
@@ -179,7 +179,7 @@ class Helper:
             case {"do": "stop"}:
                 self._stopping = True
                 with suppress(OSError):  # later requests go to the next helper
-                    (self._folder / link.SOCKET).unlink()
+                    (self._folder / helper_link.SOCKET).unlink()
         return {}
 
     # ------------------------------------------------ its state
@@ -193,7 +193,7 @@ class Helper:
     def _tell(self) -> None:
         """Write the states of the remote and of the farm to their files, if they have changed."""
         if self._farm is not None:
-            self._write(link.FARM_STATE, self._farm.document())
+            self._write(helper_link.FARM_STATE, self._farm.document())
         if self._remote.problem is not None:
             state: dict[str, Any] = {
                 "remote": self._options.remote,
@@ -206,7 +206,7 @@ class Helper:
             state = self._remote.transfer.document()
         else:
             return
-        self._write(link.STATE, {**state, "waiting": self._uploads.waiting})
+        self._write(helper_link.STATE, {**state, "waiting": self._uploads.waiting})
 
     def _write(self, name: str, state: dict[str, Any]) -> None:
         with self._lock, suppress(OSError):
@@ -222,7 +222,7 @@ def main(argv: Sequence[str]) -> int:
     # The user's umask stays, because it applies to directories that other users share. All other files get explicit
     # modes.
     os.chdir("/")
-    folder = link.folder(options.store)
+    folder = helper_link.folder(options.store)
     for directory in (options.store, folder):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         trust.check_stat(os.lstat(directory), str(directory), directory=True)
@@ -232,7 +232,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     listening = starting.listening(folder)
     with suppress(FileNotFoundError):
-        (folder / link.STARTING).unlink()
+        (folder / helper_link.STARTING).unlink()
     if options.detach:
         os.close(parent_fd)
     helper = Helper(options, arguments)
@@ -240,7 +240,7 @@ def main(argv: Sequence[str]) -> int:
         helper.serve(listening)
     finally:
         with suppress(OSError):
-            (folder / link.SOCKET).unlink()
+            (folder / helper_link.SOCKET).unlink()
     return 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precompiled.client.start import variables
-from precompiled.remote import link
+from precompiled.remote import helper_link
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings
@@ -42,15 +42,16 @@ def ensure(settings: Settings) -> None:
     fails.
     """
     wanted = arguments(settings)
-    found = link.greeting(settings.cache_dir)
+    found = helper_link.greeting(settings.cache_dir)
     if found is not None:
         if found.get("arguments") == wanted:
             return
-        link.ask(settings.cache_dir, {"do": "stop"}, wait_s=link.GREETING_S)  # the running helper has other settings
-    folder = link.folder(settings.cache_dir)
+        # The running helper has other settings.
+        helper_link.ask(settings.cache_dir, {"do": "stop"}, wait_s=helper_link.GREETING_S)
+    folder = helper_link.folder(settings.cache_dir)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # While this file exists, workers wait for the helper that is starting.
-    starting, whose = folder / link.STARTING, os.urandom(8).hex()
+    starting, whose = folder / helper_link.STARTING, os.urandom(8).hex()
     starting.write_text(whose)
     with open(_log(folder), "ab") as output:
         process = subprocess.Popen(

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from precompiled import wire
 from precompiled.farm.farm import Farm
-from precompiled.remote import link
+from precompiled.remote import helper_link
 from precompiled.remote.claims import Claims
 from precompiled.remote.opened_remote import OpenedRemote
 from precompiled.remote.uploads import Uploads
@@ -51,7 +51,7 @@ class JobTurns:
                 send_answer(file, self._take(sock, file, key))
                 return
             sock.settimeout(None)  # no time limit while the worker compiles
-            while "compile" in answer and (line := file.readline(link.MAX_LINE)):
+            while "compile" in answer and (line := file.readline(helper_link.MAX_LINE)):
                 what = json.loads(line)
                 if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
                     said = "put" if self._uploads.add(what) else ""
@@ -66,8 +66,9 @@ class JobTurns:
 
     def _remotes(self, key: str) -> dict[str, Any]:
         """The remote's answer about a key, for a worker or a courier."""
-        if not self._remote.done.wait(link.AGAIN_S / 2):
-            return {"again_s": link.AGAIN_S} if time.monotonic() - self._began < link.STARTING_S else {"compile": True}
+        if not self._remote.done.wait(helper_link.AGAIN_S / 2):
+            is_starting = time.monotonic() - self._began < helper_link.STARTING_S
+            return {"again_s": helper_link.AGAIN_S} if is_starting else {"compile": True}
         return {"compile": True} if self._remote.transfer is None else self._claims.ask(self._remote.transfer, key)
 
     def _take(self, sock: socket.socket, file: IO[bytes], key: str) -> dict[str, Any]:
@@ -75,8 +76,8 @@ class JobTurns:
         assert self.farm is not None
         taken = False
         try:
-            sock.settimeout(link.SENT_S)
-            size = int(json.loads(file.readline(link.MAX_LINE))["bytes"])
+            sock.settimeout(helper_link.SENT_S)
+            size = int(json.loads(file.readline(helper_link.MAX_LINE))["bytes"])
             job: wire.PoolMessage = wire.decode(file.read(min(size, MAX_JOB_BYTES)), wire.PoolMessage, MAX_JOB_BYTES)
             if isinstance(job, wire.Job) and job.key == key and job.offer is not None:
                 answer, taken = self.farm.take(job), True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from precompiled.remote.link import put_artifact, put_entry, turn
+from precompiled.remote.helper_link import put_artifact, put_entry, turn
 
 if TYPE_CHECKING:
     from precompiled.core.config import Settings

@@ -27,7 +27,7 @@ LOOK_S = 1.0  # seconds between two checks whether the remote still rests
 
 @dataclass
 class QueuedPut:
-    """One put. ``what``: the request (link.py)."""
+    """One put. ``what``: the request (helper_link.py)."""
 
     what: dict[str, Any]
     since: float

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from precompiled.remote import link
+from precompiled.remote import helper_link
 from precompiled.store import trust
 
 # Seconds within which a helper with other settings exits: helper.LOOK_S, and helper.DRAIN_S for its puts.
@@ -34,9 +34,9 @@ def listening(folder: Path) -> socket.socket:
     """
     with trust.open_directory(folder) as directory:
         with suppress(FileNotFoundError):
-            os.unlink(link.SOCKET, dir_fd=directory)
+            os.unlink(helper_link.SOCKET, dir_fd=directory)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        sock.bind(f"/proc/self/fd/{directory}/{link.SOCKET}")
+        sock.bind(f"/proc/self/fd/{directory}/{helper_link.SOCKET}")
         sock.listen(128)
     return sock
 
@@ -65,7 +65,7 @@ def is_ours(lock: int, store: Path, arguments: list[str]) -> bool:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError:
-            found = link.greeting(store) or {}
+            found = helper_link.greeting(store) or {}
             if found.get("arguments") == arguments or time.monotonic() >= deadline:
                 return False
             time.sleep(0.02)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from precompiled.core.check import Check
 from precompiled.core.config import Settings
 from precompiled.core.errors import PrecompiledError
-from precompiled.remote import link
+from precompiled.remote import helper_link
 from precompiled.remote.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def last_state(settings: Settings) -> dict[str, Any] | None:
     """The last state that the remote's helper recorded; None if no remote is set."""
     if not settings.remote:
         return None
-    state = link.state(settings.cache_dir)
+    state = helper_link.state(settings.cache_dir)
     if state is None or state.get("remote") != settings.remote:
         return {"remote": settings.remote, "state": "unused", "code": "", "reason": "", "running": False}
-    return {**state, "running": link.greeting(settings.cache_dir) is not None}
+    return {**state, "running": helper_link.greeting(settings.cache_dir) is not None}
 
 
 def line(state: dict[str, Any]) -> str:

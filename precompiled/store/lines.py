@@ -1,4 +1,4 @@
-"""Writes and reads files of JSON lines for display: runs/, jobs/ and requests/ (runs.py, jobs.py, requests.py).
+"""Writes and reads files of JSON lines for display: runs/ (run_records.py), jobs/ (job_phases.py) and requests/.
 
 A file belongs to one process, which writes each line with one call. Files and folders have limits; lines beyond them
 are dropped.

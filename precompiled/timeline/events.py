@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from precompiled.core.spans import Span
-from precompiled.store.jobs import RecordedJob, RecordedWorker
-from precompiled.store.runs import RunProcess
+from precompiled.store.job_phases import RecordedJob, RecordedWorker
+from precompiled.store.run_records import RunProcess
 from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.version import VERSION

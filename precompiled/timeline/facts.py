@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from precompiled.core.spans import Span
-from precompiled.store import jobs, runs
-from precompiled.store.jobs import RecordedJob, RecordedWorker
+from precompiled.store import job_phases, run_records
+from precompiled.store.job_phases import RecordedJob, RecordedWorker
 from precompiled.store.requests import RemoteRequest, requests
-from precompiled.store.runs import RunProcess
+from precompiled.store.run_records import RunProcess
 
 # Names of the times in GraphReport and wire.Finished.
 LOOKUP, SUBMIT, WAIT, LOAD, IN_PROCESS = "lookup", "submit", "wait", "load", "compile in process"
@@ -35,13 +35,13 @@ class Facts:
 
     def job_of(self, graph: dict[str, Any]) -> RecordedJob | None:
         """The job whose artifact a graph runs: the graph's own job, else the last job with its key before its load."""
-        loaded = max((span.began for span in runs.spans_of(graph) if span.what == LOAD), default=self.now)
+        loaded = max((span.began for span in run_records.spans_of(graph) if span.what == LOAD), default=self.now)
         # Several jobs may have one id, because a worker died or another host held the lease.
         own = self._jobs.get(graph["id"])
         same = [
             job
             for job in self._jobs.get(graph.get("key", ""), ())
-            if job.outcome not in ("failed", "parked", jobs.LOST) and job.began <= loaded
+            if job.outcome not in ("failed", "parked", job_phases.LOST) and job.began <= loaded
         ]
         return max(own or same, key=lambda job: job.began, default=None)
 
@@ -58,11 +58,11 @@ class Facts:
 
 def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], bool] = lambda process: True) -> Facts:
     """Read what happened in the store at ``root`` from ``since`` to ``now``, in the processes that are ``chosen``."""
-    known = runs.processes(root)
+    known = run_records.processes(root)
     traces = {name: span.seconds for process in known for name, span in process.frames if span.what == "trace"}
     processes = [process for process in known if chosen(process) and end_of(process, now) >= since]
     workers = []
-    for worker in jobs.workers(root):
+    for worker in job_phases.workers(root):
         mine = [job for job in worker.jobs if (job.ended or now) >= since]
         if mine:
             workers.append(replace(worker, jobs=mine))
@@ -78,7 +78,7 @@ def end_of(process: RunProcess, now: float) -> float:
 
 def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, object], Span]]:
     for graph in process.graphs.values():
-        for span in runs.spans_of(graph):
+        for span in run_records.spans_of(graph):
             yield graph, span
 
 
@@ -86,10 +86,10 @@ def swap_time(graph: Mapping[str, object]) -> float | None:
     """When a graph's compiled code was ready (its last load, or compile in process); None if it is not."""
     if graph.get("state") not in ("compiled", "bypassed"):
         return None
-    ends = [span.ended for span in runs.spans_of(graph) if span.what in (LOAD, IN_PROCESS)]
+    ends = [span.ended for span in run_records.spans_of(graph) if span.what in (LOAD, IN_PROCESS)]
     return max(ends, default=None)
 
 
 def miss_time(graph: Mapping[str, object]) -> float | None:
     """When a graph was submitted to run eager until its artifact is ready; None if it was not submitted."""
-    return min((span.began for span in runs.spans_of(graph) if span.what == SUBMIT), default=None)
+    return min((span.began for span in run_records.spans_of(graph) if span.what == SUBMIT), default=None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from precompiled.core.words import format_count, format_list, human_seconds
-from precompiled.store.runs import RunProcess, way
+from precompiled.store.run_records import RunProcess, way
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Bar, Section, svg
 from precompiled.timeline.start import Start, by_name, queue_sections, start, worker_sections

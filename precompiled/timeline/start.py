@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from precompiled.core.spans import Span
-from precompiled.store.jobs import RecordedWorker
-from precompiled.store.runs import RunProcess
+from precompiled.store.job_phases import RecordedWorker
+from precompiled.store.run_records import RunProcess
 from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Section, in_order

@@ -165,9 +165,9 @@ def _registrations(
     directory = os.getcwd()
     files = list(how["files"])
     if last:
-        from precompiled.store import runs
+        from precompiled.store import run_records
 
-        process = runs.last_command(settings.cache_dir)
+        process = run_records.last_command(settings.cache_dir)
         common = {"executable": process.executable, "directory": process.directory, "variables": dict(os.environ)}
         kind, commands = "run", [[process.executable, *process.argv[1:]]]
     elif argv:
@@ -222,7 +222,7 @@ def _of_project(start: Path) -> tuple[list[str], list[str], str]:
 
 
 def _ensure_daemon(settings: Settings) -> None:
-    from precompiled.client.link import daemon_reachable
+    from precompiled.client.daemon_link import daemon_reachable
     from precompiled.client.start import start_daemon
 
     if daemon_reachable(settings) or not settings.starts_daemon:

@@ -15,7 +15,7 @@ from support_cli import answer, invoke
 from support_programs import ARGS, NODES, PROGRAM, changed, everything, put
 
 from precompiled.client.ledger import GraphReport
-from precompiled.client.runs import MAX_KEPT, RunRecord
+from precompiled.client.run_recorder import MAX_KEPT, RunRecord
 from precompiled.graph import key
 from precompiled.store import artifact_format as fmt
 from precompiled.store import eviction, package_format

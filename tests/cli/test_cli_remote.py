@@ -15,7 +15,7 @@ from support_cli import answer, invoke
 from precompiled.core import config
 from precompiled.remote import commands, expiry, state
 from precompiled.store import artifact_format as fmt
-from precompiled.store import package_format, runs
+from precompiled.store import package_format, run_records
 from precompiled.store.artifacts import Store
 
 KEY, OTHER = fmt.digest(b"a graph"), fmt.digest(b"another graph")
@@ -84,7 +84,7 @@ def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp
     assert answer("remote", "push", "--days", "30", *hosts["a"])["put"] == 0
     program = tmp_path / "train.py"
     program.write_text("import torch\n")
-    run = runs.begin(tmp_path / "a", "one") / "0-1.jsonl"
+    run = run_records.begin(tmp_path / "a", "one") / "0-1.jsonl"
     process = {
         "rank": 0,
         "ranks": 1,

@@ -25,7 +25,7 @@ from support_programs import ARGS, NODES, changed, everything, put
 from precompiled.cli import checks_store, misses
 from precompiled.cli import runs as shown
 from precompiled.cli.nearest import Kepts
-from precompiled.client import runs as client_runs
+from precompiled.client import run_recorder as client_runs
 from precompiled.client.ledger import GraphReport
 from precompiled.core import config
 from precompiled.core.spans import Span
@@ -33,7 +33,7 @@ from precompiled.graph import key
 from precompiled.graph.causes import Cause
 from precompiled.packages import audit
 from precompiled.store import artifact_format as fmt
-from precompiled.store import runs
+from precompiled.store import run_records
 from precompiled.store.artifacts import Store
 
 PROGRAM = """\
@@ -71,7 +71,7 @@ def test_ranks_are_grouped_by_number_and_reason(served: Host) -> None:
         for rank in range(4)
     ]
     assert [client.result() for client in clients] == [[""], [""], ["freezing"], [""]]
-    (run,) = runs.runs(served.store.root)
+    (run,) = run_records.runs(served.store.root)
     assert run.name == "slurm-7_a.0" and [process.rank for process in run.processes] == [0, 1, 2, 3]
     assert not run.is_alive and all(process.ended for process in run.processes)
     assert shown.describe_graphs(run) == [
@@ -112,13 +112,13 @@ def test_a_process_is_shown_while_it_runs_and_after_it_is_killed(served: Host) -
     client.process.kill()
     client.process.wait()
     assert json.loads(served.command("status", "--json"))["runs"] == []
-    (run,) = runs.runs(served.store.root)
+    (run,) = run_records.runs(served.store.root)
     assert shown.describe_graphs(run) == ["the process was killed"]
 
 
 def test_a_graph_refused_by_require_is_not_shown_as_running() -> None:
     graph = {"state": "failed", "source": "error", "reason": "not-in-time", "at": 1.0}
-    process = runs.RunProcess(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
+    process = run_records.RunProcess(0, 1, 1, "", "train.py", [], "", "", 0.0, graphs={"1": graph}, ended=2.0)
     assert shown._of_a_process(process) == "1 graph not run, an error (not-in-time)"
 
 
@@ -140,10 +140,10 @@ def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> Non
     (file := served.root / "waited.py").write_text(WAITS.replace("x * 3.0", "x * 4.0"))
     for source in ("swap", "hit"):
         served.program(str(file), env={"PRECOMPILED_MODE": "wait"}).ended()
-        (run, *_) = runs.runs(served.store.root)
+        (run, *_) = run_records.runs(served.store.root)
         (graph,) = run.processes[0].graphs.values()
         assert graph["source"] == source and graph["compile_s"] > 0.0
-        waited = sum(span.seconds for span in runs.spans_of(graph) if span.what == "wait")
+        waited = sum(span.seconds for span in run_records.spans_of(graph) if span.what == "wait")
         assert (waited > 0.0) == (source == "swap") == (graph.get("saved_s", 0.0) < graph["compile_s"])
 
 
@@ -154,8 +154,8 @@ def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
     daemon.suspend()
     try:
         client = served.program(str(file), env={"PRECOMPILED_MODE": "wait"})
-        wait_until(lambda: any(process.graphs for process in runs.processes(served.store.root)))
-        (run,) = runs.runs(served.store.root)
+        wait_until(lambda: any(process.graphs for process in run_records.processes(served.store.root)))
+        (run,) = run_records.runs(served.store.root)
         assert shown.describe_graphs(run)[0].startswith("1 graph pending for ")
         os.kill(client.process.pid, signal.SIGINT)
         client.wait_for("interrupted")
@@ -191,13 +191,13 @@ def test_the_last_run_includes_the_programs_workers(served: Host) -> None:
     found = served.answer({}, "explain", "--run", "last")
     assert (found["program"], found["ranks"], len(found["processes"])) == ("suite.py", 1, 4)
     assert found["summary"].startswith("of 4 graphs: ")
-    (run,) = runs.runs(served.store.root)
+    (run,) = run_records.runs(served.store.root)
     assert [len(process.functions) for process in run.processes] == [1] * 4, "each process has traced one function"
-    assert runs.last_command(served.store.root).argv[-1] == str(file)
+    assert run_records.last_command(served.store.root).argv[-1] == str(file)
 
 
 def test_run_and_rank_come_from_the_launchers_variables(tmp_path: Path) -> None:
-    parent = f"parent-{os.getppid()}-{runs.start_of(os.getppid())}"
+    parent = f"parent-{os.getppid()}-{run_records.start_of(os.getppid())}"
     places = {
         ("TORCHELASTIC_RUN_ID=none", "RANK=3", "WORLD_SIZE=8"): (parent, 3, 8),
         ("TORCHELASTIC_RUN_ID=the/run", "RANK=1", "WORLD_SIZE=2"): ("torchrun-the_run", 1, 2),
@@ -205,7 +205,7 @@ def test_run_and_rank_come_from_the_launchers_variables(tmp_path: Path) -> None:
         ("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"): (parent, 1, 2),
     }
     if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker of xdist belongs to its controller's run
-        places["RANK=none", "WORLD_SIZE=8"] = (f"process-{os.getpid()}-{runs.start_of(os.getpid())}", 0, 1)
+        places["RANK=none", "WORLD_SIZE=8"] = (f"process-{os.getpid()}-{run_records.start_of(os.getpid())}", 0, 1)
     for variables, expected in places.items():
         place = client_runs.place(dict(one.split("=") for one in variables))
         assert (place.run, place.rank, place.ranks) == expected
@@ -213,13 +213,13 @@ def test_run_and_rank_come_from_the_launchers_variables(tmp_path: Path) -> None:
 
 def test_the_oldest_runs_are_removed_and_damaged_records_are_skipped(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    for number in range(runs.KEPT + 2):
-        folder = runs.begin(tmp_path, f"run-{number}")
+    for number in range(run_records.KEPT + 2):
+        folder = run_records.begin(tmp_path, f"run-{number}")
         os.utime(folder, (number, number))
-    assert len(list((tmp_path / runs.RUNS).iterdir())) == runs.KEPT
-    assert not (tmp_path / runs.RUNS / "run-0").exists()
-    (tmp_path / runs.RUNS / "run-9" / "0-1.jsonl").write_text("{}\n")
-    assert runs.runs(tmp_path) == []
+    assert len(list((tmp_path / run_records.RUNS).iterdir())) == run_records.KEPT
+    assert not (tmp_path / run_records.RUNS / "run-0").exists()
+    (tmp_path / run_records.RUNS / "run-9" / "0-1.jsonl").write_text("{}\n")
+    assert run_records.runs(tmp_path) == []
 
 
 def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path: Path) -> None:
@@ -227,9 +227,9 @@ def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path
     record = client_runs.RunRecord(tmp_path)
     record.after_fork()
     record.end([], [], {})
-    assert runs.runs(tmp_path) == []
+    assert run_records.runs(tmp_path) == []
     client_runs.RunRecord(tmp_path).end([], [], {"/a/train.py": "digest"})
-    (run,) = runs.runs(tmp_path)
+    (run,) = run_records.runs(tmp_path)
     assert not run.is_alive and shown.describe_graphs(run) == ["no graph yet"]
     (process,) = run.processes
     assert process.graphs == {} and process.files == {"/a/train.py": "digest"}
@@ -239,7 +239,7 @@ def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: p
     """A run's start and duration count from the process's start, although its record begins with the first graph."""
     tmp_path.chmod(0o700)
     recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
-    (run,) = runs.runs(tmp_path)
+    (run,) = run_records.runs(tmp_path)
     process = run.processes[0]
     process.launched, process.began, process.ended = 1000.0, 1100.0, 1120.0
     monkeypatch.setattr(shown, "runs", lambda root: [run])
@@ -380,7 +380,7 @@ def test_the_outcome_of_a_pending_graph_after_its_run_is_shown(tmp_path: Path, m
 def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        folder = runs.begin(tmp_path / "store", "run")
+        folder = run_records.begin(tmp_path / "store", "run")
     finally:
         os.umask(before)
     made = (folder, folder.parent, tmp_path / "store")

@@ -10,14 +10,14 @@ from support_host import TIMEOUT_S, Host
 
 from precompiled import wire
 from precompiled.cli import daemon
-from precompiled.client import link
+from precompiled.client import daemon_link
 from precompiled.core.errors import DaemonError
 
 
 @pytest.mark.reason("protocol-version")
 def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = host.start_daemon()
-    assert link.listener(host.settings) == (pid, os.geteuid(), os.getegid())
+    assert daemon_link.listener(host.settings) == (pid, os.geteuid(), os.getegid())
     process = psutil.Process(pid)
     with monkeypatch.context() as patch:
         patch.setattr(wire, "PREAMBLE", b"precompiled/99")
@@ -26,7 +26,7 @@ def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch
         assert caught.value.code == "protocol-version"
         assert daemon.stop_daemon(host.settings, TIMEOUT_S) == pid
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-        assert daemon.stop_daemon(host.settings, TIMEOUT_S) is None and link.listener(host.settings) is None
+        assert daemon.stop_daemon(host.settings, TIMEOUT_S) is None and daemon_link.listener(host.settings) is None
 
 
 def test_a_listener_that_is_not_our_daemon_is_not_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

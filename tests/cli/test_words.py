@@ -12,7 +12,7 @@ from support_cli import invoke
 
 from precompiled.cli import checks_host, checks_store, functions, runs, status
 from precompiled.client.ledger import GraphReport
-from precompiled.client.runs import RunRecord
+from precompiled.client.run_recorder import RunRecord
 from precompiled.core.words import format_count, format_list, human_bytes, human_seconds
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Store

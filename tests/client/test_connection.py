@@ -17,10 +17,10 @@ import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, graph, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.client import link
+from precompiled.client import daemon_link
 from precompiled.client.ask import request
 from precompiled.client.connection import DaemonConnection, _Submit
-from precompiled.client.link import daemon_reachable
+from precompiled.client.daemon_link import daemon_reachable
 from precompiled.core.errors import DaemonError
 
 
@@ -298,8 +298,8 @@ def test_hanging_daemon_counts_as_absent(
     daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The connections of a suspended daemon stay open, so the client requests a reply from it."""
-    monkeypatch.setattr(link, "ASK_S", 0.2)
-    monkeypatch.setattr(link, "ANSWER_S", 0.2)
+    monkeypatch.setattr(daemon_link, "ASK_S", 0.2)
+    monkeypatch.setattr(daemon_link, "ANSWER_S", 0.2)
     go, replies, held, later = tmp_path / "go", Replies(), Replies(), Replies()
     connection.submit(daemon.submit(), graph("wait-for", path=str(go)), held)
     assert connection.flush(TIMEOUT_S)

@@ -34,7 +34,7 @@ from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
 from precompiled.core.reasons import REASONS
 from precompiled.graph import capture, environment
 from precompiled.store import artifact_format as fmt
-from precompiled.store import runs, unfit
+from precompiled.store import run_records, unfit
 from precompiled.store.artifacts import Store
 from precompiled.torch_internals.client import inductor_backend, inductor_route
 from precompiled.torch_internals.eager.stand_in import StandIn
@@ -218,7 +218,7 @@ def test_compile_error_is_raised_while_the_frame_is_traced(when: str, monkeypatc
         assert type(caught.value.inner_exception) is Refusal and caught.value.inner_exception.__context__ is None
         graph = only(here)
         assert (graph.state, graph.source, graph.reason) == ("bypassed", None, "compile-error")
-        (process,) = runs.processes(here.session.store.root)
+        (process,) = run_records.processes(here.session.store.root)
         (kept,) = process.graphs.values()
         assert (kept["state"], kept["reason"]) == ("bypassed", "compile-error"), "`explain --run last` shows the graph"
         assert here.counted("fallbacks") == {"compile-error": 1}, "it is no failure of ours"
@@ -655,7 +655,7 @@ def test_require_raises_a_bypass() -> None:
 def test_require_in_lookup_mode_raises_a_miss() -> None:
     with this_process({"PRECOMPILED_REQUIRE": "1"}) as here:
         says_what_to_do(raised(here), "lookup-only")
-        (kept,) = runs.programs(here.session.store.root)
+        (kept,) = run_records.programs(here.session.store.root)
         assert kept == only(here).key
 
 

@@ -14,7 +14,7 @@ from support_daemon import TIMEOUT_S, DaemonUnderTest, alive, processes_with, wa
 from precompiled import wire
 from precompiled.client import start
 from precompiled.client.ask import request
-from precompiled.client.link import daemon_reachable
+from precompiled.client.daemon_link import daemon_reachable
 from precompiled.core import config, paths
 
 

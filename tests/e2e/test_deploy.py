@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support_host import TIMEOUT_S, Host, new_host
 
-from precompiled.remote import link
+from precompiled.remote import helper_link
 
 RECIPES = Path(__file__).parents[2] / "examples" / "deploy"
 PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
@@ -102,7 +102,7 @@ def test_slurm_nodes_share_compiled_graphs_through_a_remote(tmp_path: Path) -> N
                 found = run(host, env, *train)
                 assert {graph for graph, _source, _ in found["graphs"]} == {"compiled"}
                 if name == "first":
-                    assert link.ask(store, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
+                    assert helper_link.ask(store, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
                 else:
                     assert (found["traced"], found["compiles"]) == ({}, 0)
                     assert run(host, env, "cache", "stats", "--json")["compiled"] == 0

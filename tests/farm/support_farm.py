@@ -15,7 +15,7 @@ from unittest import mock
 from support_daemon import processes_with, wait_until
 from support_host import prepare
 
-from precompiled.store import jobs, scratch
+from precompiled.store import job_phases, scratch
 
 STORE_BYTES = 80 << 20  # Ray's, of a node
 
@@ -58,9 +58,9 @@ class Cluster:
     def store(self, number: int) -> Path:
         return self.root / f"node{number}"
 
-    def at_work(self, number: int) -> list[jobs.UnderWay]:
+    def at_work(self, number: int) -> list[job_phases.UnderWay]:
         """What a node's workers compile now."""
-        return jobs.under_way(self.store(number))
+        return job_phases.under_way(self.store(number))
 
     def kill(self, number: int) -> None:
         """As by a loss of power: the node sends no message."""

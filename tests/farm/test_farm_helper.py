@@ -26,7 +26,7 @@ from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError
 from precompiled.farm import farm
 from precompiled.graph import key
-from precompiled.remote import ahead, courier, helper, helper_process, link, starting
+from precompiled.remote import ahead, courier, helper, helper_link, helper_process, starting
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.lease import is_lease
 from precompiled.store.artifacts import Store
@@ -40,8 +40,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     root = tmp_path / "store"
     yield config.load({"cache_dir": root, "farm": "auto"})
-    running = (link.state(root, link.FARM_STATE) or {}).get("pid") if link.greeting(root) else None
-    link.ask(root, {"do": "stop"})
+    running = (helper_link.state(root, helper_link.FARM_STATE) or {}).get("pid") if helper_link.greeting(root) else None
+    helper_link.ask(root, {"do": "stop"})
     if running:
         wait_until(lambda: not psutil.pid_exists(running) or psutil.Process(running).status() == "zombie")
 
@@ -51,12 +51,12 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
     root = settings.cache_dir
     helper_process.ensure(settings)
     assert courier.run_job(job(KEY, str(root))).outcome == "kept"
-    status = link.ask(root, {"do": "farm"})
+    status = helper_link.ask(root, {"do": "farm"})
     assert status is not None and (status["state"], status["code"]) == ("unusable", "farm-unusable")
     assert "no Ray" in status["reason"] and "pip install" in status["reason"]
     kept = courier.run_job(job(KEY, str(root)))
     assert (kept.outcome, kept.again_s) == ("kept", farm.REST_S)
-    with link.turn(root, KEY) as turn:  # a worker that is free compiles
+    with helper_link.turn(root, KEY) as turn:  # a worker that is free compiles
         assert not turn.found and not turn.again_s
         turn.published(0)
     env = {
@@ -98,10 +98,10 @@ def test_a_farm_alone_has_a_helper_and_no_trace_waits_for_it(
     monkeypatch.setattr(PROCESS, "ahead", None)
     found = ahead.begin(settings)
     assert found is not None and not found.wait()
-    wait_until(lambda: link.greeting(settings.cache_dir) is not None)
+    wait_until(lambda: helper_link.greeting(settings.cache_dir) is not None)
     wait_until(lambda: not found.under_way)
     found.used({KEY}, set(), ())
-    assert link.state(settings.cache_dir) is None, "of a remote there is nothing to tell"
+    assert helper_link.state(settings.cache_dir) is None, "of a remote there is nothing to tell"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def with_remote(
     root, drivers = tmp_path / "store", Drivers(monkeypatch)
     url = f"file://{tmp_path / 'bucket'}"
     arguments = ["--store", str(root), "--remote", url, "--unsigned", "--farm", "auto"]
-    folder = link.folder(root)
+    folder = helper_link.folder(root)
     for directory in (root, folder):
         directory.mkdir(mode=0o700)
     listening = starting.listening(folder)
@@ -149,7 +149,7 @@ def with_remote(
         wait_until(lambda: running._farm.document()["state"] == "ok")
         yield root, Bucket(url, 10.0), drivers, running
     finally:
-        link.ask(root, {"do": "stop"})
+        helper_link.ask(root, {"do": "stop"})
         thread.join(30.0)
         running._farm.close()
         drivers.close()
@@ -179,7 +179,7 @@ def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
             patch.setattr(running._turns, "_remotes", killed)
             while not answers or "compile" not in answers[-1]:  # the remote may take its time
                 gone = socket.socket(socket.AF_UNIX)
-                gone.connect(str(link.folder(root) / link.SOCKET))
+                gone.connect(str(helper_link.folder(root) / helper_link.SOCKET))
                 gone.sendall(json.dumps({"do": "turn", "key": KEY, "courier": True}).encode() + b"\n")
                 before = len(answers)
                 wait_until(lambda before=before: len(answers) > before)
@@ -195,12 +195,12 @@ def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
         wait_until(lambda: courier.run_job(job(KEY, str(root))).outcome == "parked" and running._farm.busy)
         assert len(leases(bucket)) == 1
         assert courier.run_job(job(KEY, str(root))).again_s > 0
-        with link.turn(root, KEY) as turn:
+        with helper_link.turn(root, KEY) as turn:
             assert turn.again_s > 0 and not turn.found, "a worker that is free waits for it, too"
         drivers.says_ended(drivers.hears().number, "compiled", body(KEY))
         wait_until(lambda: [is_lease(name) for name in bucket.listed(f"artifacts/{KEY}")] == [False])
         assert courier.run_job(job(KEY, str(root))).outcome == "exists"
-        assert (link.state(root, link.FARM_STATE) or {})["compiled"] == 1
+        assert (helper_link.state(root, helper_link.FARM_STATE) or {})["compiled"] == 1
         # What the farm gives back is for whoever asks next: nobody holds its lease.
         wait_until(lambda: courier.run_job(job(OTHER, str(root))).outcome == "parked" and running._farm.busy)
         drivers.says_ended(drivers.hears().number, "failed", code="farm-failed", message="why")

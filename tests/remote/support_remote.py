@@ -6,7 +6,7 @@ import time
 import uuid
 from pathlib import Path
 
-from precompiled.remote import link
+from precompiled.remote import helper_link
 from precompiled.remote.bucket import Bucket
 from precompiled.remote.transfer import Transfer
 from precompiled.remote.trusting import Anybody, Trust
@@ -20,7 +20,7 @@ HEADER = package_format.Header(FUNCTION, "program", "f", "0" * 64, False, "compi
 def fetched(root: Path, key: str) -> bool:
     """Whether a store's helper fetched a key from the remote. The request is repeated, as a worker repeats it."""
     while True:
-        with link.turn(root, key) as turn:
+        with helper_link.turn(root, key) as turn:
             if not turn.again_s:
                 return turn.found
         time.sleep(0.02)  # a worker's job is parked meanwhile

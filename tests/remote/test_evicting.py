@@ -14,7 +14,7 @@ from support_store import KEY, OTHER, payload
 
 from precompiled.core import config
 from precompiled.core.config import Settings
-from precompiled.remote import evicting, helper_process, link
+from precompiled.remote import evicting, helper_link, helper_process
 from precompiled.remote.evicting import Evicting
 from precompiled.store.artifacts import Store
 
@@ -25,7 +25,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
         {"cache_dir": tmp_path / "store", "remote": f"file://{tmp_path / 'bucket'}", "remote_unsigned": "1"}
     )
     yield found
-    link.ask(found.cache_dir, {"do": "stop"})
+    helper_link.ask(found.cache_dir, {"do": "stop"})
 
 
 def old(store: Store, key: str) -> None:

@@ -22,7 +22,7 @@ from support_store import KEY, OTHER, payload
 from precompiled import compiler, wire
 from precompiled.core import config
 from precompiled.core.config import Settings
-from precompiled.remote import ahead, helper_process, lease, link
+from precompiled.remote import ahead, helper_link, helper_process, lease
 from precompiled.remote.envelope import ARTIFACT, ENTRY
 from precompiled.store.artifacts import Store
 from precompiled.store.requests import requests
@@ -35,14 +35,14 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     yield config.load(
         {"cache_dir": root, "remote": f"file://{tmp_path / 'bucket'}", "remote_unsigned": "1", "remote_timeout_s": 20.0}
     )
-    running = state(root).get("pid") if link.greeting(root) else None
-    link.ask(root, {"do": "stop"})
+    running = state(root).get("pid") if helper_link.greeting(root) else None
+    helper_link.ask(root, {"do": "stop"})
     if running:
         wait_until(lambda: not psutil.pid_exists(running) or psutil.Process(running).status() == "zombie")
 
 
 def state(root: Path) -> dict[str, object]:
-    return link.state(root) or {}
+    return helper_link.state(root) or {}
 
 
 def test_helper_puts_published_artifacts_and_fetches_existing_ones(settings: Settings, tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_helper_puts_published_artifacts_and_fetches_existing_ones(settings: Set
     assert not fetched(root, KEY) and not fetched(root, OTHER)
 
     other = payload(OTHER)
-    link.put_artifact(root, OTHER, store.publish(replace(other)).slot)
-    link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
-    assert link.ask(root, {"do": "flush"}) == {}
+    helper_link.put_artifact(root, OTHER, store.publish(replace(other)).slot)
+    helper_link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
+    assert helper_link.ask(root, {"do": "flush"}) == {}
     assert (there.fetch(OTHER), there.bring(there.objects(ENTRY, FUNCTION))) == (1, 1)
     report = state(root)
     assert (report["fetched"], report["put"], report["state"], report["waiting"]) == (1, 2, "ok", 0)
@@ -73,27 +73,27 @@ def test_store_has_one_helper_until_its_settings_change(settings: Settings) -> N
     wait_until(lambda: "pid" in state(root))
     first = state(root)["pid"]
     helper_process.ensure(settings)
-    assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
+    assert helper_link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
     helper_process.ensure(replace(settings, cache_max_bytes=1 << 30))  # the same helper with another budget
-    assert link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
+    assert helper_link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
     helper_process.ensure(replace(settings, remote_put=False))
     # The first helper exits late. The test reads its state file, since a connection to its socket would keep it alive.
     wait_until(lambda: state(root).get("pid") not in (None, first), "the other one has come")
-    assert link.greeting(root)["arguments"][-1] == "--no-put"
+    assert helper_link.greeting(root)["arguments"][-1] == "--no-put"
     store = Store(root)
-    link.put_artifact(root, KEY, store.publish(payload()).slot)
-    link.ask(root, {"do": "flush"})
+    helper_link.put_artifact(root, KEY, store.publish(payload()).slot)
+    helper_link.ask(root, {"do": "flush"})
     assert not Path(settings.remote.removeprefix("file://")).exists()
 
 
 def test_without_a_helper_clients_do_not_wait(tmp_path: Path) -> None:
     began = time.monotonic()
-    assert not fetched(tmp_path, KEY) and link.greeting(tmp_path) is None and link.state(tmp_path) is None
-    link.folder(tmp_path).mkdir()
-    (link.folder(tmp_path) / link.STARTING).touch()
-    os.utime(link.folder(tmp_path) / link.STARTING, (1, 1))  # its start failed long ago
+    assert not fetched(tmp_path, KEY) and helper_link.greeting(tmp_path) is None and helper_link.state(tmp_path) is None
+    helper_link.folder(tmp_path).mkdir()
+    (helper_link.folder(tmp_path) / helper_link.STARTING).touch()
+    os.utime(helper_link.folder(tmp_path) / helper_link.STARTING, (1, 1))  # its start failed long ago
     assert not fetched(tmp_path, KEY)
-    assert time.monotonic() - began < link.STARTING_S
+    assert time.monotonic() - began < helper_link.STARTING_S
 
 
 def test_killed_helper_is_replaced(settings: Settings) -> None:
@@ -105,7 +105,7 @@ def test_killed_helper_is_replaced(settings: Settings) -> None:
     process.wait(10)
     assert not fetched(root, KEY)
     helper_process.ensure(settings)
-    assert link.ask(root, {"do": "flush"}) == {}
+    assert helper_link.ask(root, {"do": "flush"}) == {}
 
 
 @pytest.mark.reason("remote-unusable")
@@ -132,8 +132,8 @@ def test_invalid_requests_get_an_empty_reply(settings: Settings) -> None:
         {"do": "put-entry", "function": "x", "name": "y"},
     ]
     for question in questions:
-        assert not (link.ask(settings.cache_dir, question) or {}).get("found")
-    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+        assert not (helper_link.ask(settings.cache_dir, question) or {}).get("found")
+    assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
 
 
 def test_clients_do_not_wait_for_a_helper_that_cannot_start(
@@ -143,12 +143,12 @@ def test_clients_do_not_wait_for_a_helper_that_cannot_start(
     helper_process.ensure(settings)
     began = time.monotonic()
     assert not fetched(settings.cache_dir, KEY)
-    assert time.monotonic() - began < link.STARTING_S
+    assert time.monotonic() - began < helper_link.STARTING_S
 
 
 def test_helper_exits_if_its_store_is_removed(settings: Settings) -> None:
     helper_process.ensure(settings)
-    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+    assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
     pid = int(str(state(settings.cache_dir)["pid"]))
     shutil.rmtree(settings.cache_dir)
     wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
@@ -157,7 +157,7 @@ def test_helper_exits_if_its_store_is_removed(settings: Settings) -> None:
 @contextmanager
 def suspended(root: Path) -> Iterator[psutil.Process]:
     """A suspended helper, as on an overloaded machine."""
-    assert link.ask(root, {"do": "flush"}) == {}
+    assert helper_link.ask(root, {"do": "flush"}) == {}
     process = psutil.Process(int(str(state(root)["pid"])))
     process.suspend()
     try:
@@ -171,7 +171,7 @@ def test_client_does_not_wait_for_a_hanging_helper(settings: Settings) -> None:
     with suspended(settings.cache_dir):
         began = time.monotonic()
         assert ahead.Ahead(settings).under_way
-        assert time.monotonic() - began < link.GREETING_S / 2
+        assert time.monotonic() - began < helper_link.GREETING_S / 2
 
 
 def test_late_helper_processes_earlier_requests(settings: Settings, tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_late_helper_processes_earlier_requests(settings: Settings, tmp_path: Pa
     helper_process.ensure(settings)
     with suspended(root):
         # This call does not wait forever.
-        link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
-    assert link.ask(root, {"do": "flush"}) == {}
+        helper_link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
+    assert helper_link.ask(root, {"do": "flush"}) == {}
     wait_until(lambda: there.objects(ENTRY, FUNCTION))
 
 
@@ -189,11 +189,11 @@ def test_worker_waits_for_a_late_helper_and_gets_a_lease(settings: Settings, tmp
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     helper_process.ensure(settings)
     with suspended(root) as process:
-        late = threading.Timer(1.25 * link.GREETING_S, process.resume)
+        late = threading.Timer(1.25 * helper_link.GREETING_S, process.resume)
         late.start()
         turns = []
         while not turns or turns[-1].again_s:
-            with link.turn(root, KEY) as turn:
+            with helper_link.turn(root, KEY) as turn:
                 turns.append(turn)
                 leases = [] if turn.again_s else there.bucket.listed(f"artifacts/{KEY}")
         late.join()
@@ -270,12 +270,12 @@ def test_helper_is_not_a_child_of_the_program(settings: Settings) -> None:
 
 @pytest.mark.integration
 def test_exiting_process_waits_a_limited_time_for_a_starting_helper(settings: Settings) -> None:
-    folder = link.folder(settings.cache_dir)
+    folder = helper_link.folder(settings.cache_dir)
     folder.mkdir(parents=True)
-    (folder / link.STARTING).write_text("somebody")
+    (folder / helper_link.STARTING).write_text("somebody")
     began = time.monotonic()
-    assert link.ask(settings.cache_dir, {"do": "used"}, wait_s=0.2) is None
-    assert time.monotonic() - began < link.STARTING_S / 2
+    assert helper_link.ask(settings.cache_dir, {"do": "used"}, wait_s=0.2) is None
+    assert time.monotonic() - began < helper_link.STARTING_S / 2
 
 
 def test_successful_compile_removes_an_earlier_empty_lease(settings: Settings, tmp_path: Path) -> None:
@@ -287,8 +287,8 @@ def test_successful_compile_removes_an_earlier_empty_lease(settings: Settings, t
     helper_process.ensure(settings)
     for number in (1, 3):
         there.bucket.write(f"{folder}/lease-unsigned-{number:08}", b"")
-    link.put_artifact(root, KEY, store.publish(payload()).slot)
-    assert link.ask(root, {"do": "flush"}) == {}
+    helper_link.put_artifact(root, KEY, store.publish(payload()).slot)
+    assert helper_link.ask(root, {"do": "flush"}) == {}
     names = [name for name in there.bucket.listed(folder) if lease.is_lease(name)]
     assert sorted(names) == [f"lease-{'0' * 16}-00000001", "lease-unsigned-00000002"]
     assert len(there.objects(ARTIFACT, KEY)) == 1

@@ -19,7 +19,7 @@ from support_daemon import wait_until
 from support_remote import host
 from support_store import KEY, payload
 
-from precompiled.remote import bucket, envelope, helper, lease, link, opened_remote, puts, starting, transfer
+from precompiled.remote import bucket, envelope, helper, helper_link, lease, opened_remote, puts, starting, transfer
 from precompiled.remote.errors import RemoteError
 from precompiled.remote.puts import Puts, QueuedPut
 from precompiled.store.artifacts import Store
@@ -152,7 +152,7 @@ def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread
     """A helper in this process, so that its waiting times can be shortened."""
     arguments = ["--store", str(root), "--remote", f"file://{place}", "--unsigned", "--idle-s", str(idle_s)]
     options: argparse.Namespace = helper._parser().parse_args(arguments)
-    folder = link.folder(root)
+    folder = helper_link.folder(root)
     folder.mkdir(parents=True, mode=0o700)
     listening: socket.socket = starting.listening(folder)
     with listening:
@@ -161,7 +161,7 @@ def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread
         try:
             yield thread
         finally:
-            link.ask(root, {"do": "stop"})
+            helper_link.ask(root, {"do": "stop"})
             thread.join(60.0)
             assert not thread.is_alive()
 
@@ -171,10 +171,10 @@ def last_state(tmp_path: Path, place: Path) -> dict[str, Any]:
     root = tmp_path / "store"
     slot = Store(root).publish(payload()).slot
     with serving(root, place, idle_s=3.0) as thread:
-        link.put_artifact(root, KEY, slot)
+        helper_link.put_artifact(root, KEY, slot)
         thread.join(60.0)
         assert not thread.is_alive()
-    return link.state(root) or {}
+    return helper_link.state(root) or {}
 
 
 def test_helper_with_waiting_puts_outlives_its_idle_time(
@@ -193,15 +193,15 @@ def test_stopped_helper_finishes_its_puts(tmp_path: Path, place: Path) -> None:
     slot = Store(root).publish(payload()).slot
 
     def state() -> dict[str, object]:
-        return link.state(root) or {}
+        return helper_link.state(root) or {}
 
     with serving(root, place, idle_s=600.0) as thread:
-        link.put_artifact(root, KEY, slot)
+        helper_link.put_artifact(root, KEY, slot)
         wait_until(lambda: state().get("failed"))
         wait_until(lambda: state()["waiting"] == 1)
         place.unlink()
-        assert link.ask(root, {"do": "stop"}) == {}
-        assert link.greeting(root) is None  # the next helper may start
+        assert helper_link.ask(root, {"do": "stop"}) == {}
+        assert helper_link.greeting(root) is None  # the next helper may start
         thread.join(60.0)
     assert there.objects(envelope.ARTIFACT, KEY)
     assert (state()["waiting"], state()["put"], state()["given_up"]) == (0, 1, 0)
@@ -251,7 +251,7 @@ def test_failed_removal_of_an_empty_lease_is_retried(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(lease, "remove_given_up", fails_once)
     with serving(root, place, idle_s=600.0):
-        link.put_artifact(root, KEY, slot)
-        wait_until(lambda: (link.state(root) or {}).get("waiting") == 1 and not failures)
-        assert link.ask(root, {"do": "flush"}) == {}
+        helper_link.put_artifact(root, KEY, slot)
+        wait_until(lambda: (helper_link.state(root) or {}).get("waiting") == 1 and not failures)
+        assert helper_link.ask(root, {"do": "flush"}) == {}
         assert len(there.bucket.listed(f"artifacts/{KEY}")) == len(there.objects(envelope.ARTIFACT, KEY)) == 1

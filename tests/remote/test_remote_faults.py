@@ -14,7 +14,7 @@ from support_daemon import wait_until
 from support_host import TIMEOUT_S, Host, new_host
 
 from benchmarks.fleet import bucket
-from precompiled.remote import link
+from precompiled.remote import helper_link
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
 pytestmark = [pytest.mark.buckets, pytest.mark.timeout(1200)]
@@ -58,7 +58,7 @@ def filled(with_daemon: Host, tmp_path_factory: pytest.TempPathFactory) -> Itera
         env = found.env("a", port)
         command(a, env, "remote", "keys", "new")
         found.losses = trained(a, env)["losses"]
-        assert link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
+        assert helper_link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
         yield found
 
 
@@ -76,7 +76,7 @@ def other_host(filled: Filled, with_daemon: Host, tmp_path: Path) -> Iterator[Ho
 
 
 def state(host: Host) -> dict[str, Any]:
-    return link.state(host.store.root) or {}
+    return helper_link.state(host.store.root) or {}
 
 
 def codes(host: Host) -> set[str]:
@@ -128,7 +128,7 @@ def test_remote_is_used_again_after_an_outage(filled: Filled, with_daemon: Host,
 
 
 def _asked(host: Host, key: str) -> bool:
-    with link.turn(host.store.root, key) as turn:
+    with helper_link.turn(host.store.root, key) as turn:
         return turn.again_s > 0
 
 

@@ -17,7 +17,7 @@ from support_host import TIMEOUT_S, Host, new_host
 from support_places import KINDS, Place
 
 from benchmarks.fleet import bucket
-from precompiled.remote import link
+from precompiled.remote import helper_link
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
 MLP = {"model": "mlp"}
@@ -46,7 +46,7 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
     public = a.answer(mine, "remote", "keys", "new")["public"]
     traced = train(a, mine)
     assert traced["traced"] and {source for _, source, _ in traced["graphs"]} == {"swap"}
-    assert link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
+    assert helper_link.ask(a.store.root, {"do": "flush"}, wait_s=TIMEOUT_S) == {}
     state = a.answer(mine, "status")["remote"]
     assert (state["state"], state["refused"], state["running"]) == ("ok", {}, True) and state["put"] >= 4, state
 
@@ -147,7 +147,7 @@ def test_failing_remote_has_no_effect_except_its_reason(
     (graph,) = result["reports"]
     assert (graph["state"], graph["source"], graph["reason"]) == ("compiled", "swap", "")
     assert (served.stats().compiled, served.stats().fallbacks) == (1, {})
-    link.ask(served.store.root, {"do": "flush"}, wait_s=TIMEOUT_S)
+    helper_link.ask(served.store.root, {"do": "flush"}, wait_s=TIMEOUT_S)
     state = served.answer(env, "status")["remote"]
     assert state["code"] in ("remote-unreachable", "remote-timeout") and state["reason"], state
     checks = {check["check"]: check for check in served.answer(env, "doctor", status=served_status(served, env))}

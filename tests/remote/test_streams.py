@@ -21,7 +21,7 @@ from support_store import KEY, OTHER, payload
 from precompiled.client.process import PROCESS
 from precompiled.core import config
 from precompiled.core.config import Settings
-from precompiled.remote import ahead, link, lists
+from precompiled.remote import ahead, helper_link, lists
 from precompiled.remote import envelope as form
 from precompiled.remote.transfer import Transfer
 
@@ -100,7 +100,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
         }
     )
     yield found
-    link.ask(found.cache_dir, {"do": "stop"})
+    helper_link.ask(found.cache_dir, {"do": "stop"})
 
 
 def test_process_gets_objects_that_its_program_used_on_another_host(settings: Settings, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_process_gets_objects_that_its_program_used_on_another_host(settings: Se
     assert mine.store.lookup(KEY) and mine.store.packages.names(FUNCTION) == [name]
     # Objects that the process uses beyond the list are listed for the next process.
     found.used([KEY, OTHER], [], [(FUNCTION, name)])
-    assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+    assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
     assert {item.group for item in lists.read_lists(there, ahead.identity())[1]} == {KEY, OTHER, FUNCTION}
 
 
@@ -132,7 +132,7 @@ def test_process_waits_only_once_and_briefly_for_a_hanging_helper(
         answer.wait(60.0)
         yield from ()
 
-    monkeypatch.setattr(ahead.link, "answers", hangs)
+    monkeypatch.setattr(ahead.helper_link, "answers", hangs)
     waited: list[float | None] = []
     found = ahead.begin(replace(settings, remote_ahead_s=0.2))
     assert found is not None

@@ -26,7 +26,7 @@ from support_daemon import (
 )
 
 from precompiled import wire
-from precompiled.client.link import daemon_reachable
+from precompiled.client.daemon_link import daemon_reachable
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from precompiled.service.server import Lock, check_submit, prepare_runtime_dir
 from support_daemon import TIMEOUT_S, DaemonUnderTest, graph, raw_client, running_daemon, wait_until
 
 from precompiled import wire
-from precompiled.client.link import daemon_reachable, listener
+from precompiled.client.daemon_link import daemon_reachable, listener
 from precompiled.core.config import Settings
 from precompiled.core.errors import WireError
 

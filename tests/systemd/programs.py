@@ -68,7 +68,7 @@ from importlib import metadata
 from pathlib import Path
 
 from precompiled import wire
-from precompiled.client.link import Link
+from precompiled.client.daemon_link import Link
 from precompiled.core.config import Settings
 
 link = Link(Settings(runtime_dir=Path("/run/precompiled")))

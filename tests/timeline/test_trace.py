@@ -22,7 +22,7 @@ from support_host import Host, new_host
 from support_traces import arrows, check, slices
 
 from precompiled.core.spans import Span
-from precompiled.store import jobs, lines, runs
+from precompiled.store import job_phases, lines, run_records
 from precompiled.store.requests import RemoteRequest
 from precompiled.timeline import facts as known
 from precompiled.timeline.events import nest_spans, trace
@@ -274,18 +274,18 @@ def test_special_characters_in_names_are_escaped_in_svg() -> None:
 
 def test_a_job_whose_worker_died_has_no_end(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    record = jobs.JobRecord(tmp_path, 5.0)
+    record = job_phases.JobRecord(tmp_path, 5.0)
     record.begin("1", "ab" * 32, "f", 1, 2.5)
     record.phase("AOTAutograd")
     record.phase("AOTAutograd")
-    (worker,) = jobs.workers(tmp_path)
+    (worker,) = job_phases.workers(tmp_path)
     (job,) = worker.jobs
     assert worker.is_alive and worker.ready == 5.0 and not job.ended
     assert job.began - job.queued == pytest.approx(2.5) and [name for name, _ in job.phases] == ["AOTAutograd"]
     record.spans += [Span("long", 1.0, 2.0, 3), Span("short", 1.0, 1e-5, 3)]
     record.end("published", "")
     record.begin("2", "cd" * 32, "g", 1, 0.0)
-    first, second = jobs.workers(tmp_path)[0].jobs
+    first, second = job_phases.workers(tmp_path)[0].jobs
     assert first.outcome == "published" and first.spans == [Span("long", 1.0, 2.0, 3)] and not second.ended
 
 
@@ -294,34 +294,36 @@ def test_second_read_parses_only_changed_files(tmp_path: Path, monkeypatch: pyte
     read: list[str] = []
     reading = lines.read
     monkeypatch.setattr(lines, "read", lambda name, fd, shown: (read.append(name), reading(name, fd, shown=shown))[1])
-    record = jobs.JobRecord(tmp_path, 0.0)
+    record = job_phases.JobRecord(tmp_path, 0.0)
     record.begin("1", "ab" * 32, "f", 1, 0.0)
-    assert [job.id for job in jobs.workers(tmp_path)[0].jobs] == [job.id for job in jobs.workers(tmp_path)[0].jobs]
+    assert [job.id for job in job_phases.workers(tmp_path)[0].jobs] == [
+        job.id for job in job_phases.workers(tmp_path)[0].jobs
+    ]
     assert len(read) == 1
     record.phase("AOTAutograd")
-    (job,) = jobs.under_way(tmp_path)
+    (job,) = job_phases.under_way(tmp_path)
     assert len(read) == 2 and job.phase == "AOTAutograd" and job.estimate_s is None and job.said() == ", AOTAutograd"
     record.phase("C++ compilers")
     for built in range(401):
         record.kernels(built, 400)
-    (job,) = jobs.under_way(tmp_path)
+    (job,) = job_phases.under_way(tmp_path)
     assert job.said() == ", C++ compilers, 400 of 400 kernels"
-    (file,) = (tmp_path / jobs.JOBS).iterdir()
+    (file,) = (tmp_path / job_phases.JOBS).iterdir()
     assert file.read_text().count('"kernels"') == 101, "each hundredth"
     record.end("published", "")
     record.begin("2", "cd" * 32, "f", 1, 0.0)
-    (job,) = jobs.under_way(tmp_path)
+    (job,) = job_phases.under_way(tmp_path)
     assert job.id == "2" and job.estimate_s is not None and job.said().startswith(" of about ")
 
 
 def test_worker_starts_a_new_file_after_the_store_was_cleared(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    record = jobs.JobRecord(tmp_path, 0.0)
+    record = job_phases.JobRecord(tmp_path, 0.0)
     for id in ("1", "2"):
         record.begin(id, "ab" * 32, "f", 1, 0.0)
-        assert [job.id for job in jobs.workers(tmp_path)[0].jobs] == [id]
-        shutil.rmtree(tmp_path / jobs.JOBS)
-    assert jobs.workers(tmp_path) == []
+        assert [job.id for job in job_phases.workers(tmp_path)[0].jobs] == [id]
+        shutil.rmtree(tmp_path / job_phases.JOBS)
+    assert job_phases.workers(tmp_path) == []
 
 
 DIES = """\
@@ -342,14 +344,18 @@ def test_job_of_a_dead_worker_is_lost_and_not_in_later_traces(tmp_path: Path) ->
         [sys.executable, "-c", DIES, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as worker:
         assert worker.stdout is not None and worker.stdout.readline() == "is at it\n"
-        (job,) = jobs.workers(tmp_path)[0].jobs
-        assert not job.ended and [found.id for found in jobs.under_way(tmp_path)] == ["1"]
+        (job,) = job_phases.workers(tmp_path)[0].jobs
+        assert not job.ended and [found.id for found in job_phases.under_way(tmp_path)] == ["1"]
         worker.kill()
-    (job,) = jobs.workers(tmp_path)[0].jobs
-    assert job.outcome == jobs.LOST and job.began <= job.ended <= time.time() and jobs.under_way(tmp_path) == []
+    (job,) = job_phases.workers(tmp_path)[0].jobs
+    assert (
+        job.outcome == job_phases.LOST
+        and job.began <= job.ended <= time.time()
+        and job_phases.under_way(tmp_path) == []
+    )
     facts = gather(tmp_path, job.began, job.ended + 1000.0)
     (shown,) = slices(trace(facts), "job")
-    assert shown["dur"] <= (job.ended - job.began) * 1e6 + 1 and shown["args"]["outcome"] == jobs.LOST
+    assert shown["dur"] <= (job.ended - job.began) * 1e6 + 1 and shown["args"]["outcome"] == job_phases.LOST
     assert gather(tmp_path, job.ended + 1.0, job.ended + 1000.0).workers == []
 
 
@@ -358,14 +364,14 @@ def test_files_of_old_workers_are_removed_and_file_size_is_limited(
 ) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setattr(lines, "MAX_BYTES", 2000)
-    folder = lines.folder(tmp_path, jobs.JOBS)
-    for number in range(jobs.KEPT + 3):
+    folder = lines.folder(tmp_path, job_phases.JOBS)
+    for number in range(job_phases.KEPT + 3):
         (folder / f"{number}-0.jsonl").touch()
-    record = jobs.JobRecord(tmp_path, 0.0)
+    record = job_phases.JobRecord(tmp_path, 0.0)
     for number in range(100):
         record.begin(str(number), "ab" * 32, "f", 1, 0.0)
-    assert len(list(folder.iterdir())) == jobs.KEPT
-    (worker,) = jobs.workers(tmp_path)
+    assert len(list(folder.iterdir())) == job_phases.KEPT
+    (worker,) = job_phases.workers(tmp_path)
     assert 0 < len(worker.jobs) < 20
 
 
@@ -379,7 +385,7 @@ def test_spans_that_ended_before_the_requested_time_are_omitted() -> None:
         "at": 130.0,
         "spans": [["lookup", 100.0, 1.0, 7], ["submit", 101.0, 1.0, 7], ["load", 120.0, 1.0, 8]],
     }
-    process = runs.RunProcess(
+    process = run_records.RunProcess(
         0,
         1,
         7,
@@ -429,12 +435,12 @@ def test_thousands_of_spans_and_jobs_are_handled_in_seconds() -> None:
         for number in range(count)
     }
     frames = [("f", Span("trace", float(number), 0.9, 7)) for number in range(count)]
-    process = runs.RunProcess(0, 1, 7, "", "many.py", [], "", "", 0.0, graphs, ended=9e4, frames=frames)
+    process = run_records.RunProcess(0, 1, 7, "", "many.py", [], "", "", 0.0, graphs, ended=9e4, frames=frames)
     mine = [
-        jobs.RecordedJob(f"{number}", f"k{number}", "f", 1, number + 0.5, number + 5.0, number + 5.9, "published")
+        job_phases.RecordedJob(f"{number}", f"k{number}", "f", 1, number + 0.5, number + 5.0, number + 5.9, "published")
         for number in range(count)
     ]
-    facts = known.Facts(0.0, 9e4, [process], [jobs.RecordedWorker(9, "1", 0.0, 0.0, mine)], {})
+    facts = known.Facts(0.0, 9e4, [process], [job_phases.RecordedWorker(9, "1", 0.0, 0.0, mine)], {})
     item = start(process, facts)
     document = trace(facts)
     queue = slices(document, "queued")
@@ -462,14 +468,14 @@ def test_a_trace_has_each_request_to_the_remote() -> None:
 
 
 def test_graph_without_its_own_job_gets_the_last_job_of_its_key(tmp_path: Path) -> None:
-    def job(id: str, key: str, began: float, outcome: str = "published") -> jobs.RecordedJob:
-        return jobs.RecordedJob(id, key, "f", 1, began, began, began + 1, outcome)
+    def job(id: str, key: str, began: float, outcome: str = "published") -> job_phases.RecordedJob:
+        return job_phases.RecordedJob(id, key, "f", 1, began, began, began + 1, outcome)
 
     mine = [job("1", "k", 1), job("2", "k", 5), job("3", "k", 8, "failed"), job("4", "k", 20)]
-    worker = jobs.RecordedWorker(1, "1", 0.0, 0.0, mine)
+    worker = job_phases.RecordedWorker(1, "1", 0.0, 0.0, mine)
     found = known.Facts(0.0, 99.0, [], [worker], {})
     graph = {"id": "x", "key": "k", "spans": [["load", 10.0, 1.0, 1]]}
     assert found.job_of(graph) is mine[1]
     assert found.job_of({**graph, "id": "4"}) is mine[3]
     assert found.job_of({"id": "y", "key": "other"}) is None
-    assert runs.spans_of(graph) == [Span("load", 10.0, 1.0, 1)]
+    assert run_records.spans_of(graph) == [Span("load", 10.0, 1.0, 1)]

@@ -25,7 +25,7 @@ from support_terminal import Screen, Terminal, on_terminal
 
 from precompiled import wire
 from precompiled.cli import top_view as view
-from precompiled.store import jobs, runs
+from precompiled.store import job_phases, run_records
 from precompiled.store.artifact_format import Failure
 from precompiled.store.artifacts import Store
 from precompiled.store.lines import folder
@@ -41,7 +41,7 @@ def process(root: Path, run: str, rank: int, ranks: int, program: str, *graphs: 
         "rank": rank,
         "ranks": ranks,
         "pid": os.getpid(),
-        "started": runs.start_of(os.getpid()),
+        "started": run_records.start_of(os.getpid()),
         "program": program,
         "argv": ["python", program],
         "executable": sys.executable,
@@ -49,7 +49,7 @@ def process(root: Path, run: str, rank: int, ranks: int, program: str, *graphs: 
         "began": now - 125,
     }
     lines = [first, *({"id": str(at), "at": now - 100 * at - 75, **item} for at, item in enumerate(graphs))]
-    file = runs.begin(root, run) / f"{rank}-{os.getpid()}.jsonl"
+    file = run_records.begin(root, run) / f"{rank}-{os.getpid()}.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     file.chmod(0o600)
 
@@ -164,12 +164,12 @@ def test_keys_filter_search_sort_and_quit(busy: Busy) -> None:
 
 
 def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
-    """The worker's record has the form of store/jobs.py. Two jobs of a graph with that name have ended."""
+    """The worker's record has the form of store/job_phases.py. Two jobs of a graph with that name have ended."""
     (worker,) = busy.daemon.status().workers
     root = busy.daemon.settings.cache_dir
     now = time.time()
     lines: list[dict[str, object]] = [
-        {"pid": worker.pid, "started": runs.start_of(worker.pid), "launched": now - 200, "ready": now - 199}
+        {"pid": worker.pid, "started": run_records.start_of(worker.pid), "launched": now - 200, "ready": now - 199}
     ]
     for number, seconds in enumerate((30, 40, 0)):
         began = now - 150 + 50 * number
@@ -189,7 +189,7 @@ def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
             )
     lines.append({"job": "2", "phase": "AOTAutograd", "at": now - 40})
     lines.append({"job": "2", "phase": "Inductor: forward", "at": now - 20})
-    file = folder(root, jobs.JOBS) / "1-1.jsonl"
+    file = folder(root, job_phases.JOBS) / "1-1.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     file.chmod(0o600)
     try:
@@ -336,7 +336,7 @@ def test_top_without_a_daemon_shows_that(tmp_path: Path) -> None:
 
 def test_job_of_a_client_that_has_ended_is_shown() -> None:
     status = {"workers": [{"job": COMPILING, "job_s": 12.0}, {"job": ""}]}
-    job = jobs.UnderWay(7, "1", COMPILING, "forward [0/0]", 88.0, "", 88.0, None)
+    job = job_phases.UnderWay(7, "1", COMPILING, "forward [0/0]", 88.0, "", 88.0, None)
     (found,) = view.look(100.0, [], status, None, "", iter([job])).graphs
     assert (found.state, found.since, found.name, found.key) == ("compiling", 88.0, "forward [0/0]", COMPILING)
 

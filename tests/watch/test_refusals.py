@@ -25,9 +25,9 @@ from precompiled.cli import app
 from precompiled.client import ask
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
-from precompiled.client.runs import RunRecord
+from precompiled.client.run_recorder import RunRecord
 from precompiled.client.session import Session
-from precompiled.store import runs
+from precompiled.store import run_records
 from precompiled.watch import commands, entry, part, recorder
 
 # ---------------------------------------------------------------- the command
@@ -116,12 +116,12 @@ def test_damaged_or_untrusted_last_run_is_refused(
     refused: Callable[..., dict[str, str]], text: str | None, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A last run contains a command that would be executed, so it must be trusted."""
-    monkeypatch.setattr("precompiled.client.runs._WORKERS", ())  # this process may be a worker of pytest-xdist
+    monkeypatch.setattr("precompiled.client.run_recorder._WORKERS", ())  # this process may be a worker of pytest-xdist
     Path("store").mkdir(mode=0o700)
     record = RunRecord(Path("store"))
     record.note(GraphReport("id", "graph"))
     (path,) = Path("store").glob("runs/*/*.jsonl")
-    assert runs.last_command(Path("store")).argv == sys.orig_argv
+    assert run_records.last_command(Path("store")).argv == sys.orig_argv
     if text is not None:
         path.write_text(f"{text}\n")
     path.chmod(mode)

@@ -33,7 +33,7 @@ from precompiled.core.names import attribute_at, object_at
 from precompiled.packages.describe.codes import namedtuple_scope
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import Mismatch
-from precompiled.packages.describe.places import codes_at, locals_digest
+from precompiled.packages.describe.object_paths import codes_at, locals_digest
 from precompiled.packages.dynamo import (
     dynamo_state,
     guard_facts,

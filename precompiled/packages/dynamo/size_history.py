@@ -29,7 +29,7 @@ from torch._dynamo import pgo
 from precompiled.core.definitions import codes_within
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.places import Places, found_at
+from precompiled.packages.describe.object_paths import Places, found_at
 from precompiled.torch_internals.patches import Patches
 
 
@@ -46,7 +46,7 @@ class Met(NamedTuple):
 class Kept(NamedTuple):
     """A ``Met`` in an entry, as plain data."""
 
-    place: list[Any] | None  # where the code is found (describe/places.py); None: inside the frame's own code
+    place: list[Any] | None  # where the code is found (describe/object_paths.py); None: inside the frame's own code
     digest: str
     number: int  # index of the code among the code objects at that place that have this digest
     closure: tuple[str, ...]

@@ -54,7 +54,7 @@ from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import ATOMS
-from precompiled.packages.describe.places import codes_at
+from precompiled.packages.describe.object_paths import codes_at
 from precompiled.packages.dynamo import native_calls, optimizers, ordered, set_order, untraced
 from precompiled.packages.dynamo.contained_notes import contain_errors
 from precompiled.packages.dynamo.guard_facts import NO_KEYS

@@ -34,7 +34,7 @@ from precompiled.core.names import object_at
 from precompiled.packages.describe.codes import code_digest, namedtuple_scope, qualname
 from precompiled.packages.describe.descriptions import Descriptions
 from precompiled.packages.describe.errors import NotPortable
-from precompiled.packages.describe.places import Places, locals_digest
+from precompiled.packages.describe.object_paths import Places, locals_digest
 from precompiled.packages.dynamo import (
     dynamo_state,
     guard_facts,

@@ -38,7 +38,7 @@ from precompiled.packages.describe.codes import globals_read, is_hashed_alike, r
 from precompiled.packages.describe.descriptions import MAX_DEPTH, Descriptions
 from precompiled.packages.describe.errors import Mismatch, NotPortable
 from precompiled.packages.describe.kinds import ATOMS, OF_C
-from precompiled.packages.describe.places import Places
+from precompiled.packages.describe.object_paths import Places
 from precompiled.packages.dynamo import native_reads, ranks
 from precompiled.packages.dynamo.guard_facts import NO_FACT, WHEN, keys_of, value_at, without_code
 from precompiled.packages.dynamo.trace_log import TraceLog

@@ -33,7 +33,7 @@ _PHASES = {
 
 
 class ProgressReceiver(Protocol):
-    """Receives the progress of a compile (store/jobs.py: JobRecord)."""
+    """Receives the progress of a compile (store/job_phases.py: JobRecord)."""
 
     spans: list[Span]
 

@@ -32,7 +32,7 @@ from precompiled.core.files import process_start
 from precompiled.core.spans import Span, span_until_now
 from precompiled.core.words import format_count, human_seconds
 from precompiled.store import lines, trust
-from precompiled.store.runs import start_of
+from precompiled.store.run_records import start_of
 
 log = logging.getLogger("precompiled")
 

@@ -57,7 +57,7 @@ class Seat:
 
 
 @dataclass(eq=False)
-class Job:
+class ScheduledJob:
     """One compile, from its first submit to its end."""
 
     sequence: int

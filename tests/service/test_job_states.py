@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from precompiled.service import jobs as module
-from precompiled.service.jobs import Job, SchedulerError
+from precompiled.service import job_states as module
+from precompiled.service.job_states import ScheduledJob, SchedulerError
 from precompiled.service.workers import Worker
 from support_scheduler import interpreter
 
 from precompiled import wire
 
 
-def _job(state: str) -> Job:
+def _job(state: str) -> ScheduledJob:
     message = wire.Submit("i", "k", "/s", interpreter(), "cpu")
-    return Job(1, 1, 1, message, b"", module.Seat.of(1, "cpu", interpreter()), False, state=state)
+    return ScheduledJob(1, 1, 1, message, b"", module.Seat.of(1, "cpu", interpreter()), False, state=state)
 
 
 TRIGGERS = sorted({trigger for _, trigger in module.JOB_MOVES})

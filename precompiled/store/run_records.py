@@ -6,7 +6,7 @@
     runs/<run>/<key>.program.gz
 
 A run is a set of processes that were started together: the ranks of a job, or a program with its workers
-(client/runs.py). Each line of a file is a JSON object:
+(client/run_recorder.py). Each line of a file is a JSON object:
 
 - the first line describes the process
 - further lines hold the present state of a graph, or the time that Dynamo or a package took for a frame

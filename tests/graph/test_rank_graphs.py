@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support_programs import ARGS, PROGRAM, TENSOR, changed, put
 
-from precompiled.graph import places
+from precompiled.graph import rank_graphs
 from precompiled.graph.key import SECTIONS, key
 
 MESH = {"device": "cpu", "shape": [2], "names": ["tp"], "ranks": [0, 1], "rank": 0, "groups": ["precompiled-group-0"]}
@@ -33,9 +33,9 @@ def key_of(data: bytes) -> str:
 
 def test_each_rank_finds_the_programs_of_the_others() -> None:
     first, second = program(MESH), program({**MESH, "rank": 1})
-    assert places.of_others(first, key_of(first)) == {key_of(second): second}
-    assert places.of_others(second, key_of(second)) == {key_of(first): first}
-    assert places.family(first) == places.family(second) == key_of(first)
+    assert rank_graphs.of_others(first, key_of(first)) == {key_of(second): second}
+    assert rank_graphs.of_others(second, key_of(second)) == {key_of(first): first}
+    assert rank_graphs.family(first) == rank_graphs.family(second) == key_of(first)
 
 
 @pytest.mark.parametrize(
@@ -45,19 +45,19 @@ def test_each_rank_finds_the_programs_of_the_others() -> None:
 )
 def test_uneven_or_single_rank_programs_have_no_other_places(data: bytes) -> None:
     if b"meshes" in data:
-        assert places.of_others(data, key_of(data)) == {}
+        assert rank_graphs.of_others(data, key_of(data)) == {}
     else:
-        assert places.family(data) == ""
+        assert rank_graphs.family(data) == ""
 
 
 def test_program_that_does_not_match_its_key_has_no_other_places() -> None:
     data = program(MESH)
-    assert places.of_others(data, "another key") == {}
+    assert rank_graphs.of_others(data, "another key") == {}
 
 
 def test_only_ranks_with_the_same_meshes_are_found() -> None:
     """Rank 0 of two pairs: the other rank of its pair has the same labels, the ranks of the other pair do not."""
     whole = {**MESH, "shape": [2, 2], "ranks": [0, 1, 2, 3], "names": ["dp", "tp"]}
-    found = places.of_others(data := program(whole, MESH), key_of(data))
+    found = rank_graphs.of_others(data := program(whole, MESH), key_of(data))
     ranks = [[mesh["rank"] for mesh in json.loads(other)["inputs"]["meshes"]] for other in found.values()]
     assert ranks == [[1, 1]]

@@ -1,4 +1,4 @@
-"""Records this process's part of its run: the process's rank, and the outcome of each graph (store/runs.py).
+"""Records this process's part of its run: the process's rank, and the outcome of each graph (store/run_records.py).
 
 Each event is written to a file at once and does not pass through the daemon. So the record exists without a daemon,
 and if the process is killed. Best effort: a program never depends on it.
@@ -23,7 +23,7 @@ from precompiled.core import kernel
 from precompiled.core.files import process_start
 from precompiled.core.paths import TIMELINE_VARIABLE
 from precompiled.core.spans import Span
-from precompiled.store import lines, runs
+from precompiled.store import lines, run_records
 
 log = logging.getLogger("precompiled")
 
@@ -71,10 +71,10 @@ def place(variables: Mapping[str, str]) -> RunMembership:
     elif (job := variables.get("SLURM_JOB_ID")) is not None and ranks > 1:
         name = f"slurm-{job}.{variables.get('SLURM_STEP_ID', '0')}"
     elif ranks > 1:
-        name = f"parent-{os.getppid()}-{runs.start_of(os.getppid())}"
+        name = f"parent-{os.getppid()}-{run_records.start_of(os.getppid())}"
     else:
         program = _program_pid()
-        name = f"process-{program}-{runs.start_of(program)}"
+        name = f"process-{program}-{run_records.start_of(program)}"
     return RunMembership(re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].lstrip(".") or "run", rank, ranks)
 
 
@@ -90,7 +90,7 @@ def _program_pid() -> int:
     while _is_worker(pid):
         stat = kernel.stat_of(pid)
         pid = stat.parent if stat is not None else 0
-    return pid if runs.start_of(pid) else os.getpid()  # the starter has ended or is not visible
+    return pid if run_records.start_of(pid) else os.getpid()  # the starter has ended or is not visible
 
 
 def _is_worker(pid: int) -> bool:
@@ -146,7 +146,7 @@ class RunRecord:
             with self._lock:
                 if self._file is None:
                     self._file = self._begin()
-                runs.keep_program(self._file.file.parent, key, program())
+                run_records.keep_program(self._file.file.parent, key, program())
         except OSError as error:
             log.info("the program of %s is not kept: %s", key[:12], error)
 
@@ -190,7 +190,7 @@ class RunRecord:
 
     def _begin(self) -> lines.AppendedFile:
         here = place(os.environ)
-        folder = runs.begin(self._root, here.run)
+        folder = run_records.begin(self._root, here.run)
         file = lines.AppendedFile(folder / f"{here.rank}-{os.getpid()}.jsonl")
         original = list(getattr(sys, "orig_argv", []))
         file.append(
@@ -198,7 +198,7 @@ class RunRecord:
                 "rank": here.rank,
                 "ranks": here.ranks,
                 "pid": os.getpid(),
-                "started": runs.start_of(os.getpid()),
+                "started": run_records.start_of(os.getpid()),
                 "program": _program(),
                 "argv": original[:1000],
                 "executable": sys.executable,
