@@ -16,7 +16,7 @@ PROGRAM = """
 import sys, time
 import torch, precompiled
 from precompiled import wire
-from precompiled.client import ask, connection, link
+from precompiled.client import ask, connection, daemon_link
 from precompiled.client.process import PROCESS
 precompiled.enable()
 
@@ -24,7 +24,7 @@ precompiled.enable()
 def a_worker():
     deadline = time.monotonic() + float(sys.argv[1])
     while time.monotonic() < deadline:
-        if link.daemon_reachable(PROCESS.settings()):
+        if daemon_link.daemon_reachable(PROCESS.settings()):
             workers = ask.request(PROCESS.settings(), wire.Status()).workers
             if workers:
                 return len(workers)

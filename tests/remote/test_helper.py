@@ -236,11 +236,11 @@ FORKED = """\
 import os, sys
 from pathlib import Path
 from precompiled.core import config
-from precompiled.remote import helper_process, link
+from precompiled.remote import helper_process, helper_link
 
 settings = config.load()
 helper_process.ensure(settings)
-assert link.ask(settings.cache_dir, {"do": "flush"}) == {}
+assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
 if os.fork() == 0:
     os._exit(3)
 found = []

@@ -329,8 +329,8 @@ def test_worker_starts_a_new_file_after_the_store_was_cleared(tmp_path: Path) ->
 DIES = """\
 import sys
 from pathlib import Path
-from precompiled.store import jobs
-record = jobs.JobRecord(Path(sys.argv[1]), 0.0)
+from precompiled.store import job_phases
+record = job_phases.JobRecord(Path(sys.argv[1]), 0.0)
 record.begin("1", "ab" * 32, "f", 1, 0.0)
 record.phase("AOTAutograd")
 print("is at it", flush=True)
