@@ -29,7 +29,7 @@ ENTRIES = {name: value for name, value in vars(parts).items() if isinstance(valu
 def test_entry_has_the_signatures_of_its_protocol(name: str) -> None:
     entry = ENTRIES[name]
     assert entry.module.startswith(tuple(PARTS))
-    protocol = getattr(parts, parts.__annotations__[name].removeprefix("Entry[").removesuffix("]"))
+    protocol = getattr(parts, parts.__annotations__[name].removeprefix("PartModule[").removesuffix("]"))
     functions = {name: value for name, value in vars(protocol).items() if inspect.isfunction(value) and name[0] != "_"}
     assert functions
     for function, expected in functions.items():
