@@ -1,7 +1,7 @@
-"""Watch mode (`python -m benchmarks.watch`): time from a save to ready, and the next run next to plain torch.compile's.
+"""Measures watch mode (`python -m benchmarks.watch`): the time from a save to ready, and the next run's first step.
 
-(w) A GPT-2 in training is an entry point. A constant in its source is edited repeatedly. The time from save to ready
-without capture (imports and trace) and compile is watch mode's own time, and has a goal.
+(w) A GPT-2 in training is an entry point. A constant in its source is edited repeatedly. Watch mode's own time is the
+time from save to ready minus capture (imports and trace) and compile. It has a goal.
 
 (x) examples/watch/train.py is a recorded run. One edited hyperparameter changes no shape, the other one does. The next
 run's first step is compared with plain torch.compile's, whose cache is warm from before the edit.

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "api.md"
 sys.path.insert(0, str(ROOT))
 
-import precompiled  # noqa: E402 - below the path
+import precompiled  # noqa: E402 - needs the sys.path entry above
 from precompiled.client.ledger import GraphReport  # noqa: E402
 from precompiled.core import errors  # noqa: E402
 from precompiled.packages.function_report import FunctionReport  # noqa: E402

@@ -1,8 +1,8 @@
 """Finds import cycles among modules: `PYTHON tools/circles.py [FOLDER ...]`.
 
 Python rejects only cycles of imports at module level. For a reader, an import inside a function or for types couples
-modules just as much, and so does a lookup of one of our modules in ``sys.modules``. So every kind is an edge here, and
-each cycle is an error. A lookup in ``sys.modules`` is an error by itself.
+modules just as much. So does a lookup of one of our modules in ``sys.modules``. Therefore every kind of import is an
+edge, and each cycle is an error. A lookup in ``sys.modules`` is an error by itself.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "precompiled.1"
 sys.path.insert(0, str(ROOT))
 
-from precompiled.cli.app import cli, is_common  # noqa: E402 - below the path
+from precompiled.cli.app import cli, is_common  # noqa: E402 - needs the sys.path entry above
 from precompiled.core import config  # noqa: E402
 from precompiled.version import VERSION  # noqa: E402
 

@@ -6,7 +6,7 @@ In folders for private names, the docstring of each file lists the names that it
     Private names: torch._guards.{TracingContext, tracing}, torch._dynamo.source.{Plain, Sliced (2.13, 2.15)}.
     Checked on 2.11.0, 2.13.0, 2.15.0.
 
-or "No private names. Checked on ...". If only some of these versions have a name, they stand behind it.
+or "No private names. Checked on ...". If only some of these versions have a name, parentheses after the name list them.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def in_help() -> Iterator[Finding]:
 
 
 def doc_sentences() -> Iterator[tuple[str, str]]:
-    """Sentences and table cells of Markdown, each with its file. Reasons and settings have pages, too."""
+    """Sentences and table cells of Markdown, each with its file. Skips code and generated parts."""
     for path in tracked("*.md"):
         text = re.sub(
             r"^(?:```.*?^```|<!-- made by.*?<!-- end -->)", "", path.read_text(), flags=re.DOTALL | re.MULTILINE
@@ -149,7 +149,7 @@ def findings() -> Iterator[Finding]:
     for path in tracked("*.md"):
         yield from in_markdown(path)
     for path in tracked(*(f"{folder}/*.py" for folder in PYTHON)):
-        if path != Path(__file__):  # it names what it forbids
+        if path != Path(__file__):  # this file contains the banned phrases as patterns
             yield from in_python(path)
     yield from in_help()
 

@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "reasons.md"
 sys.path.insert(0, str(ROOT))
 
-from precompiled.core.reasons import REASONS, Reason, ReasonKind  # noqa: E402 - below the path
+from precompiled.core.reasons import REASONS, Reason, ReasonKind  # noqa: E402 - needs the sys.path entry above
 
-# Kinds whose codes have different consequences. All bypasses have the same one, and the other kinds have none.
+# Within these kinds, codes have different consequences. All bypasses share one consequence; other kinds have none.
 _SAYS_WHAT_FOLLOWS = (ReasonKind.FAILURE, ReasonKind.STORE, ReasonKind.DAEMON, ReasonKind.REMOTE, ReasonKind.FARM)
 
 
@@ -30,7 +30,7 @@ def table(kind: ReasonKind) -> str:
     """The Markdown of one section's table."""
     rows = [(f"`{reason.code}`", reason.meaning, _advice(reason)) for reason in REASONS.values() if reason.kind is kind]
     last = "what happens then, and what you can do" if kind in _SAYS_WHAT_FOLLOWS else "what you can do"
-    columns = 2 if kind is ReasonKind.WORKER else 3  # a reader cannot act on these
+    columns = 2 if kind is ReasonKind.WORKER else 3  # users cannot act on a worker's reasons
     head, *lines = [f"| {' | '.join(row[:columns])} |\n" for row in [("code", "what it means", last), *rows]]
     return "".join([head, "|---" * columns + "|\n", *lines])
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "settings.md"
 sys.path.insert(0, str(ROOT))
 
-from precompiled.core import config  # noqa: E402 - below the path
+from precompiled.core import config  # noqa: E402 - needs the sys.path entry above
 from precompiled.core.words import human_bytes, human_seconds  # noqa: E402
 
 _HEAD = """# Settings

@@ -51,7 +51,7 @@ def _with_ray() -> str:
 
 @dataclass(frozen=True)
 class Suite:
-    """``target``: of make. ``problem`` returns why the suite cannot run here, or ""."""
+    """``target``: a target of make. ``problem`` returns why the suite cannot run here, or ""."""
 
     target: str
     problem: Callable[[], str] = _anywhere

@@ -1,6 +1,6 @@
 """`make test-gpu`: runs the tests that need CUDA, on this host's GPU or otherwise on a made-up one.
 
-Without a GPU, they run with the oldest and the newest supported torch, in separate environments with CUDA builds
+Without a GPU, the tests run with the oldest and the newest supported torch, in separate environments with CUDA builds
 (`tests/versions/environments.py`; 5 GB each). Tests that compare values of kernels are skipped there, by name.
 """
 

@@ -1,4 +1,4 @@
-"""Runs a list of architectures in one process, each of them eager, compiled, and compiled again after the swap.
+"""Runs each architecture of a list in this process: eager, then compiled, then again after the swap to the artifact.
 
 Usage: python -m benchmarks.architectures.program SPEC. SPEC is a JSON object: ``rows``, a list of [architecture, task];
 ``wait_s``, the longest wait for the artifacts of one row; ``device``. The process prints a JSON line before each row
@@ -26,7 +26,7 @@ from benchmarks.models.compare import differences, of_other_kind, step
 from benchmarks.models.zoo import ARCHITECTURES, Example
 from precompiled.made_up_cuda import activate
 
-# A swap can lead to another graph (Dynamo recompiles if a guard's value has changed), so the wait and the call are
+# After a swap, Dynamo may recompile, because a guard fails, and submit another graph. So the wait and the call are
 # repeated.
 ROUNDS = 3
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.system", "os.exec"})
@@ -77,8 +77,9 @@ def _compiles() -> int:
 
 
 def _examine(example: Example, training: bool, wait_s: float, found: dict[str, Any]) -> None:
-    """Compare with eager before and after the swap. Adds each finding to ``found`` at once, so that an exception loses
-    none.
+    """Compare the compiled model with eager before and after the swap.
+
+    Writes each result into ``found`` at once, so that an exception later in the row does not lose it.
     """
     torch._dynamo.reset()  # architectures share frames of transformers, and Dynamo limits the compiles of a frame
     model = example.model.train(training)

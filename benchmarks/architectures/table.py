@@ -1,12 +1,12 @@
-"""For each architecture: does the daemon compile its graphs, does the next process hit them, do the values equal
-eager's?
+"""Checks for each architecture that the daemon compiles its graphs, that the next process hits them, and that the
+values equal eager's.
 
 `make architectures` (`python -m benchmarks.architectures`). Exits 1 if a row is not right.
 
 With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU (docs/explanation/made-up-cuda.md). Its
 kernels do not run, so no value is compared. A row is right if each kernel that the second process loads is a cubin for
-that GPU, and if that process starts no other process. If a kernel computes the size of a graph, the graph differs
-there, and the row says so.
+that GPU, and if that process starts no other process. If a kernel computes a size on which the next graph depends, the
+made-up GPU gives a wrong size, and the next graph differs. The table shows how many graphs were not called again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Row(ArchitectureRow):
 
     @property
     def right(self) -> bool:
-        # If a kernel computes a size, kernels that do not run give a wrong size, so the next graph is not called again.
+        # On a made-up GPU, a kernel that computes a size does not run, so the size is wrong. The first process then
+        # does not call the next graph again. Such graphs are counted in ``idle``.
         served = self.graphs == self.by_daemon and self.second_graphs == self.hits == self.graphs - self.idle > 0
         loaded = set(self.cubins) == {self.target} or (self.known_cubins and not self.cubins)
         made = not self.target or (loaded and not self.started)
@@ -91,7 +92,7 @@ class Row(ArchitectureRow):
 
 
 def headers(target: str) -> list[str]:
-    """``target``: as in Row."""
+    """Return the table's headers. ``target``: the made-up GPU's architecture, or ""."""
     return [
         "architecture",
         "kind",

@@ -27,7 +27,7 @@ class Run:
     """Results of one process."""
 
     first_s: float  # seconds to the end of the first step
-    frames: int  # traced by Dynamo
+    frames: int  # frames that Dynamo traced
     functions: dict[str, str]  # name -> the state of its package; "traced" if any of its frames was traced
     values: Any  # results of the steps
     graphs: list[dict[str, Any]]
@@ -59,7 +59,7 @@ class Project:
         return Run(found["first_s"], found["traced"], functions, values, found["reports"])
 
     def edited(self, edit: Edit, number: int, run: Callable[[], Run]) -> Run:
-        """Call ``run`` on the program after the edit, with ``number`` for ``{n}``. Then restore the file."""
+        """Apply the edit, with ``number`` in place of ``{n}``, call ``run``, and restore the file."""
         path = self._folder / edit.file
         before = path.read_text()
         path.write_text(edit.apply(before, number))

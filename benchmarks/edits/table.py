@@ -1,12 +1,12 @@
-"""After an edit: are only the necessary functions traced, and how long is the first step next to torch.compile's warm
-start?
+"""Measures starts after an edit: which functions are traced, and how long the first step takes, relative to
+torch.compile's warm start.
 
 `make edits` (`python -m benchmarks.edits`). Each program first fills the store and Inductor's cache. After each edit,
 it runs with precompiled (mode eager, packages on, the defaults) and with plain torch.compile. The time of the first
 step starts before the first compiled call and ends after the first training step. It includes evaluations, not imports.
 
-Exits 1 if other functions were traced than necessary, if a step's values differ from plain torch.compile's, or if the
-median of an edit that needs no trace misses the goal.
+Exits 1 if the traced functions are not exactly the necessary ones, if a step's values differ from plain
+torch.compile's, or if the median of an edit that needs no trace misses the goal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GOAL = 0.5  # largest ratio of the first step's time after an edit to that of to
 
 @dataclass
 class Row(MeasuredRow):
-    """One edit. Each sample has another number for ``{n}``."""
+    """One edit. Each sample replaces ``{n}`` by a different number."""
 
     edit: Edit
     expected: frozenset[str] = frozenset()  # functions that must be traced

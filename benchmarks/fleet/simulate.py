@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """``killed``: number of hosts. ``lost``: surviving hosts, each with a graph that it lacks at the end."""
+    """Results. ``killed``: the number of killed hosts. ``lost``: surviving hosts, each with a graph that it lacks."""
 
     plan: Plan
     seconds: float = 0.0
@@ -77,7 +77,7 @@ class _Killed(Exception):
 
 
 class Fleet:
-    """Runs once. ``root``: the directory of the stores."""
+    """Simulates all hosts of a plan, once per object. ``root``: the directory of the stores."""
 
     def __init__(self, plan: Plan, root: Path, url: str, trust: Trust, say: Say) -> None:
         self.plan, self._say = plan, say
@@ -92,7 +92,7 @@ class Fleet:
         began = time.monotonic()
         hosts = [self._host(number) for number in range(self.plan.hosts)]
         victims = self._random.sample(hosts, int(self.plan.killed * len(hosts)))
-        for host in victims:  # at a step between the host's first and last one
+        for host in victims:  # each one dies at a step between its first and its last one
             host.dies_after = self._random.randrange(1, 2 * self.plan.graphs + PARTS)
         done = asyncio.gather(*[host.run() for host in hosts])
         while not (await asyncio.wait([done], timeout=SAY_S))[0]:

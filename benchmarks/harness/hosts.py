@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 # The timeout of a sample, in seconds. No sample comes near it; it only prevents an endless run.
 LIMIT_S = 1200.0
 
-# The default setting. Most measures switch packages off instead, because they measure what follows a trace.
+# The default setting. Most measures switch packages off instead, because they measure the steps after Dynamo's trace.
 PACKAGES = {"PRECOMPILED_PACKAGES": "program"}
 
 Command = dict[str, Any]  # a JSON object: argv, env, cwd
@@ -98,7 +98,8 @@ class Host:
         """Return tree.py's figures for ``commands``, started at once, and for the processes that the commands leave in
         the background.
 
-        ``daemon``: true starts one before and stops it at the end; None only stops the one that the commands may start.
+        ``daemon``: if true, start a daemon before the commands and stop it at the end. If None, only stop the daemon
+        that the commands may have started. If false, do neither.
         """
         spec = {
             "before": self.precompiled("daemon", "start") if daemon else None,
@@ -187,7 +188,7 @@ class Child:
         return json.loads(self._line())
 
     def finish(self) -> Any:
-        """End the instructions and return the last answer."""
+        """Close the program's stdin, and return its last answer after it has ended."""
         self._in.close()
         found = self.answer()
         self._process.wait(LIMIT_S)

@@ -1,4 +1,4 @@
-"""Holds the result of a measure, samples and their goal, and writes it as a table and as a file."""
+"""Holds the result of a measure (its samples and their goal), and writes results to a table and to a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 @dataclass
 class Result:
-    """One figure. Its goal is met if the median of its samples is at most ``goal``. None: no goal.
+    """One figure. Its goal is met if the median of its samples is at most ``goal`` (None: the figure has no goal).
 
     ``raw``: the values from which the samples were computed.
     """
@@ -75,7 +75,7 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_part(command: str, parts: Sequence[str], page: str = "reference/benchmarks.md") -> None:
-    """Replace the part of a page of docs/ that ``command`` wrote before. Two marks enclose it."""
+    """Replace the part of a page of docs/ between the two marks of ``command``."""
     begin, end = f"<!-- made by {command} -->", "<!-- end -->"
     path = ROOT / "docs" / page
     before, _, rest = path.read_text().partition(begin)

@@ -46,8 +46,8 @@ class ServedRow(MeasuredRow):
         return " ".join(f"{seconds:.1f}" for seconds in self.first_s)
 
     def add_run(self, processes: Sequence[Mapping[str, Any]]) -> None:
-        """Count a run. A process has ``state.counted``, its steps' ``seconds``, and whether the process ``waited`` for
-        its graphs.
+        """Count a run. Each process has the values of ``state.counted``, the ``seconds`` of its steps, and ``waited``
+        (whether its graphs were ready in time).
         """
         if not all(process["waited"] for process in processes):
             raise BenchmarkError(f"graphs were still pending after {WAIT_S:.0f} s")

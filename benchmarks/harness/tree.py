@@ -3,7 +3,7 @@
 Usage: python -m benchmarks.harness.tree SPEC. SPEC is a JSON object:
 - ``before``: a command that runs to its end first (it starts a daemon), or null
 - ``commands``: each with ``argv`` and ``env``
-- ``stop``: a command that ends what the others left in the background, or null
+- ``stop``: a command that ends the processes that the others left in the background, or null
 - ``limit_s``: seconds for everything
 
 Prints one JSON line.
@@ -53,7 +53,7 @@ class Tree:
 
     def start(self, command: dict[str, Any], role: str, out: IO[str] | int, err: IO[str] | int) -> int:
         process = subprocess.Popen(command["argv"], env=command["env"], cwd=command.get("cwd"), stdout=out, stderr=err)
-        process.returncode = 0  # prevents subprocess from waiting for the process, because ``wait`` does so
+        process.returncode = 0  # so that subprocess does not reap the process; ``wait`` does
         self.roles[process.pid] = role
         return process.pid
 
@@ -107,7 +107,7 @@ class Tree:
         for pid in self._descendants():
             try:
                 status = Path("/proc", str(pid), "status").read_text()
-                # Read the command line each time: between fork and exec, a process still has its parent's.
+                # Read the command line each time, because a process has its parent's command line until it calls exec.
                 command = Path("/proc", str(pid), "cmdline").read_text()
             except OSError:
                 continue

@@ -2,7 +2,7 @@
 
 With TRITON_INTERPRET=1, ``triton.jit`` returns functions that numpy computes, one kernel program after another
 (triton/runtime/interpreter.py). Inductor then ignores an artifact's cubins: ``AsyncCompile.triton`` executes the
-kernel's source, and ``CachingAutotuner.run`` calls it with its first configuration
+kernel's source, and ``CachingAutotuner.run`` calls the kernel with its first configuration
 (torch/_inductor/runtime/triton_heuristics.py). The interpreter copies arguments to the CPU and back.
 
 This file adds:

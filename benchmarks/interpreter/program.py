@@ -3,8 +3,9 @@
 Usage: python -m benchmarks.interpreter.program SPEC. SPEC is a JSON object: ``rows``, a list of names; ``interpret``.
 Prints a JSON line before each row ({"begun": row}) and one after it. The caller enables precompiled.
 
-To compile, a daemon's worker makes artifacts, and no result is compared. To interpret (with TRITON_INTERPRET=1), the
-client loads and runs the artifacts in mode "lookup". Outputs, gradients and changed inputs are compared with eager's.
+Without ``interpret``, a daemon's worker makes artifacts, and no result is compared. With ``interpret`` (and
+TRITON_INTERPRET=1), the client loads and runs the artifacts in mode "lookup". Outputs, gradients and changed inputs are
+compared with eager's.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _compiled(name: str) -> dict[str, Any]:
     started, known, error, waited = time.monotonic(), len(precompiled.report()), "", True
     try:
         calls = _calls(name)
-        for _ in range(2):  # after a swap, calls that no artifact serves are submitted
+        for _ in range(2):  # calls after the swap may submit further graphs
             for _eager, run in calls:
                 run()
             waited = precompiled.wait(WAIT_S)
@@ -98,7 +99,7 @@ def _interpreted(name: str) -> dict[str, Any]:
             SEEN.strangers.clear()  # forget the user's kernels that the eager run has run
             found["different"] += [f"call {number}: {text}" for text in judge(run())]
             stage = "eager"
-    except Exception as problem:  # noqa: BLE001 - it is the row's answer
+    except Exception as problem:  # noqa: BLE001 - the error is the row's answer
         found["error" if stage == "compiled" else "eager_error"] = _line(problem)
         found["traceback"] = traceback.format_exc()[-3000:]
     torch.cuda.synchronize()

@@ -27,7 +27,7 @@ def main() -> None:
     sys.addaudithook(lambda event, args: started.append(f"{event} {args}"[:200]) if event in STARTS else None)
     torch.compile(torch.nn.Identity())
     begun = time.perf_counter()
-    import precompiled.backend  # noqa: F401 - and what a lookup needs
+    import precompiled.backend  # noqa: F401 - imports all modules that a lookup needs
 
     backend_s = time.perf_counter() - begun
     from precompiled.client.load import load

@@ -26,7 +26,7 @@ WIDTH = 8
 
 
 class _Measured(BaseException):
-    """Leaves torch's compile right after the measurement. It is not an Exception, because torch would handle that."""
+    """Leaves torch's compile right after the measurement. It is a BaseException because torch catches Exception."""
 
 
 class _Layers(torch.nn.Module):

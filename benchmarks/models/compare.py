@@ -62,7 +62,7 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def differences(got: Tensors, expected: Tensors, *, of_largest: float = OF_LARGEST_GRADIENT) -> list[str]:
-    """Return one line for each tensor that differs. Names that begin with "gradient" set the noise level.
+    """Return one line for each tensor that differs. Tensors whose names begin with "gradient" set the noise level.
 
     ``of_largest``: the fraction of the largest gradient that counts as noise.
     """
@@ -106,7 +106,7 @@ def unlike(got: Tensors, expected: Tensors) -> list[str]:
 
     def off(name: str, left: torch.Tensor, right: torch.Tensor) -> str:
         by = float((left.double() - right.double()).norm())
-        if by <= OF_ITS_NORM * max(norms[name], floor):  # false for NaN
+        if by <= OF_ITS_NORM * max(norms[name], floor):  # false for NaN, which then counts as a difference
             return ""
         return f"{name}: off by {by:.3g}, its norm is {norms[name]:.3g}"
 

@@ -16,7 +16,7 @@ Optional:
 - ``steps``: number of steps after that
 - ``device``: of the model, by default the CPU
 - ``mode``: of torch.compile
-- ``optimizer``: whether each step includes AdamW's
+- ``optimizer``: whether each step includes a step of AdamW
 - ``check``: whether to compare outputs and gradients with eager's at the end
 - ``serve``: each stdin line "go N" runs N steps and prints their seconds
 - ``save``: file for torch.compiler.save_cache_artifacts at the end
@@ -76,7 +76,7 @@ def peak_bytes() -> int:
 
 
 def uses_subprocess() -> bool:
-    """Whether Inductor's SUBPROCESS mode used a subprocess. This mode compiles in process what it cannot pickle."""
+    """Whether Inductor's SUBPROCESS mode used a subprocess. If it cannot pickle a graph, it compiles in process."""
     mode = sys.modules.get("torch._inductor.compile_fx_subproc")
     return mode is not None and mode._SubprocessFxCompile.process_pool.cache_info().currsize > 0
 
@@ -100,7 +100,7 @@ class Program:
         if way in ("compile", "artifacts", "traced"):
             settings = {
                 "backend": "eager" if way == "traced" else "inductor",
-                # With None, the second step would become dynamic.
+                # With None, Dynamo would recompile the second step with dynamic shapes.
                 "dynamic": spec["shapes"] == "dynamic",
                 **({"mode": spec["mode"]} if spec.get("mode") and way != "traced" else {}),
             }
@@ -149,7 +149,7 @@ class Program:
         return seconds
 
     def step_until_compiled(self) -> None:
-        """Run steps until one has called only artifacts. Sets ``compiled`` of each step."""
+        """Run steps until a step has called only artifacts. Sets ``compiled`` of each step."""
         before = reports()
         self.steps[0]["compiled"] = float(bool(before) and _compiled_by([], before))
         deadline = time.monotonic() + PENDING_LIMIT_S

@@ -31,7 +31,7 @@ _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 @dataclass(frozen=True)
 class Example:
-    """A model. ``inputs``: keyword arguments of a call. ``targets``: further ones in training, for the loss."""
+    """A model. ``inputs``: keyword arguments of a call. ``targets``: further keyword arguments in training."""
 
     model: torch.nn.Module
     inputs: dict[str, Any]
@@ -190,7 +190,7 @@ def classifier(
     length: int = LENGTH,
     **settings: Any,
 ) -> Example:
-    """A text classifier, and ``batch`` texts; each second one has half the length."""
+    """A text classifier, and ``batch`` texts. Every second text has half the length."""
     tokens = _tokens(length, batch=batch, vocabulary=vocabulary)
     mask = torch.ones_like(tokens)
     mask[1::2, length // 2 :] = 0
@@ -324,7 +324,8 @@ def deit() -> Example:
 
 @_architecture("vision transformer")
 def swin() -> Example:
-    # The windows have 4 x 4 of 16 x 16 and 8 x 8 patches, so the second layer of each stage shifts them.
+    # A window has 4 x 4 patches, and the two stages have 16 x 16 and 8 x 8 patches. So the second layer of each stage
+    # shifts its windows.
     return images(
         transformers.SwinForImageClassification,
         transformers.SwinConfig,

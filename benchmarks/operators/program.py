@@ -3,9 +3,9 @@
 Usage: python -m benchmarks.operators.program SPEC. SPEC is a JSON object: ``groups``, a list of lists of rows. Prints a
 JSON line before each group ({"begun": group}) and one for each of its rows.
 
-If a group fails, or if no worker compiled one of its graphs, it is halved until a single row fails. A row that differs
-from eager in a group runs again alone; ``among`` is its difference in the group. With ``fallback_random``, both sides
-draw torch's random numbers, so results are comparable.
+If a group fails, or if no worker compiled one of its graphs, the halves of the group run, down to single rows. A row
+that differs from eager in a group runs again alone; ``among`` is its difference in the group. With
+``fallback_random``, both sides draw torch's random numbers, so results are comparable.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _compiled(run: Run) -> list[Answer]:
     try:
         compiled = torch.compile(_calls(len(run)), options={"fallback_random": True})
         results = _run([sample for _row, sample, _expected in run], compiled)
-    except Exception:  # noqa: BLE001 - it is the rows' answer
+    except Exception:  # noqa: BLE001 - the error is the rows' answer
         error = traceback.format_exc()
     graphs = precompiled.report()[known:]
     reasons = [graph.reason or graph.state for graph in graphs if graph.source not in ("hit", "swap")]
@@ -157,7 +157,7 @@ def _difference(found: Any, expected: Any, *, values: bool) -> str:
         return f"{len(left)} results, eager has {len(right)}"
     for one, other in zip(left, right, strict=True):
         if other is None and isinstance(one, torch.Tensor) and not one.any():
-            # The result does not depend on this input. Compiled code returns zeros for it, also without precompiled.
+            # The result does not depend on this input. Plain torch.compile returns zeros for its gradient, too.
             continue
         if not isinstance(other, torch.Tensor):
             if repr(one) != repr(other):

@@ -1,7 +1,7 @@
-"""For every operator that torch has samples for: does the daemon compile it, and does it equal eager?
+"""Checks for every operator with samples in torch that the daemon compiles it and that its result equals eager's.
 
 `make operators` (`python -m benchmarks.operators`) takes about an hour on 2 cores. Exits 1 if a row differs from eager
-while plain torch.compile's does not, or if the client compiled a graph of more than 1 % of the rows.
+with precompiled but not with plain torch.compile, or if the client compiled graphs in more than 1 % of the rows.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from benchmarks.operators import samples
 from benchmarks.operators.samples import Row
 
 IN_PROCESS = 0.01  # largest share of rows that the client compiles
-# The number of rows in one function (one graph unless a row breaks it), and the timeout of a group in seconds, which is
-# far above its time on a loaded machine.
+# GROUP: the number of rows in one function, which is one graph unless a row breaks it. GROUP_LIMIT_S: the timeout of a
+# group in seconds, far above its time on a loaded machine.
 GROUP, GROUP_LIMIT_S = 24, 1800.0
 CLIENTS = 2
 
@@ -87,7 +87,10 @@ def _state(answer: Answer) -> str:
 
 
 def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
-    """Run the rows that ``found`` lacks, and wrong rows that plain torch.compile has not run yet. Returns ``found``."""
+    """Run the rows that ``found`` lacks, then the wrong rows with plain torch.compile. Returns ``found``.
+
+    A wrong row of an earlier, interrupted run has no result of plain torch.compile yet. It runs again with both.
+    """
     found = Found() if found is None else found
     for row in found.wrong():
         if row not in found.plain:

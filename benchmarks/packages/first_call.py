@@ -1,5 +1,5 @@
-"""Measures (p): the first call of a process with a package, relative to torch.compile's warm start; and recording's
-cost.
+"""Measures (p): the first call of a process with a package, relative to torch.compile's warm start. Also measures how
+much recording packages costs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ ON = {**PACKAGES, "PRECOMPILED_MODE": "wait"}
 
 
 def first_call(quick: bool, say: Say) -> list[float]:
-    """GPT-2 training: the first call of a process beyond one compiled step, with a package / torch.compile warm."""
+    """Return ratios for GPT-2's training: the first call with a package / that of a warm torch.compile.
+
+    The time of one compiled step is subtracted from both.
+    """
     effort = QUICK if quick else FULL
     spec = effort.spec(pending="wait", steps=3)
     with fresh_host() as our_host, fresh_host() as plain_host:
@@ -37,9 +40,9 @@ def first_call(quick: bool, say: Say) -> list[float]:
 
 
 def recording(quick: bool, say: Say) -> list[float]:
-    """GPT-2 training: the first call of a process that records packages, divided by that of one that does not.
+    """Return ratios for GPT-2's training: the first call with recording of packages / the first call without.
 
-    Dynamo traces in both, and the artifacts exist.
+    Dynamo traces in both processes, and the artifacts exist.
     """
     spec = (QUICK if quick else FULL).spec(pending="wait", steps=2)
     with fresh_host() as host:

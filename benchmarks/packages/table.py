@@ -1,4 +1,5 @@
-"""Packages: a table of architectures, and the second process's first call next to plain torch.compile's warm start.
+"""Measures packages: a table of architectures, and the second process's first call next to plain torch.compile's warm
+start.
 
 `python -m benchmarks.packages` (the table), `... --first-call`, `... --recording`, `... --noticing` (the measures).
 Exits 1 if a row is not right (a frame was traced in the second process, or a value differs from eager), or if the goal

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-import torch._inductor.compile_fx  # otherwise imported by the first torch.compile: two thirds of a small step
+import torch._inductor.compile_fx  # else the first torch.compile imports it: two thirds of a small step
 
 from benchmarks.harness import state
 from benchmarks.programs import PROGRAMS
@@ -37,7 +37,7 @@ def main() -> None:
         values.append(dict(step))
         if spec["wait"]:
             waited = waited and all([state.waited(), *_asked("waited")])
-        others = _asked("counted")  # a process may end with the steps
+        others = _asked("counted")  # at each step, because other processes may end with the last step
         if len(values) == spec["eager_steps"]:
             torch.compiler.set_stance("default")
         started = time.perf_counter()
@@ -45,7 +45,7 @@ def main() -> None:
     states = [state.counted(), *others]
     found = {
         "seconds": seconds,
-        # Seconds from the first call of torch.compile on, without imports and the making of the model.
+        # Seconds from the first call of torch.compile on. They exclude imports and the construction of the model.
         "first_s": first_s,
         "waited": waited,
         "traced": sum(one["traced"] for one in states),

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-# Results of a step, by name. Names that begin with "gradient" set the noise level (models/compare.py).
+# Results of a step, by name. Tensors whose names begin with "gradient" set the noise level (models/compare.py).
 Values = Mapping[str, torch.Tensor | None]
 Steps = Callable[[], Iterator[Values]]
 STEPS = 3
@@ -35,8 +35,8 @@ class Program:
 
 PROGRAMS: dict[str, Program] = {}
 
-# A function that calls a function, given by module and name, in each other process that runs the program's compiled
-# code.
+# Takes a module and the name of a function in it. Calls this function in each other process that runs the program's
+# compiled code, and returns the results.
 Ask = Callable[[str, str], Sequence[Any]]
 ELSEWHERE: list[Ask] = []
 
@@ -47,7 +47,7 @@ def elsewhere(ask: Ask) -> None:
 
 
 def program(library: str, *needs: str) -> Callable[[Steps], Steps]:
-    """Register a function as the program of its name. ``needs``: modules other than ``library``."""
+    """Register a function as a program under the function's name. ``needs``: modules other than ``library``."""
 
     def register(steps: Steps) -> Steps:
         PROGRAMS[steps.__name__] = Program(steps.__name__, library, (library, *needs), steps)

@@ -1,5 +1,5 @@
-"""Programs that use other libraries, run three times: is each graph served, what is traced again, are values equal to
-eager's?
+"""Runs programs that use other libraries three times each, and reports served graphs, new traces, and differences from
+eager.
 
 `make programs` (`python -m benchmarks.programs`). Exits 1 if a program differs from eager and from plain torch.compile,
 if it fails, or if fewer than 99 % of all graphs are served.
@@ -119,7 +119,7 @@ def _compare(host: Host, row: Row) -> None:
             row.different = [
                 text
                 for values in results.values()
-                # A first run is eager and then compiled, like the run that is compared here.
+                # With precompiled, the first run is eager before its swap. ``swapped`` is eager for one step, too.
                 if compare_steps(values, swapped)
                 for text in compare_steps(values, plain)
             ]

@@ -1,4 +1,4 @@
-"""CPU seconds that 64 ranks spend on compiling, relative to one rank.
+"""Measures the CPU seconds that 64 ranks spend on compiling, relative to one rank.
 
 `python -m benchmarks.ranks.many` (a part of `make bench-ranks`). Each rank is a process in torch's fake process group
 of 64, which sends nothing. A Llama is tensor parallel over eight ranks and fully_shard over eight such groups. As many

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-# Results of a step on this rank, by name. Names that begin with "gradient" set the noise level (models/compare.py).
+# Results of a step on this rank, by name. Tensors whose names begin with "gradient" set the noise level
+# (models/compare.py).
 Values = Mapping[str, torch.Tensor | None]
 Steps = Callable[[], Iterator[Values]]
 STEPS = 3
@@ -39,7 +40,7 @@ CASES: dict[str, Case] = {}
 
 
 def case(kind: str, ranks: int = 2, *, half: bool = False) -> Callable[[Steps], Steps]:
-    """Register a function as the case of its name."""
+    """Register a function as a case under the function's name."""
 
     def register(steps: Steps) -> Steps:
         CASES[steps.__name__] = Case(steps.__name__, kind, ranks, steps, half)
@@ -78,7 +79,7 @@ class Net(torch.nn.Module):
 
 
 def batch(step: int, *, same: bool = False, rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the inputs (rows, 8) and classes (rows,) of a step. Each rank gets another batch, unless ``same``."""
+    """Return the inputs (rows, 8) and classes (rows,) of a step. Each rank gets its own batch, unless ``same``."""
     generator = torch.Generator().manual_seed(1000 * step + (0 if same else 1 + dist.get_rank()))
     return torch.randn(rows, 8, generator=generator), torch.randint(4, (rows,), generator=generator)
 

@@ -1,4 +1,4 @@
-"""Distributed programs, by torchrun and gloo: is each rank's result right, what is served, how often is it compiled?
+"""Runs distributed programs by torchrun with gloo. Checks each rank's result, and counts served graphs and compiles.
 
 `make ranks` (`python -m benchmarks.ranks`). Exits 1 if a rank's result differs from eager and from plain torch.compile,
 if a case fails, or if a graph was not served.

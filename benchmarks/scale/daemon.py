@@ -94,8 +94,9 @@ def client_spec(host: Host, keys: Sequence[str], submits: int, window: int) -> d
 def measure_clients(
     host: Host, daemon: psutil.Process, keys: Sequence[str], loads: Sequence[tuple[int, int]], say: Say
 ) -> tuple[Table, int]:
-    """Measure clients that each submit known keys, one after the reply to the previous one. Also returns the lost
-    submits.
+    """Measure clients that submit known keys. Each client waits for a reply before its next submit.
+
+    Also returns the number of lost submits.
     """
     table = Table(
         f"The daemon: submits of {KNOWN} known keys; each client submits again after each reply",
@@ -113,7 +114,7 @@ def measure_clients(
     )
     lost = 0
     for count, total in loads:
-        # Each client has another order of keys, so that other clients have submitted some keys already and others not.
+        # Each client starts at a different key, so that clients submit the same key at different times.
         specs = [
             client_spec(host, [keys[(number * 31 + offset) % KNOWN] for offset in range(KNOWN)], -(-total // count), 1)
             for number in range(count)
@@ -142,7 +143,7 @@ def _load_row(title: str, found: Load) -> list[str]:
 
 
 def measure_queue(host: Host, keys: Sequence[str], most: int, say: Say) -> tuple[Table, int]:
-    """Measure one client that submits all keys while the worker starts. Also returns the lost submits."""
+    """Measure one client that submits all keys while the worker starts. Also returns the number of lost submits."""
     table = Table(
         "The queue: all jobs submitted together before a worker runs, with constant requests of status and stats",
         [

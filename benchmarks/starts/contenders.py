@@ -134,7 +134,10 @@ REPEATED = ("traced", "plain-cold", "plain-warm", "ours-cold", "ours-warm", "our
 
 
 def chosen(text: str) -> list[str]:
-    """Return the contenders for names or first parts: "ours,plain-warm". Raises ValueError for an unknown one."""
+    """Return the contenders that ``text`` lists ("ours,plain-warm"). "ours" stands for all "ours-..." contenders.
+
+    Raises ValueError for an unknown name.
+    """
     found = []
     for word in text.split(","):
         names = [name for name in CONTENDERS if name == word or name.startswith(f"{word}-")]

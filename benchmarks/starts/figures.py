@@ -68,7 +68,7 @@ def swap(steps: Sequence[dict[str, float]], first: int, compiles: Sequence[tuple
     """
     eager = [step["s"] for step in steps[1:first]]
     compiled = [step["s"] for step in steps[first + 1 :]]
-    until = steps[first]["at"] + steps[first]["s"]  # an artifact for other sizes may come later
+    until = steps[first]["at"] + steps[first]["s"]  # ignore later compiles: artifacts for other sizes
     published = max((ended for _, ended in compiles if ended < until), default=0.0)
     around = [step["s"] for step in steps[1 : first + AROUND + 1] if step["at"] + step["s"] >= published]
     if not eager or not compiled:

@@ -107,7 +107,7 @@ def _to_the_backend() -> None:
     inside = threading.local()
 
     def compile_fx(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:
-        # To compile in process, the backend calls this function again. Calls with options come from elsewhere.
+        # The backend calls this function again to compile in process. Calls with options do not come from these tests.
         if more or options or getattr(inside, "now", False):
             return own(model, inputs, *more, **options)
         inside.now = True

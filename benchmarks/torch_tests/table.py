@@ -1,10 +1,10 @@
-"""torch's own tests of torch.compile: do they pass with an empty store, with a full one, and with swaps?
+"""Runs torch's own tests of torch.compile with an empty store, with a full one, and with swaps.
 
 `make torch-tests ARGS=FOLDER` (`python -m benchmarks.torch_tests FOLDER`). The tests are in a checkout of pytorch
 (test/inductor, test/dynamo, test/functorch), preferably of the same version. torch's wheel does not contain them.
 
-Exits 1 if a test that passes with plain torch.compile fails in another way. Tests that inspect what Inductor leaves in
-the process do not count while the graph runs eager (KINDS).
+Exits 1 if a test passes with plain torch.compile but fails in one of these ways. Failures of tests that inspect
+Inductor's data do not count while a graph runs eager, because that data does not exist then (KINDS).
 """
 
 from __future__ import annotations

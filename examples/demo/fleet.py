@@ -5,7 +5,7 @@ The bucket is moto's S3 server, behind a proxy that delays each request by 50 ms
 
     A, B          start at once on two empty hosts with an empty bucket: one compiles, both swap
     C             starts on a third empty host: compiled from its first step, without a trace or a compile
-    C, again      the same host with its own store, to compare C's first step with
+    C, again      the same host with its full store: the reference for C's first step
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Fleet(Show):
         made = self.precompiled(a, "remote", "keys", "new")
         if made.returncode != 0:
             raise DemoError(made.stderr)
-        for run in (b, c):  # hosts that are alike have the same key
+        for run in (b, c):  # equal hosts compute equal keys
             shutil.copytree(self.host(a) / "config", self.host(run) / "config")
         with self.progress():
             self._at_once(a, b)

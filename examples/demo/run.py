@@ -21,11 +21,11 @@ class Run:
     hook: bool
     extra: dict[str, str] = field(default_factory=dict)  # additional environment variables
     wanted_steps: int = 0
-    wanted_compiled: int = 0  # smallest number of compiled ones
-    most_s: float = math.inf  # seconds, after which it runs only the missing compiled steps
+    wanted_compiled: int = 0  # smallest number of compiled steps
+    most_s: float = math.inf  # after these seconds, the process runs only the missing compiled steps
     process: subprocess.Popen[str] | None = None
     launched: float = 0.0
-    heard: float = 0.0  # time of its last output
+    heard: float = 0.0  # time of the process's last output
     began: float = 0.0
     steps: list[dict[str, Any]] = field(default_factory=list)
     end: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Run:
         if not self.began:
             return row
         first_end = self.steps[0]["at"] if self.steps else now
-        # Known at the end only. Until then, the whole first call is drawn as Dynamo's.
+        # ``backend_s`` is known only at the end. Until then, the whole first call is drawn as Dynamo's.
         waited = min(self.end.get("backend_s", 0.0), first_end - begin)
         first = timeline.TRACING if self.end.get("frames", 1) else timeline.WAITING
         if not self.wanted_compiled:

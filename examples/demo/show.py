@@ -73,7 +73,7 @@ class Show:
 
     def plain_variables(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
-        # No audits, which trace in one process of fifty. Inductor's precompiled header goes to TMPDIR.
+        # Disable audits, because one process of fifty would trace. TMPDIR also gets Inductor's precompiled header.
         return {**kept, "HF_HUB_OFFLINE": "1", "PRECOMPILED_PACKAGE_AUDIT": "0", "TMPDIR": str(self.temporary)}
 
     def train(self, run: Run, steps: int, *, compiled: int = COMPILED_STEPS, most_s: float = math.inf) -> None:
@@ -87,8 +87,8 @@ class Show:
             command = [sys.executable, "-m", "precompiled", "run", "--", *command]
         with open(self.directory / f"{run.label}.log", "w+") as log:
             run.launched = run.heard = time.monotonic()
-            # A separate session, as programs of two hosts or terminals have. In one session, two of them take all CPUs
-            # from the compiles on some kernels (docs/decisions/0021).
+            # Each run has its own session, like programs on two hosts or in two terminals. On some kernels, two runs in
+            # one session would take all CPU time from the compiles (docs/decisions/0021).
             run.process = subprocess.Popen(
                 command, env=self.variables(run), stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
