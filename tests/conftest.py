@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).parent))  # support_*.py
 
 from support_host import THERE, Host, new_host
 
-# The time of a hypothesis example depends on the machine's load.
+# hypothesis must not fail an example for its time, which depends on the load of the machine.
 settings.register_profile("any-pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-pace")
 
 
-# Deadline of a run, in seconds since the epoch. tools/test_all.py sets it, because a run that is cut off within a test
-# reports nothing about the earlier tests.
+# Deadline of a test run, in seconds since the epoch. Later tests are skipped. tools/test_all.py sets the deadline,
+# because pytest reports nothing about earlier tests if it is killed in the middle of one.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
@@ -36,7 +36,10 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the logs of the hosts of a failed test to its report. Only these say why a worker could not compile."""
+    """Adds the daemon logs and failure records of a test's hosts to the report of the test, if it failed.
+
+    Without these sections the report does not show why a worker could not compile a graph.
+    """
     report = yield
     if report.failed:
         report.sections += [(f"host {host.root}", host.said()) for host in THERE]
@@ -44,7 +47,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints the time per folder, summed over the parallel processes."""
+    """Prints the seconds and the number of tests of each folder, summed over the parallel test processes."""
     seconds: Counter[str] = Counter()
     tests: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
@@ -61,14 +64,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    """A host for one test: empty store, no daemon. For tests that start, watch or end a daemon."""
+    """A host for one test, with an empty store and no daemon. For tests that start, watch or end a daemon."""
     with new_host() as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def with_daemon() -> Iterator[Host]:
-    """The host whose daemon and warm worker serve all tests that need no daemon of their own."""
+    """A host for the whole session. Its daemon and its warm worker serve all tests that do not start a daemon."""
     with new_host() as found:
         found.start_daemon()
         yield found
@@ -76,21 +79,21 @@ def with_daemon() -> Iterator[Host]:
 
 @pytest.fixture
 def served(with_daemon: Host) -> Iterator[Host]:
-    """A host with an empty store, served by the daemon that other tests share."""
+    """A host for one test, with an empty store. The daemon of ``with_daemon`` serves it."""
     with new_host(with_daemon) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def shared_host(with_daemon: Host) -> Iterator[Host]:
-    """A host with a daemon, shared by all tests of a module."""
+    """A host that all tests of one module share. The daemon of ``with_daemon`` serves it."""
     with new_host(with_daemon) as found:
         yield found
 
 
 @pytest.fixture
 def one_rank(tmp_path: Path) -> Iterator[None]:
-    """Makes this process a process group of one rank."""
+    """Initialises torch.distributed with a gloo group whose only rank is this process."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)

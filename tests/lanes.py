@@ -1,7 +1,7 @@
 """A pytest plugin for `pytest -n N -p tests.lanes`: each module runs in one of the N processes, longest modules first.
 
-The plugin has its own scheduler, because ``--dist loadgroup`` of xdist 3.8 groups nothing under pytest 9.2: xdist
-renames items by an attribute that pytest no longer reads.
+The plugin has its own scheduler, because ``--dist loadgroup`` of xdist 3.8 has no effect under pytest 9.2. xdist writes
+the group into ``item._nodeid``, and pytest 9.2 no longer reads this attribute.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Ordered by the seconds that ``make test PYTEST_ARGS=--durations=0`` prints, so that the processes end together.
+# The slowest modules, by the seconds that ``make test PYTEST_ARGS=--durations=0`` prints. If they start first, the
+# parallel processes end at about the same time.
 LONGEST_FIRST = (
-    # make test-versions, test-integration
+    # Run by `make test-versions` and `make test-integration`
     "tests/versions/test_versions.py",
     "tests/packages/test_package_program.py",
     "tests/watch/test_runs.py",
@@ -28,7 +29,7 @@ LONGEST_FIRST = (
     "tests/e2e/test_freezing.py",
     "tests/e2e/test_seeds.py",
     "tests/e2e/test_models.py",
-    # make test
+    # Run by `make test`
     "tests/e2e/test_modes.py",
     "tests/chaos/test_bad_artifacts.py",
     "tests/graph/test_key_properties.py",
@@ -48,12 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Modules(LoadScopeScheduling):
-    """Schedules whole modules, in the order of collection."""
+    """An xdist scheduler that assigns whole modules to processes, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid.split("::", 1)[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Modules:
-    config.option.loadscopereorder = False  # otherwise xdist would order modules by number of tests
+    config.option.loadscopereorder = False  # otherwise xdist would reorder the modules by their number of tests
     return Modules(config, log)

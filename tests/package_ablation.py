@@ -1,9 +1,14 @@
-"""Shows which kinds of facts prove a package in the default mode: runs the soundness cases with one kind left out.
+"""Shows which kinds of facts a package needs: runs the soundness cases while one kind of fact is not compared.
 
-Usage: python tests/package_ablation.py [KIND ...]. Each case is one text (support_one_text.py) in which an environment
-variable decides what differs. One process records a case, and a second one with the other value is offered the package.
-For each kind of fact, the table shows how many cases then use a package although they must not. A kind with a count of
-zero is not needed, or lacks a case. Prints the table of docs/decisions/0023-the-proof-of-an-entry.md.
+Usage: python tests/package_ablation.py [KIND ...]
+
+- Packages run in the default mode (``packages = "program"``).
+- Each case is one program (support_one_text.py). An environment variable selects its text before or after the change.
+- One process records each case as it is before the change. A second process runs the case as it is after the change.
+- For each kind, the table counts the cases that use their package although the change must invalidate it.
+- If the count of a kind is zero, packages do not need the kind, or no case tests it.
+
+Prints the table of docs/decisions/0023-the-proof-of-an-entry.md.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from support_host import Host, new_host
 from support_one_text import VARIABLE, one_text
 from support_packages import CASES, run_alone
 
-# The names of packages_program.py.
+# The kinds of facts that packages_program.py can leave out. "nothing" leaves out none.
 KINDS = (
     "nothing",
     "requirements",
@@ -45,7 +50,7 @@ JOBS = 4  # processes at a time, each of which forks its cases
 
 
 def write(folder: Path) -> list[str]:
-    """Write each case as one text. Returns the names of the cases that can be written so."""
+    """Write each case as one program. Returns the names of the cases for which this is possible."""
     folder.mkdir()
     return [case.name for case in CASES.values() if case.name not in NEVER and _is_written(folder, case)]
 
@@ -63,7 +68,7 @@ def _is_written(folder: Path, case: Case) -> bool:
 
 
 def run(host: Host, folder: Path, names: list[str], which: str, kind: str = "nothing") -> dict[str, dict[str, Any]]:
-    """Run each case in a process of its own. ``which``: "before" or "after". Returns the outcome of each case."""
+    """Run each case in a separate process and return its outcome. ``which``: "before" or "after" the change."""
     environment = {"PRECOMPILED_PACKAGES": "program", VARIABLE: which}
 
     def run_some(some: list[str]) -> dict[str, dict[str, Any]]:
@@ -89,7 +94,7 @@ def main() -> None:
 
         def offered(names: list[str], which: str, kind: str) -> dict[str, dict[str, Any]]:
             shutil.rmtree(packages)
-            shutil.copytree(recorded, packages)  # without what an earlier process recorded
+            shutil.copytree(recorded, packages)  # removes the packages of earlier calls
             return run(host, folder, names, which, kind)
 
         unchanged = offered(names, "before", "nothing")

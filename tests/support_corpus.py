@@ -11,24 +11,25 @@ from support_host import TIMEOUT_S, Host
 PROGRAM = Path(__file__).parent / "programs" / "corpus_program.py"
 Answer = dict[str, dict[str, Any]]
 
-# Rows that torch can compile but that are not served. At most three are allowed.
+# Rows that torch can compile but precompiled does not serve, with the reasons. test_corpus.py allows at most three.
 BYPASSED = {
-    # The forward then takes a state object of this process (torch.fx.experimental._backward_state).
+    # With such hooks, an input of the forward graph is a state object (torch.fx.experimental._backward_state).
     "compiled_autograd_module_hooks": {"user-function"},
 }
 
-# Additional rows on torch 2.11, where DTensors describe themselves differently (docs/decisions/0040).
+# Additional rows that precompiled does not serve on torch 2.11, with the reasons.
 BYPASSED_ON_2_11 = {"distributed_tensor": {"unsupported-input", "unsupported-argument", "user-function"}}
 
-# Rows with a frame that no package holds and that each process traces, with the reasons in package_report().
+# Rows with a frame that is in no package. Each process traces the frame. The reasons are those in package_report().
 TRACED: dict[str, set[str]] = {
-    "a_float_that_changes": {"package-global"},  # it became an input of the graph
+    "a_float_that_changes": {"package-global"},  # Dynamo makes the float an input of the graph
     "default_device": {"package-mode"},
-    # Their weights are tensors of the process instead of inputs of the graph.
+    # A frozen graph holds its weights as constants of the process.
     **{f"frozen_{name}": {"package-graph"} for name in ("linear", "convolution")},
-    # The frame after the break was recorded while the graph ran eager, where outputs are views.
+    # The frame after the break is recorded while the first graph runs eager. The outputs are then views of one tensor,
+    # but outputs of compiled code are not.
     "views_of_one_tensor_across_a_graph_break": {""},
-    # Their forwards come from packages. Compiled autograd itself creates the graphs of the backwards in each process.
+    # Forward graphs come from packages, but compiled autograd creates the backward graphs anew in each process.
     **{
         f"compiled_autograd_{name}": {"package-graph"}
         for name in (
@@ -44,7 +45,7 @@ TRACED: dict[str, set[str]] = {
         )
     },
     "compiled_autograd_by_configuration": {"package-mode"},
-    # Parameters and state, which the trace creates, are not inputs of the graph. The frames belong to one optimizer.
+    # The graph holds the parameters and the state that the trace created, and each frame belongs to one optimizer.
     **{
         f"optimizer_{name}": {"package-graph", "package-not-portable"}
         for name in ("sgd", "adam", "adam_foreach", "adamw", "adamw_tensor_lr", "rmsprop", "adagrad")
@@ -53,7 +54,7 @@ TRACED: dict[str, set[str]] = {
 
 
 def traced(answer: Answer) -> dict[str, list[Any]]:
-    """Rows with frames that no package served, and these frames."""
+    """Returns the frames that no package served, by row."""
     found = {
         name: [frame for frame in row["frames"] if frame[1] not in ("used", "skipped")] for name, row in answer.items()
     }
@@ -67,19 +68,22 @@ def run(
     program: Path = PROGRAM,
     env: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Run all rows, or the named ones, in one process. A warning of precompiled may be an error in it."""
+    """Run all rows, or the named ones, in one process. The corpus program raises warnings of precompiled as errors."""
     started = host.program(str(program), *names, env=env, python=python, forked=program == PROGRAM)
     found: Answer = started.result(timeout_s=4 * TIMEOUT_S)
     return found
 
 
 def wrong(answer: Answer) -> dict[str, str]:
-    """Rows whose results differ from eager's."""
+    """Returns the errors of the rows that failed or whose results differ from eager's."""
     return {name: row["error"] for name, row in answer.items() if row["error"]}
 
 
 def not_served(answer: Answer, *sources: str) -> dict[str, Any]:
-    """Rows with a graph whose source is not in ``sources`` ("swap", "hit"), except those in BYPASSED."""
+    """Returns the rows, except those in BYPASSED, that the daemon did not serve completely.
+
+    The process compiled a graph itself, a graph's source is not in ``sources`` ("swap", "hit"), or there is no graph.
+    """
     return {
         name: (row["graphs"], row["messages"], row["compiles"])
         for name, row in answer.items()

@@ -117,7 +117,7 @@ _numbers = itertools.count()
 
 
 def wait_until(condition: Callable[[], Any], what: str = "", timeout_s: float = TIMEOUT_S) -> Any:
-    """Poll until ``condition`` is true, and return its value. The time limit does not measure speed."""
+    """Poll until ``condition()`` is true, and return its value. The timeout only ends a test that hangs."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -129,7 +129,7 @@ def wait_until(condition: Callable[[], Any], what: str = "", timeout_s: float = 
 
 
 def alive(pid: int) -> bool:
-    """Returns whether a process runs. A zombie does not."""
+    """Returns whether the process runs. A zombie counts as ended."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -137,7 +137,7 @@ def alive(pid: int) -> bool:
 
 
 def processes_with(text: str) -> list[int]:
-    """Pids of other processes whose command line or environment contains ``text``."""
+    """Returns the pids of other processes whose command line or environment contains ``text``."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -157,7 +157,7 @@ class DaemonUnderTest:
     settings: Settings = field(default_factory=Settings)
     process: subprocess.Popen[bytes] | None = None
     start_report: dict[str, Any] = field(default_factory=dict)
-    prefix: list[str] = field(default_factory=list)  # a command that executes the rest
+    prefix: list[str] = field(default_factory=list)  # a command that runs the daemon's command line, such as nice
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ class DaemonUnderTest:
         self.interpreter.write_text(FAKE_INTERPRETER.format(python=sys.executable))
         self.interpreter.chmod(0o755)
         self.store = self.directory / "store"
-        # The path of a Unix socket has at most 107 bytes, and pytest's directories are long.
+        # A short name, because a socket's path has at most 107 bytes and pytest's directories have long paths.
         self.runtime_dir = self.directory / "r"
         self.settings = Settings(
             runtime_dir=self.runtime_dir,
@@ -260,7 +260,7 @@ def graph(do: str = "publish", **values: Any) -> bytes:
 
 
 class RawClient:
-    """A bare DEALER socket of libzmq, for frames that no client sends."""
+    """A bare DEALER socket of libzmq. A test can send frames that no real client sends."""
 
     def __init__(self, settings: Settings, identity: bytes = b"") -> None:
         import zmq
@@ -295,7 +295,7 @@ class RawClient:
                 return reply
 
     def ended(self, id: str) -> Any:
-        """Returns the reply that ends a submit."""
+        """Wait until the submit is rejected or its artifact is published. Returns this reply."""
         return self.receive_until(
             lambda reply: (
                 getattr(reply, "id", None) == id

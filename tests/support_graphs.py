@@ -28,15 +28,18 @@ class Captured:
 def captures(
     function: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None, **compile_arguments: Any
 ) -> list[Captured]:
-    """Run ``function`` once under torch.compile and capture each of its graphs. Raises what the capture raises."""
+    """Run ``function`` once under torch.compile and capture each of its graphs.
+
+    Raises the exception of a failed capture.
+    """
     found: list[Captured] = []
     raised: list[Exception] = []
 
     def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        # Within the backend, because capture reads the state around the graph and Dynamo's fake tensors.
+        # The backend itself captures, because capture reads Dynamo's fake tensors and torch's modes during the call.
         try:
             found.append(Captured(module, example_inputs, capture.capture(module, options or {})))
-        except Exception as error:  # raised from a backend, Dynamo would wrap it
+        except Exception as error:  # Dynamo would wrap an exception that leaves a backend
             raised.append(error)
         return module.forward
 

@@ -32,12 +32,12 @@ from precompiled.store import scratch
 from precompiled.store.artifacts import Store
 
 PROGRAM = Path(__file__).parent / "programs" / "client_program.py"
-# Far above the time of any step on a loaded machine with 2 cores. It only prevents endless waits.
+# Any step takes far less on a loaded machine with 2 cores. The timeout only ends a test that hangs.
 TIMEOUT_S = 400.0
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    """Replace a text that must occur in the file."""
+    """Replace ``old`` by ``new`` in the file. ``old`` must occur in it."""
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))
@@ -45,7 +45,7 @@ def edit(file: Path, old: str, new: str) -> None:
 
 @dataclass
 class Client:
-    """A client process."""
+    """A client process and the lines of its output and errors."""
 
     process: subprocess.Popen[str] | support_zygote.Forked
     lines: list[str] = field(default_factory=list)
@@ -68,14 +68,14 @@ class Client:
                 self._changed.notify_all()
 
     def wait_for(self, event: str) -> None:
-        """Wait until the program printed ``@event``. Fails with its output if the program ended first."""
+        """Wait until the program prints ``@event``. Raises AssertionError with its output if the program ends first."""
         with self._changed:
             self._changed.wait_for(lambda: f"@{event}" in self.lines or self.process.poll() is not None, TIMEOUT_S)
             if f"@{event}" not in self.lines:
                 raise AssertionError(f"no @{event}:\n{self.text()}")
 
     def ended(self, *, status: int = 0, timeout_s: float = TIMEOUT_S) -> str:
-        """Wait for the end of the program, and return its output."""
+        """Wait until the program ends with ``status``, and return its output."""
         self.process.wait(timeout_s)
         for thread in self._threads:
             thread.join(timeout_s)
@@ -83,7 +83,7 @@ class Client:
         return "\n".join(self.lines)
 
     def result(self, *, status: int = 0, timeout_s: float = TIMEOUT_S) -> Any:
-        """Returns the program's last line of JSON."""
+        """Wait until the program ends with ``status``, and return its last line of JSON, parsed."""
         self.ended(status=status, timeout_s=timeout_s)
         answers = [line for line in self.lines if line.startswith(("{", "["))]
         return json.loads(answers[-1]) if answers else None
@@ -107,10 +107,10 @@ extern "C" void kernel() {}
 
 @functools.cache
 def _prepared() -> Path:
-    """A scratch directory after a first, empty kernel: it takes ten seconds of a core, which each host would otherwise
-    spend.
+    """Returns a scratch directory with the files that Inductor creates when it compiles its first kernel.
 
-    It has Inductor's test programs for vector units, and its precompiled header.
+    They are its test programs for vector units and its precompiled header. Each host would need ten seconds of CPU to
+    create them.
     """
     directory = tempfile.TemporaryDirectory(prefix="pc-prepared-")
     atexit.register(directory.cleanup)
@@ -120,16 +120,22 @@ def _prepared() -> Path:
 
 
 def prepare(scratch: Path) -> None:
-    """Links the prepared files into ``scratch``. The header has 150 MB, and no process writes into these files."""
+    """Hard-link the prepared files into ``scratch``. A copy of the header would take 150 MB per host.
+
+    Hosts can share the files, because no process writes into them.
+    """
     shutil.copytree(_prepared(), scratch, copy_function=os.link, dirs_exist_ok=True)
 
 
-THERE: list[Host] = []  # the hosts of this process, for the report of a failed test
+THERE: list[Host] = []  # the open hosts of this process, for the report of a failed test
 
 
 @dataclass
 class Host:
-    """The directories, daemon and clients of a host. ``served_by``: the host whose daemon serves it, if another."""
+    """The directories, daemon and clients of a host.
+
+    ``served_by`` is the host whose daemon serves this host. None: this host has its own daemon.
+    """
 
     root: Path
     python: str = sys.executable
@@ -156,7 +162,7 @@ class Host:
         return config.load({"cache_dir": self.root / "store", "runtime_dir": self.runtime_dir})
 
     def project(self, **files: str) -> Path:
-        """A user's folder of modules, from their names and texts."""
+        """Create a user's project folder. Each keyword is the name of a module, and its value is the source text."""
         folder = self.root / "project"
         folder.mkdir()
         for name, text in files.items():
@@ -169,12 +175,12 @@ class Host:
             **kept,
             "PRECOMPILED_CACHE_DIR": str(self.root / "store"),
             "PRECOMPILED_RUNTIME_DIR": str(self.runtime_dir),
-            # A separate, empty Inductor cache: a client finds there only what it compiled itself.
+            # A separate Inductor cache, in which a client finds only what clients of this host compiled themselves.
             "TORCHINDUCTOR_CACHE_DIR": str(self.root / "inductor"),
             "HF_HUB_OFFLINE": "1",
-            # Most tests are about graphs, which are not captured in a process with packages. Other tests override this.
+            # Most tests need a lookup for each graph. A package would skip the lookup. Tests of packages override this.
             "PRECOMPILED_PACKAGES": "off",
-            "PRECOMPILED_PACKAGE_AUDIT": "0",  # no random audits
+            "PRECOMPILED_PACKAGE_AUDIT": "0",  # otherwise a random audit would trace a frame again
             **(extra or {}),
         }
 
@@ -189,7 +195,7 @@ class Host:
         return self.program(str(program), json.dumps(spec), env=env, python=python)
 
     def cached(self) -> list[Path]:
-        """The contents of the clients' Inductor cache."""
+        """Returns the files in the clients' Inductor cache."""
         return sorted((self.root / "inductor").rglob("*"))
 
     def program(
@@ -200,7 +206,10 @@ class Host:
         python: str | None = None,
         forked: bool = True,
     ) -> Client:
-        """Start Python with these arguments in the host's environment. ``forked``: may fork (support_zygote.py)."""
+        """Start Python with these arguments in the host's environment.
+
+        ``forked``: the program may be a fork of a process that has imported torch (support_zygote.py).
+        """
         command = [python or self.python, *arguments]
         start = support_zygote.start if forked else support_zygote.execute
         client = Client(start(command, self.environment(env), cwd or self.root))
@@ -208,11 +217,11 @@ class Host:
         return client
 
     def command(self, *arguments: str, cwd: Path | None = None, status: int = 0) -> str:
-        """Returns the output of a `precompiled` command."""
+        """Run a `precompiled` command and return its output."""
         return self.program("-m", "precompiled", *arguments, cwd=cwd, forked=False).ended(status=status)
 
     def answer(self, env: Mapping[str, str], *arguments: str, status: int = 0) -> Any:
-        """Returns the JSON of a command that runs with these variables."""
+        """Run a `precompiled` command with ``--json`` and the variables of ``env``. Returns the parsed output."""
         done = subprocess.run(
             [sys.executable, "-m", "precompiled", *arguments, "--json"],
             env=self.environment(env),
@@ -228,7 +237,7 @@ class Host:
         return self.start(spec, env, python).result()
 
     def said(self) -> str:
-        """The failures in the store and the end of the daemon's log, which are deleted after a test."""
+        """Returns the store's failure records and the last 40 lines of the daemon's log. A test's end deletes both."""
         parts = [f"{failure.name}: {failure.reason}: {failure.message}" for failure in self.store.failures()]
         if self.served_by is None:
             with contextlib.suppress(OSError):
@@ -246,7 +255,10 @@ class Host:
         return reply
 
     def stats(self) -> wire.StatsReply:
-        """The counts since this host was created, once the daemon is idle. Clients may see an artifact earlier."""
+        """Wait until the daemon is idle, and return its counts since this host was created.
+
+        The wait is necessary because a client may load an artifact before the daemon counts it.
+        """
         self._until_idle()
         now = msgspec.structs.asdict(ask.request(self.settings, wire.Stats(), TIMEOUT_S))
         for name, before in msgspec.structs.asdict(self._before).items():
@@ -257,7 +269,7 @@ class Host:
         return wire.StatsReply(**now)
 
     def close(self) -> None:
-        """Stop all processes, and check that none is left."""
+        """Stop the clients, the helper and the host's own daemon. Check that the daemon left no process behind."""
         for item in self.clients:
             if item.process.poll() is None:
                 item.process.kill()
@@ -275,7 +287,7 @@ class Host:
         assert not (self.root / "run" / "socket").exists()
 
     def stop_helper(self) -> None:
-        """Stop the helper of a remote or a farm, if one runs, and check that it ended."""
+        """Stop the helper process of a remote or a farm, if it runs, and wait until it has ended."""
         root, state = self.store.root, None
         if remote.greeting(root):
             state = remote.state(root) or remote.state(root, remote.FARM_STATE)
@@ -284,16 +296,16 @@ class Host:
                 psutil.Process(state["pid"]).wait(TIMEOUT_S)
 
     def _until_idle(self) -> None:
-        """Wait until the daemon has finished or given up all jobs of this store, which will be removed."""
+        """Wait until the daemon has no jobs. The caller may then remove the store."""
         deadline = time.monotonic() + TIMEOUT_S
         while (status := self.status()).queue_depth or any(worker.state == "busy" for worker in status.workers):
             assert time.monotonic() < deadline, status
-            time.sleep(0.02)  # the end of another client's job is not announced
+            time.sleep(0.02)  # a poll, because the daemon does not report the end of another client's job
 
 
 @contextmanager
 def new_host(served_by: Host | None = None) -> Iterator[Host]:
-    """A host in a short path, because the path of a Unix socket has at most 107 bytes."""
+    """Create a host in a directory with a short path: the path of a Unix socket has at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="pc-", ignore_cleanup_errors=False) as directory:
         host = Host(Path(directory), served_by=served_by)
         THERE.append(host)

@@ -6,9 +6,9 @@ import importlib.metadata
 
 
 def is_installed(module: str) -> bool:
-    """Returns whether a distribution provides the top-level module.
+    """Returns whether an installed distribution provides the top-level module.
 
-    A search for the module itself would also find folders on the path with that name: a checkout has `build`, and a
-    test run `tests/vllm`.
+    ``importlib.util.find_spec`` would also find a folder of that name on ``sys.path``: a checkout has the folder
+    `build`, and tests have `tests/vllm`.
     """
     return module in importlib.metadata.packages_distributions()

@@ -1,4 +1,4 @@
-"""Support: builds an extension with C++ operators (programs/library_ops) in half a minute, once per process."""
+"""Support: builds an extension with C++ operators (programs/library_ops). The build takes half a minute per process."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ NEEDED = "libpc_width.so"
 
 
 def build(folder: Path) -> Path:
-    """Copy the extension into a folder, with the small library that it needs. Returns the extension's path."""
+    """Copy the extension, and the shared library that it links to, into a folder. Returns the extension's path."""
     width(folder, 2)
     shutil.copy(_built() / EXTENSION, folder)
     return folder / EXTENSION
 
 
 def width(folder: Path, width: int) -> None:
-    """Build the small library, which determines how much ``widened`` adds."""
+    """Build the shared library that the extension links to. ``width`` is the number of rows that ``widened`` adds."""
     source = f'extern "C" long pc_width() {{ return {width}; }}'
     command = ["g++", "-shared", "-fPIC", f"-Wl,-soname,{NEEDED}", "-x", "c++", "-", "-o", f"{folder / NEEDED}.new"]
     subprocess.run(command, input=source, text=True, check=True, capture_output=True)
-    Path(f"{folder / NEEDED}.new").rename(folder / NEEDED)  # as a linker does: never write into a file in use
+    Path(f"{folder / NEEDED}.new").rename(folder / NEEDED)  # as linkers do: a process may have mapped the old file
 
 
 @functools.cache

@@ -1,9 +1,10 @@
-"""A case as one program: both of its texts in one, and an environment variable decides which statements run.
+"""Merges the two source texts of a package case into one program. An environment variable selects one of the two.
 
-In the default mode (``packages = "program"``) an entry serves no edited text. What differs between two runs there is an
-input: an argument, a variable, a file, the time. So each case whose text changes becomes one text: top-level
-statements, statements of classes and those of ``build()`` that differ stand below an ``if``. A function that differs is
-defined twice.
+In the default mode (``packages = "program"``) an entry does not serve an edited text. Two runs of one text can still
+differ in their inputs: arguments, environment variables, files, the time. The merged program is such a text:
+
+- Statements that differ, at the top level, in a class or in ``build()``, stand below an ``if``.
+- A function that differs is defined twice.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import ast
 import difflib
 
-VARIABLE = "PACKAGE_CASE"  # "after": as a later process has the program
+VARIABLE = "PACKAGE_CASE"  # "after" selects the statements of the later process
 _DECIDES = f"__import__('os').environ.get('{VARIABLE}') == 'after'"
 _INPUTS = ("build", "context")  # functions that only make the inputs of the compiled function
 
@@ -37,7 +38,7 @@ def _merged(before: list[ast.stmt], after: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _is_alike(old: ast.stmt, new: ast.stmt) -> bool:
-    """Whether two statements differ in their bodies alone, and these can be merged."""
+    """Returns whether two statements differ only in bodies that can be merged."""
     if type(old) is not type(new) or not isinstance(old, (ast.ClassDef, ast.FunctionDef)):
         return False
     if isinstance(old, ast.FunctionDef) and old.name not in _INPUTS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-# The statements of a program, as text on ``x`` with placeholders that an edit changes.
+# The statements of the programs. Each uses the variable ``x``. An edit changes the value of a placeholder.
 STATEMENTS = (
     "x = torch.addmm(x, x, x, alpha={number})",
     "x = torch.mm(x, x)",
@@ -80,7 +80,7 @@ def _source(statements: list[str], values: dict[str, object]) -> str:
 
 
 def program(seed: int) -> Program:
-    """A program, and the same program with at most one change."""
+    """Returns a random program, and the same program with at most one edit. Equal seeds give equal programs."""
     chance = random.Random(seed)
     statements = [chance.choice(STATEMENTS) for _ in range(chance.randint(1, 5))]
     values: dict[str, object] = {**VALUES, "dtype": "float32", "identity": True, "size": 4, "grad": False, "flag": True}

@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).parent / "programs" / "packages_program.py"
 for _topic in pkgutil.iter_modules(packages.cases.__path__, "packages.cases."):
     importlib.import_module(_topic.name)
 
-# One case of each kind, and the most common one. With those of NEVER they run every day; the others are slow.
+# Typical cases of each kind. They run every day, as do the cases of NEVER. All other cases run in `make test-slow`.
 EVERYDAY = (
     "same_module",
     "graph_break",
@@ -49,14 +49,14 @@ EVERYDAY = (
     "mock_in_the_place_of_a_function",
 )
 
-# Their changes persist in the process, so they run last.
+# These cases change state of the process for good, so they run last.
 LAST = ("registered_in_pytree", "monkeypatched_torch_method", "defaults_without_guards", "allowed_in_graph")
 for _name in LAST:
     CASES[_name] = CASES.pop(_name)
 
 
 def write(folder: Path, *, after: bool) -> None:
-    """Write the modules of all cases."""
+    """Write the modules of all cases, as they are before or after the change."""
     folder.mkdir(parents=True, exist_ok=True)
     for item in CASES.values():
         (folder / f"{item.name}.py").write_text(item.after if after else item.before)
@@ -69,8 +69,8 @@ def run(
 ) -> dict[str, Any]:
     """Run cases in one process, and return the outcome of each.
 
-    ``audit`` traces frames that packages would serve, and compares. ``without`` is a kind of facts that is not compared
-    (package_ablation.py).
+    ``audit``: trace the frames that packages would serve, and compare each trace with its package. ``without``: a kind
+    of facts that is not compared (package_ablation.py).
     """
     environment = {
         "PRECOMPILED_PACKAGES": "function",
@@ -86,10 +86,10 @@ def run(
 def run_alone(
     host: Host, folder: Path, cases: list[str], environment: dict[str, str], *, without: str, forked: bool
 ) -> dict[str, dict[str, Any]]:
-    """Run each case in a process of its own, forked from one that has loaded torch. Returns the outcome of each.
+    """Run each case in a separate fork of one parent process that has loaded torch. Returns the outcome of each.
 
-    ``forked``: that process may be forked, too. In mode "program", a forked process uses no package that is newer than
-    the process that it was forked from.
+    ``forked``: the parent may itself be a fork (support_zygote.py). In mode "program" a fork ignores packages that are
+    newer than its parent, so callers that use new packages pass False.
     """
     settings = {"PRECOMPILED_PACKAGE_AUDIT": "0", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **environment}
     spec = {"folder": str(folder), "cases": cases, "without": without, "alone": True}
@@ -100,7 +100,7 @@ def run_alone(
 
 
 def run_program(host: Host, folder: Path, *arguments: str, text: str | None = None, **extra: str) -> Any:
-    """Run a folder's ``main.py``, or Python with ``arguments``, as a program. Returns its last line, parsed as JSON."""
+    """Run Python in the folder with ``arguments`` (default: ``main.py``). Returns its last line of output, parsed."""
     settings = {"PRECOMPILED_PACKAGES": "program", "PRECOMPILED_MODE": "wait", "OMP_NUM_THREADS": "1", **extra}
     done = subprocess.run(
         [sys.executable, *(arguments or ("main.py",))],

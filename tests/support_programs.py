@@ -1,4 +1,4 @@
-"""Support: a small program as plain data (graph/capture.py), and changes of it."""
+"""Support: a small serialized graph as plain data (as graph/capture.py writes it), and functions that change it."""
 
 from __future__ import annotations
 
@@ -64,13 +64,17 @@ PROGRAM: dict[str, Any] = {
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    program = json.loads(json.dumps(PROGRAM))  # JSON, because copy.deepcopy would keep lists and dicts shared
+    # copy.deepcopy would keep shared lists and dicts shared, so that one change could have several effects.
+    program = json.loads(json.dumps(PROGRAM))
     change(program)
     return program
 
 
 def put(*path: Any) -> Callable[[dict[str, Any]], Any]:
-    """A change that sets the value at a path (all arguments but the last) to the last argument. ``...`` removes it."""
+    """Returns a change: it sets the value at a path to the last argument, or removes the value if that is ``...``.
+
+    All other arguments are the steps of the path.
+    """
 
     def change(program: Any) -> None:
         *way, name, value = path

@@ -1,7 +1,7 @@
-"""Support: this process as a client of its own host, with its reports and counts.
+"""Support: the test process as a client of a separate host, with its reports and counts.
 
-All is real except the last step: a graph that would be compiled in process runs eager, since these tests check why a
-graph is not served (tests/e2e covers the compiled code).
+Only one part is replaced: a graph that would be compiled in process runs eager. These tests check why a graph is not
+served, and tests/e2e covers the compiled code.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from precompiled.torch_internals.graph import graph_codec
 
 @dataclass
 class ThisProcess:
-    """``session`` has these settings alone. ``in_process`` lists the graphs that were left to plain torch.compile."""
+    """A client session in the test process. ``in_process`` lists the graphs that plain torch.compile would compile."""
 
     session: Session
     in_process: list[torch.fx.GraphModule]
 
     def call(self, function: Callable[..., Any], *inputs: Any, **compile_arguments: Any) -> Any:
-        """Call ``function`` once, compiled with ``backend="precompiled"``."""
+        """Compile ``function`` with ``backend="precompiled"``, and call it once."""
         torch._dynamo.reset()
         return torch.compile(function, **{"backend": "precompiled", **compile_arguments})(*inputs)
 
@@ -49,18 +49,17 @@ class ThisProcess:
         return precompiled.report()
 
     def counted(self, kind: str) -> dict[str, int]:
-        """The counts since the last call, as the daemon would receive them."""
+        """Returns the counts of one kind, as the daemon would receive them, and resets all counts."""
         counted: dict[str, int] = self.session.ledger.take_counts().get(kind, {})
         return counted
 
     def refuses(
         self, code: str, function: Callable[..., Any], *inputs: Any, compare: bool = True, **compile: Any
     ) -> str:
-        """Check that one graph of ``function`` is bypassed with ``code``, and that this is reported and counted.
-        Returns the message.
+        """Check that one graph of ``function`` is bypassed with ``code``, and that the bypass is reported and counted.
 
-        The result must equal eager's, unless ``compare`` is False because the eager run itself fails here (the device
-        does not exist).
+        Returns the message. The result must equal eager's. With ``compare=False`` the call must fail, because the
+        machine does not have the device.
         """
         before = len(self.reports())
         if compare:
@@ -91,7 +90,7 @@ def _runs_program_eager(program: SerializedGraph, *_: Any) -> tuple[Callable[...
 
 @contextmanager
 def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProcess]:
-    """A separate session in an empty directory, without a daemon. The default mode is "lookup"."""
+    """Start a separate session in an empty directory, without a daemon. The mode is "lookup" by default."""
     left: list[torch.fx.GraphModule] = []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
     with (
@@ -112,7 +111,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
         mock.patch.object(PROCESS, "packages", None),
         mock.patch.object(inductor_backend, "compile_in_process", functools.partial(_runs_eager, left)),
         mock.patch.object(submit, "compile_inline", _runs_program_eager),
-        # Tests read the counts here, so they must not be sent to a daemon first.
+        # The tests read the counts of the process, so the client must not send them to a daemon first.
         mock.patch.object(CountSender, "changed", lambda sender: None),
     ):
         session = sessions.current()
@@ -126,7 +125,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
 
 @contextmanager
 def deaf_daemon(**settings: str) -> Iterator[ThisProcess]:
-    """This process with a daemon that accepts connections but never replies, so graphs stay pending."""
+    """Start a session whose daemon accepts connections but never replies, so graphs stay pending."""
     with this_process({"PRECOMPILED_MODE": "eager", **settings}) as here:
         runtime_dir = here.session.settings.runtime_dir
         runtime_dir.mkdir(mode=0o700)

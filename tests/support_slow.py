@@ -1,4 +1,4 @@
-"""Support: rows of a table, some for the everyday run and the others for `make test-slow`."""
+"""Support: test parameters, some for the everyday run and all others for `make test-slow`."""
 
 from __future__ import annotations
 

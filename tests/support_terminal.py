@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TIMEOUT_S = 60.0
-# Without a controlling terminal, Ctrl-C reaches no process.
+# Makes standard input the controlling terminal. Without one, Ctrl-C sends no signal.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()=>78].?|([\r\n\b\x07])
 
 
 class Screen:
-    """The part of a terminal that our programs use: text, lines, cursor positions, erasing."""
+    """A terminal's screen. It understands what our programs use: text, new lines, cursor positions, erasing."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
@@ -92,11 +92,11 @@ class Terminal:
         while True:
             try:
                 data = os.read(self._master, 65536)
-            except OSError:  # EIO: the program has closed its side
+            except OSError:  # EIO: the program has closed its end of the pseudo-terminal
                 data = b""
             if not data:
                 break
-            # A read may end within an escape sequence or a character.
+            # Hold back an escape sequence that may be incomplete: the next read returns the rest.
             held += data
             at = held.rfind(b"\x1b")
             whole, held = (held, b"") if at < 0 or len(held) - at > 16 else (held[:at], held[at:])
@@ -111,13 +111,13 @@ class Terminal:
                 self._changed.notify_all()
 
     def wait_for(self, text: str | Callable[[str], bool]) -> str:
-        """Wait until the screen shows the text, and return the screen."""
+        """Wait until the screen shows the text, and return the text of the whole screen."""
         shows = (lambda screen: text in screen) if isinstance(text, str) else text
         deadline = time.monotonic() + TIMEOUT_S
         with self._changed:
             while not shows(self.screen.text()):
                 assert self._thread.is_alive() and time.monotonic() < deadline, f"not shown: {text}\n{self.written}"
-                self._changed.wait(1.0)  # a timeout, because the end of a program does not change the screen
+                self._changed.wait(1.0)  # with a timeout, because the end of a program does not notify
             return self.screen.text()
 
     def press(self, keys: str) -> None:
@@ -130,7 +130,7 @@ class Terminal:
         self.process.send_signal(signal.SIGWINCH)
 
     def ended(self) -> int:
-        """Returns the exit status, once all output is read."""
+        """Wait until the program has ended and all output is read. Returns the exit status."""
         status = self.process.wait(TIMEOUT_S)
         self._thread.join(TIMEOUT_S)
         return status
@@ -140,7 +140,7 @@ class Terminal:
 def on_terminal(
     command: Sequence[str], env: Mapping[str, str], cwd: Path, *, columns: int = 80, rows: int = 24
 ) -> Iterator[Terminal]:
-    """Run ``command`` with a terminal for all three of its streams."""
+    """Run ``command`` with a pseudo-terminal as its standard input, output and error."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}

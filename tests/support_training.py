@@ -14,13 +14,16 @@ import torch
 from support_host import TIMEOUT_S, Host
 
 PROGRAMS = Path(__file__).parent / "programs"
-# Each seed is a swap at a random step, and takes half a minute.
+# Each seed swaps at a random step and takes half a minute.
 SEEDS = range(int(os.environ.get("PRECOMPILED_SEEDS", "1")))
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the output of each rank. If a rank fails, show its output and end the others, which would wait."""
+    """Run all ranks and return the output of each.
+
+    If a rank fails, the others would wait for it forever. They are killed, and the output of the failed rank is shown.
+    """
     rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
     clients = [
         host.start({**spec, "rank": rank, "rendezvous": rendezvous}, {**ONE_THREAD, **env}, program=PROGRAMS / program)
@@ -39,19 +42,19 @@ def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str
         for client in left.values():
             client.process.kill()
             client.process.wait()
-    # The first failure comes first.
+    # The failed rank first, so that its output is the error of the test.
     return [client.result() for client in sorted(clients, key=lambda client: client in left.values())]
 
 
 def swapped_as_plain(host: Host, program: str, spec: Mapping[str, Any]) -> None:
-    """Check that a run with the swap at the step of ``spec`` has the losses of the same run without precompiled, and
-    compiled graphs.
+    """Check that a training run with a swap has the losses of the same run without precompiled.
 
-    Without precompiled the run uses backend "aot_eager", which differs from "inductor" only in rounding. "eager"
-    differs more: it leaves gradients None.
+    ``spec`` sets the step of the swap. All graphs of the run must be swapped. The run without precompiled uses the
+    backend "aot_eager", which differs from "inductor" only in rounding. The backend "eager" would differ more: it
+    leaves gradients None.
     """
     daemon = host.status().pid
-    os.kill(daemon, signal.SIGSTOP)  # no artifact can arrive until the program resumes the daemon
+    os.kill(daemon, signal.SIGSTOP)  # no graph can be compiled until the training program resumes the daemon
     try:
         ours = run(host, program, {**spec, "daemon": daemon, "tag": uuid.uuid4().hex}, {})
     finally:

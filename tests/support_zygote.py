@@ -1,15 +1,18 @@
-"""Support: starts programs with torch already imported, by a fork of a process that has done nothing else.
+"""Support: starts programs as forks of a zygote, a process that has imported torch and done nothing else.
 
-The import of torch, Dynamo and Inductor takes three to five seconds of CPU, and the tests start hundreds of programs. A
-fork differs from a new interpreter in its imported modules and in its end. precompiled itself is not imported yet.
+The tests start hundreds of programs, and the import of torch, Dynamo and Inductor takes three to five seconds of CPU. A
+fork differs from a new interpreter only in its imported modules and in how it exits. The zygote does not import
+precompiled.
 
-If the start or the end matters (the hook, variables read at the start of Python or torch, another interpreter, hash
-seeds, options of the interpreter), ``start`` runs a real interpreter. So do tests that use ``subprocess`` themselves.
-There is one process to fork for each OMP_NUM_THREADS, because torch reads it once.
+Some tests depend on how an interpreter starts: options, hash seeds, another interpreter, variables that Python or torch
+read at the start. For these ``start`` runs a new interpreter. Some tests, such as those of the hook, start a new
+interpreter themselves.
 
-``start`` returns an object with those parts of ``subprocess.Popen`` that tests use. Run as a program, this file is the
-process that is forked: it takes one request per connection, with the descriptors of the standard streams, and replies
-with pid and status.
+There is one zygote for each value of OMP_NUM_THREADS, because torch reads the variable once.
+
+``start`` returns an object with the parts of ``subprocess.Popen`` that tests use. As a program, this file is the
+zygote. It takes one request per connection, with the descriptors of the standard streams. It replies with the pid, and
+later with the exit status.
 """
 
 from __future__ import annotations
@@ -30,14 +33,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Variables read at the start of Python, torch or its libraries. A program that sets one of them is not forked.
+# Prefixes of variables that Python, torch or its libraries read at their start. A program with other values of them
+# runs in a new interpreter.
 AT_THE_START = ("CUDA", "GOMP", "KMP", "LC_", "LD_", "LANG", "MKL", "OMP", "PYTHON", "PYTORCH", "TORCH")
 BUT = ("TORCHINDUCTOR_CACHE_DIR", "OMP_NUM_THREADS")
 START_S = 120.0
 
 
 def start(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> subprocess.Popen[str] | Forked:
-    """``arguments``: an interpreter, a script (or "-c" and text), and its arguments. Streams are text pipes."""
+    """Start a program, by a fork if possible. Its standard output and error are text pipes.
+
+    ``arguments``: an interpreter, a script (or "-c" and text), and the arguments of the script.
+    """
     is_plain = arguments[0] == sys.executable and (arguments[1] == "-c" or not arguments[1].startswith("-"))
     if is_plain and _at_the_start(env) == _at_the_start(os.environ):
         return Forked(_zygote(env.get("OMP_NUM_THREADS")), arguments, env, cwd)
@@ -45,7 +52,7 @@ def start(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> 
 
 
 def execute(arguments: Sequence[str], env: Mapping[str, str], cwd: str | Path) -> subprocess.Popen[str]:
-    """Start a separate interpreter, for programs whose files may be newer than the process to fork."""
+    """Start a new interpreter. Needed for programs whose files may be newer than the zygote."""
     return subprocess.Popen(
         list(arguments), env=dict(env), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -90,7 +97,7 @@ class Forked:
                 if not ready.select(timeout):
                     raise TimeoutError
             status = _receive(self._connection, 8)
-            # Negative for a signal, as in Popen.
+            # As in Popen, a negative number means that a signal ended the program.
             self.returncode = int.from_bytes(status, "big", signed=True) if status else -signal.SIGKILL
             self._connection.close()
         return self.returncode
@@ -107,7 +114,7 @@ class Forked:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """Returns exactly ``size`` bytes, or none at the end of the stream."""
+    """Returns exactly ``size`` bytes, or empty bytes if the stream ends first."""
     data = b""
     while len(data) < size:
         part = connection.recv(size - len(data))
@@ -119,7 +126,10 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 @functools.cache
 def _zygote(threads: str | None) -> Path:
-    """The socket of the zygote for this number of threads. The first call starts it, and it ends with this process."""
+    """Returns the socket of the zygote for this number of threads.
+
+    The first call starts the zygote. The zygote ends together with this process.
+    """
     directory = tempfile.TemporaryDirectory(prefix="pc-zygote-")
     path = Path(directory.name) / "socket"
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -132,7 +142,7 @@ def _zygote(threads: str | None) -> Path:
 
     def end() -> None:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.close()  # it ends when its standard input is closed
+        process.stdin.close()  # the zygote ends when its standard input is closed
         process.wait(START_S)
         process.stdout.close()
         directory.cleanup()
@@ -141,11 +151,14 @@ def _zygote(threads: str | None) -> Path:
     return path
 
 
-# ---------------------------------------------------------------- the zygote itself
+# ---------------------------------------------------------------- the program of the zygote
 
 
 def _serve(path: str) -> list[str] | None:
-    """Take requests until standard input ends. In a forked child, return the script to run and its arguments."""
+    """Fork once per request until standard input ends.
+
+    Returns twice: in a fork with the script to run and its arguments, and at the end in the zygote with None.
+    """
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen(64)
@@ -170,7 +183,7 @@ def _serve(path: str) -> list[str] | None:
                 connection.close()
                 _become(request, streams)
                 arguments = list(request["arguments"])
-                # On torch 2.11 the import of Inductor may query GPUs, and a fork cannot use GPUs after that.
+                # On torch 2.11 the import of Inductor may initialise CUDA. A fork then cannot use GPUs.
                 if torch.cuda._is_in_bad_fork():
                     os.execv(arguments[0], arguments)
                 return arguments
@@ -191,7 +204,7 @@ def _tell_end(ready: selectors.DefaultSelector, key: selectors.SelectorKey) -> N
 
 
 def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
-    """Turn this child into the requested program."""
+    """Set the environment, standard streams and folder of this fork as the request says."""
     os.environ.clear()
     os.environ.update(request["env"])
     null = os.open(os.devnull, os.O_RDONLY)
@@ -204,8 +217,8 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
 def _run(arguments: list[str]) -> None:
     """Run a script or "-c" text as Python does, and exit without finalising the interpreter.
 
-    Finalisation would visit each object of torch, in pages that the fork would have to copy: 1.4 seconds of CPU per
-    program.
+    Finalisation would take 1.4 seconds of CPU per program: it writes to each object of torch, and the fork would have
+    to copy these memory pages.
     """
     status = 0
     try:
@@ -217,7 +230,7 @@ def _run(arguments: list[str]) -> None:
     except BaseException:
         status = 1
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-    threading._shutdown()  # type: ignore[attr-defined]  # in Py_FinalizeEx's order
+    threading._shutdown()  # type: ignore[attr-defined]  # first, as in Py_FinalizeEx
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -240,7 +253,7 @@ def _execute(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    import torch._inductor.compile_fx  # imported before any fork
+    import torch._inductor.compile_fx  # before any fork, so that all forks share the modules
 
     script = _serve(sys.argv[1])
     if script is not None:

@@ -1,7 +1,7 @@
 """Tests of the hook: enabled in every intended process, invisible without torch, and never fatal.
 
-Each test starts real interpreters. A made-up `torch` replaces the real one, which takes seconds to import, where only
-the way of the import matters.
+Each test starts real interpreters. The real torch takes seconds to import, so tests that only check how torch is
+imported use a made-up `torch`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ print(json.dumps({
 
 @pytest.fixture
 def fake_torch(tmp_path: Path) -> Path:
-    """A folder with a made-up torch, and a `calls` module that records the hook's call."""
+    """Returns a folder with a made-up torch, and with a module `calls` that records calls of the hook."""
     folder = tmp_path / "fake"
     (folder / "torch" / "nn").mkdir(parents=True)
     (folder / "torch" / "__init__.py").write_text("import torch.utils\nfrom torch import nn\nWHOLE = True\n")
@@ -46,7 +46,7 @@ def fake_torch(tmp_path: Path) -> Path:
     return folder
 
 
-# Replaces the hook's action after the import of torch: it records whether torch was complete.
+# Replaces the function that the hook calls after the import of torch. Records whether torch was complete at the call.
 SPY = """
 import sys, calls, precompiled.routing as routing
 routing.on_torch_imported = lambda: calls.calls.append(hasattr(sys.modules["torch"], "WHOLE"))
@@ -97,14 +97,15 @@ def test_program_without_torch_is_unaffected() -> None:
     on, off = python(code), python(code, hook=False)
     assert (on.returncode, on.stderr) == (off.returncode, off.stderr) == (0, "")
     (path_on, modules_on, *rest_on), (path_off, modules_off, *rest_off) = json.loads(on.stdout), json.loads(off.stdout)
-    assert path_on == path_off and rest_on[:2] == rest_off[:2] and rest_on[2] == rest_off[2] + 1  # plus the finder
+    # The last number counts the finders, and precompiled adds one.
+    assert path_on == path_off and rest_on[:2] == rest_off[:2] and rest_on[2] == rest_off[2] + 1
     assert not {"torch", "precompiled.routing", "precompiled.core.config"} & set(modules_on)
     assert {"precompiled", "precompiled.bootstrap", "sitecustomize"} <= set(modules_on)
     assert "precompiled" not in modules_off
 
 
 def test_bootstrap_imports_no_further_modules() -> None:
-    # bootstrap may import only modules that every interpreter has loaded anyway.
+    # Each further import would slow the start of every interpreter. Modules that Python itself loads cost nothing.
     code = """
         import os, sys
         before = set(sys.modules)
@@ -224,7 +225,7 @@ def test_concurrent_imports_of_torch_call_the_hook_once(fake_torch: Path) -> Non
 
 
 def test_other_hook_that_asks_all_finders_does_not_recurse(fake_torch: Path) -> None:
-    # wrapt and OpenTelemetry have such hooks: they ask all finders, including ours, which asks them.
+    # wrapt and OpenTelemetry install such finders. They query all finders, and precompiled's finder queries them.
     code = SPY + textwrap.dedent("""
         import importlib.util
         class Other:
@@ -263,7 +264,7 @@ def test_hook_installed_after_torch_is_called_at_once(fake_torch: Path) -> None:
     assert state(code, fake_torch, hook=False)["calls"] == [True]
 
 
-# ---------------------------------------------------------------- failures of ours
+# ---------------------------------------------------------------- failures inside precompiled
 
 
 def test_failing_hook_does_not_affect_the_program(fake_torch: Path) -> None:
@@ -317,7 +318,7 @@ def test_interpreter_without_precompiled_starts_normally() -> None:
     assert done.returncode == 0 and done.stderr == ""
 
 
-# ---------------------------------------------------------------- other people's sitecustomize
+# ---------------------------------------------------------------- sitecustomize modules of other packages
 
 
 def test_other_sitecustomize_runs_unchanged(tmp_path: Path) -> None:
@@ -357,7 +358,7 @@ def test_exit_of_another_sitecustomize_is_kept(tmp_path: Path) -> None:
 
 
 def test_chained_sitecustomize_before_ours_works(tmp_path: Path) -> None:
-    # ddtrace does the same: it removes its own folder from the path, and imports the next sitecustomize.
+    # ddtrace has such a sitecustomize: it removes its own folder from sys.path and imports the next sitecustomize.
     first = site_folder(
         tmp_path,
         "import os, sys\nhere = os.path.dirname(__file__)\nsys.path.remove(here)\ndel sys.modules['sitecustomize']\n"
@@ -378,7 +379,7 @@ def test_hook_folder_twice_on_the_path_works(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- precompiled.enable() and disable()
 
-# Replaces the module that patches torch, which needs the real torch.
+# Replaces inductor_route, the module that patches torch, because it needs the real torch.
 ROUTE = """
 import sys, types, precompiled.torch_internals.client as internals
 import precompiled.hook as hook

@@ -1,7 +1,8 @@
-"""Tests of each reason to bypass a graph: provoked by a program, reported, counted, and with eager's result.
+"""Tests of each reason to bypass a graph. A program provokes the bypass, which must be reported and counted, and the
+result must equal eager's.
 
-test_call_targets.py, test_graph_codec.py, test_input_metadata.py and test_key.py test all forms of the reasons that
-depend only on the graph.
+Some reasons depend only on the graph. test_call_targets.py, test_graph_codec.py, test_input_metadata.py and test_key.py
+test all forms of these.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def test_lazy_conjugate_is_bypassed(here: ThisProcess) -> None:
 
 @pytest.mark.reason("unsupported-input")
 def test_jagged_nested_tensor_is_bypassed(here: ThisProcess) -> None:
-    """Dynamo passes the number of its rows as an input before the tensor itself."""
+    """A special case, because the first input is not the tensor: Dynamo passes the tensor's number of rows first."""
     rows = torch.nested.nested_tensor([torch.ones(2, 6), torch.ones(3, 6)], layout=torch.jagged)
     message = here.refuses("unsupported-input", lambda x: (x * 2).values(), rows)
     assert "nested tensor" in message
@@ -111,7 +112,7 @@ def test_jagged_nested_tensor_is_bypassed(here: ThisProcess) -> None:
 @pytest.mark.reason("unsupported-input")
 def test_tensor_subclass_without_complete_source_is_bypassed(here: ThisProcess) -> None:
     class Seen(TwoTensor):
-        seen: list[Any] = []  # noqa: RUF012 - a list is what is refused
+        seen: list[Any] = []  # noqa: RUF012 - precompiled refuses a subclass that holds a list
 
         @staticmethod
         def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: Any) -> Any:
@@ -127,8 +128,9 @@ def test_fixed_float_that_dynamo_keeps_is_bypassed(here: ThisProcess, monkeypatc
 
 
 def test_fixed_floats_are_retraced_once(here: ThisProcess) -> None:
-    """The eps of each layer is handled at once. Nothing is compiled in between, and the discarded graph is in no
-    report.
+    """Three layers have three values of eps. One retrace must handle them all.
+
+    No graph is compiled before the retrace, and the report does not list the discarded graph.
     """
     model = torch.nn.Sequential(*(torch.nn.LayerNorm(6, eps=10.0**-digits) for digits in (4, 5, 6)))
     before = torch._dynamo.utils.counters["frames"]["total"]
@@ -137,7 +139,7 @@ def test_fixed_floats_are_retraced_once(here: ThisProcess) -> None:
     assert len(here.in_process) == 1
 
 
-# ---------------------------------------------------------------- devices: traced with fake tensors, on any machine
+# ---------------------------------------------------------------- devices; Dynamo traces them without the hardware
 
 
 @pytest.mark.reason("several-devices")
@@ -183,7 +185,7 @@ def test_argument_without_a_canonical_form_is_bypassed(here: ThisProcess) -> Non
 @pytest.mark.reason("marked-node")
 def test_operation_on_another_stream_is_bypassed(here: ThisProcess) -> None:
     def on_stream(x: torch.Tensor) -> torch.Tensor:
-        with torch.fx.traceback.annotate({"stream": 1}):  # as Dynamo does for torch.cuda.stream
+        with torch.fx.traceback.annotate({"stream": 1}):  # Dynamo writes the same annotation for torch.cuda.stream
             return x * 2
 
     assert "streams" in here.refuses("marked-node", on_stream, X)
@@ -207,9 +209,10 @@ def test_override_of_cudagraphs_is_bypassed(here: ThisProcess) -> None:
     for cudagraphs, options in (({"fwd": True}, {}), ({"fwd": False}, asked), ({"bwd": False}, asked)):
         message = here.refuses("marked-node", overridden("cuda:0", **cudagraphs), X, options=options, compare=False)
         assert "override_cudagraphs" in message
-    here.refuses("lookup-only", overridden("cpu", fwd=True), X)  # no effect on the CPU
+    here.refuses("lookup-only", overridden("cpu", fwd=True), X)  # the override has no effect on the CPU
     annotation = here.in_process[-1].meta["cudagraph_annotation"]
-    compiler_config.refuse_other_cudagraphs({"inductor": asked}, annotation)  # equal to the settings
+    # An override that equals the settings is served, so this call does not raise.
+    compiler_config.refuse_other_cudagraphs({"inductor": asked}, annotation)
 
 
 @pytest.mark.reason("checkpoint-context")
@@ -340,7 +343,7 @@ def test_collectives_with_a_rank_dependent_setting_are_bypassed(
     def reduced(x: torch.Tensor) -> torch.Tensor:
         return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD)
 
-    # config_comms has no other reader.
+    # Inductor reads config_comms only in this pass, so the pass must be on.
     with module.patch({name: value}), torch._inductor.config.patch(reorder_for_compute_comm_overlap=True):
         assert name in here.refuses("rank-dependent", reduced, X)
         here.refuses("lookup-only", double, X)  # a graph without collectives does not depend on the rank
@@ -367,8 +370,8 @@ def test_setting_that_synchronises_ranks_is_bypassed(here: ThisProcess) -> None:
         here.refuses("rank-dependent", double, X)
 
 
-# ---------------------------------------------------------------- what only another backend hands to ours
-# "precompiled" is a backend like any other: one of the user's own may change Dynamo's graph, and call it.
+# ---------------------------------------------------------------- graphs that only a user's own backend can pass
+# A user's backend may change Dynamo's graph and call the backend "precompiled" with the result.
 
 
 def through(change: Callable[[torch.fx.GraphModule, list[Any]], torch.fx.GraphModule]) -> Callable[..., Any]:
@@ -380,7 +383,7 @@ def through(change: Callable[[torch.fx.GraphModule, list[Any]], torch.fx.GraphMo
 
 def _with_its_own(held: Any, op: str) -> Callable[..., Any]:
     def change(module: torch.fx.GraphModule, _: list[Any]) -> torch.fx.GraphModule:
-        """Doubles by a value that the graph holds, instead of a number."""
+        """Let the graph double by a tensor or module that it holds, instead of by a number."""
         if isinstance(held, torch.Tensor) and not isinstance(held, torch.nn.Parameter):
             module.register_buffer("held", held)
         else:
@@ -431,7 +434,7 @@ def test_graph_of_torch_export_is_bypassed(here: ThisProcess) -> None:
 
 @pytest.mark.reason("unsupported-size")
 def test_split_graph_with_an_unsupported_size_is_bypassed(here: ThisProcess) -> None:
-    """DDPOptimizer splits graphs in this way: the second part takes the result of the first."""
+    """DDPOptimizer splits a graph like this backend does: an input of the second part is a result of the first part."""
 
     def second_half(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         cut = next(node for node in module.graph.nodes if node.name.startswith("half"))

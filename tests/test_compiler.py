@@ -1,7 +1,7 @@
-"""Tests of why a worker makes no artifact: each reason, from a graph that a client would send, in a failure record.
+"""Tests of each reason for which a worker publishes no artifact. The failure record must have the expected reason.
 
-``compiler.run_job`` does all of a worker's job (tests/e2e runs it in real workers). No test here reaches a C++
-compiler.
+Each test passes a graph, as a client would send it, to ``compiler.run_job``, which does the whole work of a worker.
+tests/e2e covers real workers. None of these tests runs a C++ compiler.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 def of_call(
     number: int, function: Callable[..., Any], *calls: tuple[Any, ...], **arguments: Any
 ) -> capture.SerializedGraph:
-    """The program that Dynamo produces at one of several calls. Values that change between calls become symbolic."""
+    """Returns the serialized graph of one of several calls. Values that change between the calls become symbolic."""
     found: list[capture.SerializedGraph] = []
 
     def backend(module: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
@@ -61,7 +61,7 @@ def of_call(
 
 
 def run(store: Store, graph: bytes, failure_ttl_s: float = 60.0) -> str:
-    """The reason of the failure record, which must equal the reason in the reply to the daemon."""
+    """Run a job that must fail. Returns the reason, which is equal in the failure record and in the worker's reply."""
     name = uuid.uuid4().hex
     job = wire.Job(
         id=name,
@@ -83,14 +83,14 @@ def run(store: Store, graph: bytes, failure_ttl_s: float = 60.0) -> str:
 
 @pytest.fixture(autouse=True)
 def headers_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restores the header directories, which a job sets permanently, for later tests."""
+    """Restores Inductor's header directories for later tests. A job sets them for the rest of the process."""
     for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
         monkeypatch.setattr(codecache, name, getattr(codecache, name))
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # a job sets this variable, which must not outlive the test
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restores the variable after the test: a job sets it
     return Store(tmp_path / "store")
 
 
@@ -98,7 +98,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def test_exception_of_torch_is_a_compile_error(store: Store) -> None:
     (found,) = captures(torch.mm, X, Y.T)
     program = json.loads(found.program.to_bytes())
-    program["inputs"]["args"][1]["shape"] = [5, 4]  # no capture gives such a graph, so torch raises
+    program["inputs"]["args"][1]["shape"] = [5, 4]  # shapes that do not fit, so torch raises
     assert run(store, json.dumps(program).encode()) == "compile-error"
 
 
@@ -111,7 +111,7 @@ def test_artifact_for_a_single_float_value_is_refused(store: Store) -> None:
 
 @pytest.mark.reason("aotautograd-guards")
 def test_mutated_inputs_with_shared_memory_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AOTAutograd guards on the overlap. The graph that it passes to Inductor is not compiled here."""
+    """AOTAutograd guards on whether the inputs overlap. Inductor is replaced, because only AOTAutograd matters."""
 
     def change(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         left.add_(1)
@@ -129,8 +129,10 @@ def test_mutated_inputs_with_shared_memory_are_refused(store: Store, monkeypatch
 @pytest.mark.reason("rank-dependent")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_pass_that_reads_the_rank_is_refused(store: Store, one_rank: None) -> None:
-    """If a known setting makes passes rank-dependent, the rank is in the key. Here the setting is treated as
-    unknown.
+    """A setting of a future torch may make a pass depend on the rank. precompiled must then refuse the artifact.
+
+    For known settings of this kind the key contains the rank. The test removes the rank from the program, as if the
+    setting were unknown.
     """
 
     def gathered(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -212,10 +214,10 @@ if "PRECOMPILED_TESTS_LEAVE" in os.environ:
 def test_module_that_exits_on_import_does_not_end_the_worker(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module may read the command line, which differs in a worker, and exit. The worker must survive that."""
+    """A user's module may parse the command line, which differs in a worker, and exit. The worker must survive."""
     (tmp_path / "precompiled_leaving.py").write_text(LEAVING)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if it had started later
+    monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)  # as if the module were older than the process
     twice = importlib.import_module("precompiled_leaving").twice
     (found,) = captures(lambda x: twice(x) + 1, X)
     assert list(found.program.modules) == ["precompiled_leaving"]
@@ -228,7 +230,7 @@ def test_module_that_exits_on_import_does_not_end_the_worker(
 
 @pytest.mark.reason("not-serializable")
 def test_result_that_torch_cannot_serialize_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No graph is known that gets this far and has such a result, so another kind of callable replaces it."""
+    """No known graph compiles to a result that torch cannot serialize, so the test returns a plain callable."""
     monkeypatch.setattr(compiling, "compile_fx", lambda module, inputs, **_: module.forward)
     (found,) = captures(double, X)
     assert run(store, found.program.to_bytes()) == "not-serializable"
@@ -297,7 +299,7 @@ def test_no_compile_if_all_variant_slots_are_taken(tmp_path: Path, monkeypatch: 
             compiled_by={},
         )
         store.publish(fmt.Payload(manifest, {fmt.BUNDLE: b"x"}))
-    monkeypatch.setattr(compiler, "_compile", None)  # would raise
+    monkeypatch.setattr(compiler, "_compile", None)  # a compile would raise TypeError
     finished = compiler.run_job(job)
     assert (finished.outcome, finished.reason) == ("failed", "too-many-variants")
 

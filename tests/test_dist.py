@@ -1,4 +1,4 @@
-"""Tests of the wheel and the sdist: reproducible builds with all required files."""
+"""Tests of the wheel and the sdist: builds are reproducible and contain all required files."""
 
 from __future__ import annotations
 

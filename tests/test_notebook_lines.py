@@ -1,4 +1,4 @@
-"""Tests of the line that a notebook shows for a cell's graphs. tests/e2e/test_notebook.py uses a real kernel."""
+"""Tests of the line that a notebook shows about a cell's graphs. tests/e2e/test_notebook.py tests a real kernel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Tests that a worker publishes a result that does not depend on the rank's place in a mesh under the keys of all
-places.
+"""Tests under which keys a worker publishes the artifact of a graph with DTensors.
 
-tests/e2e/test_ranks.py runs two ranks over gloo with real workers. No graph here has a C++ kernel.
+If the compile does not read the rank's place in the mesh, the worker publishes the artifact under the keys of all
+places. Otherwise it publishes the artifact under the key of one place.
+
+tests/e2e/test_ranks.py tests two ranks over gloo with real workers. None of these graphs has a C++ kernel.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def cut_out(x: DTensor, w: DTensor) -> torch.Tensor:
 
 
 def programs(function: Callable[..., Any]) -> list[bytes]:
-    """The programs of two ranks, each with half of the rows."""
+    """Returns the serialized graphs of two ranks that have half of the rows each."""
     mesh = init_device_mesh("cpu", (1,))
     x, w = (distribute_tensor(torch.randn(4, 4), mesh, [placement]) for placement in (Shard(0), Replicate()))
     ((found,), made) = captures(function, x, w), []
@@ -66,7 +68,7 @@ def programs(function: Callable[..., Any]) -> list[bytes]:
 def test_artifact_is_published_for_all_places_or_only_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_rank: None, function: Any, rank: int, published: list[int]
 ) -> None:
-    for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):  # a job sets the header directories permanently
+    for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):  # a job sets the header directories for good
         monkeypatch.setattr(codecache, name, getattr(codecache, name))
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -99,8 +101,8 @@ def test_artifact_is_published_for_all_places_or_only_its_own(
     assert finished.outcome == "published", finished.message
     found = [store.lookup(name) for name in keys]
     assert [number for number, artifacts in enumerate(found) if artifacts] == published
-    # A process that waits for the turn looks up the artifact when the turn ends, which is early if it is for one place
-    # only.
+    # At the end of a turn, waiting workers look up the artifact. An artifact for all places must be there by then. An
+    # artifact for one place is useless to them, so the turn ends before it is published.
     assert at_the_end_of_a_turn[0] == (published if len(published) > 1 else [])
     for number in published:
         (artifact,) = found[number]

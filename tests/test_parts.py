@@ -1,4 +1,4 @@
-"""The core imports no part, and serves a host without any."""
+"""Tests that precompiled's core works without its optional parts: it does not import them, and serves a host alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_entry_has_the_signatures_of_its_protocol(name: str) -> None:
 
 
 def test_contract_of_the_linter_has_all_modules() -> None:
-    """Each folder and file of the package is a part or in the core."""
+    """Each module must be listed as core or as part: the linter would not check the imports of an unlisted module."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (contract,) = (item for item in settings["tool"]["importlinter"]["contracts"] if "no part" in item["name"])
     assert {name.removesuffix(".**") for name in contract["forbidden_modules"]} == set(PARTS)
@@ -50,7 +50,7 @@ def test_contract_of_the_linter_has_all_modules() -> None:
 
 
 def test_part_that_lacks_a_dependency_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a part that is not installed counts as missing."""
+    """Only a part whose own module does not exist counts as missing. A missing dependency of a part is an error."""
     (tmp_path / "part_without_dependency.py").write_text("import no_such_dependency")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
@@ -61,7 +61,7 @@ def test_part_that_lacks_a_dependency_says_so(tmp_path: Path, monkeypatch: pytes
 
 # ---------------------------------------------------------------- the core without the parts
 
-# Commands and groups of parts
+# Commands and groups that belong to parts
 MISSING = {"watch", "timeline", "remote", "farm", "tools tune", "tools trace", "tools metrics"}
 PROGRAM = """\
 import json
@@ -83,7 +83,10 @@ print(json.dumps({"source": graph.source, "state": graph.state, "from": precompi
 
 
 def core_python(folder: Path) -> Path:
-    """An environment with the packages of this one, and with precompiled as it is installed, but without the parts."""
+    """Create a virtual environment with precompiled's core alone, and return its Python.
+
+    All other packages come from the environment of the tests.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     python = folder / "bin" / "python"
     ask = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
@@ -97,7 +100,7 @@ def core_python(folder: Path) -> Path:
     for module in PARTS:
         path = site / module.replace(".", "/")
         shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink()
-    # Python reads no .pth file in a folder that a .pth file adds. So the one of the editable install has no effect.
+    # Python ignores .pth files in a folder that a .pth file adds. So the editable install of precompiled has no effect.
     (site / "packages.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
     return python
 
@@ -119,7 +122,7 @@ def test_core_serves_a_host_without_any_part(host: Host, tmp_path: Path) -> None
     assert served(PRECOMPILED_PACKAGES="program") == "hit", "this process writes the package"
     assert served(PRECOMPILED_PACKAGES="program") == "package"
     assert host.stats().compiled == 1
-    # The settings of a part that is not installed do not keep a program from being served.
+    # A setting of a part that is not installed must not prevent a cache hit.
     assert served(PRECOMPILED_REMOTE=f"file://{tmp_path}/bucket", PRECOMPILED_FARM="auto") == "hit"
 
     assert "1 worker" in host.command("status")

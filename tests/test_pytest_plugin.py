@@ -47,7 +47,7 @@ def run(host: Host, *arguments: str, status: int = 0, factor: int = 2, env: dict
 
 
 def report(text: str) -> list[str]:
-    """The lines below the report's headline."""
+    """Returns the lines below the headline of precompiled's report."""
     below = re.split(r"=+ precompiled \(\w+\) =+\n", text)
     assert len(below) == 2, text
     return below[1].split("\n=")[0].splitlines()
@@ -74,7 +74,7 @@ def test_require_fails_a_test_with_an_unserved_graph_also_under_xdist(served: Ho
 
 
 def test_without_the_option_the_plugin_imports_nothing(served: Host) -> None:
-    """Without the option the plugin costs nothing."""
+    """pytest loads the plugin in every project, so an import of torch would slow all test runs."""
     (served.root / "conftest.py").write_text("")
     tests = served.root / "test_nothing.py"
     tests.write_text(
@@ -123,8 +123,9 @@ def test_report_lists_totals_and_lost_workers(totals: Totals, expected: list[str
 
 
 def test_package_opts_out_of_assertion_rewriting() -> None:
-    """Otherwise pytest would rewrite all modules of precompiled that a test process imports, and warn if the hook is
-    on.
+    """Otherwise pytest would rewrite all modules of precompiled that a test process imports.
+
+    pytest would also warn if the hook has imported a module first.
     """
     import precompiled
 

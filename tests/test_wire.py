@@ -1,4 +1,4 @@
-"""Test that the decoders of messages are complete once the module is imported."""
+"""Tests that the import of ``wire`` creates all decoders of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ assert not late, late
 
 
 def test_decoders_exist_before_the_first_message() -> None:
-    """msgspec runs Python code while it creates a decoder. A fork at that time gave a child that ended with a
-    segmentation fault.
+    """msgspec runs Python code while it creates a decoder. If another thread forks at that time, the child crashes with
+    a segmentation fault.
     """
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=60)
