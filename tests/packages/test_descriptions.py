@@ -1,4 +1,4 @@
-"""Tests of packages.describe.descriptions: a description of a value does not depend on earlier descriptions."""
+"""Tests that the description of a value (packages/describe/descriptions.py) does not depend on earlier descriptions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Config(Base):
 
 
 class Borrows:
-    """Takes a method from another class."""
+    """A class that uses a method of another class as its own."""
 
     shown = Base.shown
 

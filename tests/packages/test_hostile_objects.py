@@ -1,5 +1,6 @@
-"""Tests that neither objects of the program nor failures inside packages end or change a call that torch.compile
-serves.
+"""Tests that packages never break a call that torch.compile serves.
+
+Neither unusual objects of the program nor failures inside packages may raise an error or change a result.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ PARTS = 24
 
 
 def test_reading_a_global_runs_no_code_of_the_program(shared_host: Host) -> None:
-    """With unbound proxies, mocks and lazy settings, the program gets the results of plain torch and makes the same
-    calls.
+    """The globals are unbound proxies, mocks and lazy settings, which run code if anything reads their attributes.
+
+    The results must equal plain torch's. Packages may cause no call of these objects that plain torch does not cause.
     """
     plain = run_program(shared_host, PROGRAMS, "hostile_program.py", PRECOMPILED="0")
     recorded = run_program(shared_host, PROGRAMS, "hostile_program.py")

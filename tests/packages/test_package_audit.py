@@ -1,5 +1,6 @@
-"""Tests of the audit: a sample of package hits is traced nevertheless, and a package that contradicts its trace is
-disabled.
+"""Tests of the audit, which traces a sample of the frames that have a package, and compares trace and package.
+
+If the trace differs, the audit disables the package.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 
 def first(found: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """States of the frames, and the codes of their reasons."""
+    """Returns the state of each frame, and the code of its first reason."""
     return found["states"], [reasons[0] for reasons in found["reasons"]]
 
 
@@ -31,7 +32,7 @@ def entries(host: Host, module: str) -> list[Entry]:
 
 @pytest.mark.reason("package-audit")
 def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> None:
-    """The test writes the wrong entry into the store, because no known program produces one."""
+    """No known program records a wrong entry, so the test writes one into the store."""
     folder = served.root / "cases"
     write(folder, after=False)
     (folder / "twice.py").write_text(
@@ -66,14 +67,14 @@ def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> No
 
 
 def test_recording_again_replaces_the_equal_entry(served: Host) -> None:
-    """Names that Dynamo generates differ from process to process, so they are excluded from an entry's meaning."""
+    """Dynamo generates other names in each process. If they counted, each recording would add another entry."""
     folder = served.root / "cases"
     write(folder, after=False)
     names = ["graph_break", "two_shapes"]
     run(served, sys.executable, folder, names)
     kept = {name: len(entries(served, name)) for name in names}
     for _ in range(2):
-        shutil.rmtree(served.root / "store" / "artifacts")  # every artifact evicted
+        shutil.rmtree(served.root / "store" / "artifacts")  # as if all artifacts were evicted
         found = run(served, sys.executable, folder, names[::-1])
         assert all("recorded" in found[name]["states"] for name in names)
         assert {name: len(entries(served, name)) for name in names} == kept
@@ -82,7 +83,7 @@ def test_recording_again_replaces_the_equal_entry(served: Host) -> None:
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="here sys.monitoring notices calls beside a profiler")
 @pytest.mark.reason("package-profiler")
 def test_an_audit_beside_a_profiler_leaves_the_package_in_use(served: Host) -> None:
-    """With a profiler active, the audit cannot compare anything, so it must not disable the package."""
+    """With an active profiler the audit cannot compare a trace with its package, so it must not disable the package."""
     folder = served.root / "cases"
     write(folder, after=False)
     (folder / "profiled.py").write_text(
@@ -127,12 +128,13 @@ def test_difference_compares_kind_graphs_bytecode_and_guards(
 def test_audit_draws_the_configured_fraction_of_frames() -> None:
     assert [audit.is_drawn(fraction) for fraction in (0.0, 1.0)] == [False, True]
     drawn = sum(audit.is_drawn(0.25) for _ in range(4000))
-    assert 700 < drawn < 1300  # ten standard deviations on either side
+    assert 700 < drawn < 1300  # 1000 are expected; the limits are ten standard deviations away
 
 
 def test_audit_ignores_the_numbers_in_names_of_locals(served: Host) -> None:
-    """Dynamo adds a local for a context manager around a graph break. Its name holds the number of earlier such
-    locals.
+    """A function with a graph break inside a context manager must equal its package, whatever was traced before it.
+
+    Dynamo keeps such a context manager in a local, and numbers these locals through the whole process.
     """
     folder = served.root / "cases"
     write(folder, after=False)

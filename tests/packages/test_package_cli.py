@@ -1,5 +1,6 @@
-"""Tests of what ls, show, explain and stats print about packages, including the failed guard in the user's own
-source.
+"""Tests of what `precompiled` ls, show, explain and stats print about packages.
+
+The commands and ``package_report()`` must name the failed guard and its line in the user's source.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FUNCTION = f"{NAME}.Net.forward"
 
 @pytest.fixture(scope="module")
 def traced_twice(shared_host: Host) -> Any:
-    """A host, and the report of a process whose hyperparameter differs from the one in the package."""
+    """Returns a host with a package, and the report of a later process with another value of a hyperparameter."""
     for after in (False, True):
         write(shared_host.root / str(after), after=after)
         found = run(shared_host, sys.executable, shared_host.root / str(after), [NAME])[NAME]
@@ -74,7 +75,7 @@ def test_unknown_function_is_an_error_that_suggests_known_functions(traced_twice
 
 
 def test_an_edit_that_moves_lines_leaves_one_entry(traced_twice: Any) -> None:
-    """A new entry replaces an older one with the same meaning, because the older entry's lines no longer exist."""
+    """The new entry replaces the older entry with the same meaning, which names lines that no longer exist."""
     host, _found = traced_twice
     store = PackageStore(host.store.root)
     (entry,) = [entry for entry in store.entries() if entry.header.module == NAME and b"3.0" in entry.about]

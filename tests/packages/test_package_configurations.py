@@ -1,4 +1,4 @@
-"""Tests that two configurations of one program keep separate packages when they run in turns."""
+"""Tests that two configurations of one program, run in turns, keep a package each instead of replacing each other's."""
 
 from __future__ import annotations
 

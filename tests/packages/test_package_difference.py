@@ -1,5 +1,6 @@
-"""Tests of the sentences that describe how a package differs from this process: the guard, its value here, its value
-then.
+"""Tests of the sentences that describe how a package differs from the current process.
+
+Such a sentence names the guard, its value in this process, and its value when the package was recorded.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ def test_difference_of_two_entries_is_described(newer: Any, said: list[str]) -> 
 
 
 def test_function_of_a_main_program_is_identified_by_its_file() -> None:
-    """The file comes from the places of guards in functions of the same name. A function that it calls may share that
-    name in another file, so one common file is enough.
+    """The file comes from guards in functions of the same name. Functions of that name may be in several files.
+
+    One common file is therefore enough for the same program.
     """
 
     def files(*places: str, module: str = "__main__") -> set[str]:

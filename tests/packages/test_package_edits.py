@@ -1,8 +1,8 @@
 """Tests that an edited program gives eager's results, and traces nothing if the edit cannot change a trace.
 
-The program runs once. Then each edit runs alone, and random combinations of edits run together. After an edit of
-CHANGES_NOTHING (or RUNS_LATER) the package must stay in use; after an edit of COUNTS it must not
-(docs/explanation/packages.md, "After an edit").
+One program runs unedited and records its package. Then it runs with each edit alone, and with random combinations.
+After an edit of CHANGES_NOTHING or RUNS_LATER the program must still use the package. After an edit of COUNTS it must
+not (docs/explanation/packages.md, "After an edit").
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ CHANGES_NOTHING = [
     Edit("a line that is printed", "main.py", 'print("step", step)', 'print("at", step, len(str(x)))'),
     Edit("how often it is printed", "main.py", "step % 100 == 0", "step % 10 == 1"),
 ]
-# These change nothing only if Python reports which functions have run.
+# After these edits the package stays in use only if precompiled can determine which functions have run.
 RUNS_LATER = [
     Edit("a function that runs later", "layers.py", "total = sum(values)", "total = 3 * sum(values)"),
     Edit("a method that runs later", "layers.py", "return best + 1", "return best + 5"),
@@ -169,7 +169,7 @@ def write(folder: Path, edits: Sequence[Edit]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(shared_host: Host) -> Path:
-    """The program, run once. Each edited form finds the store that this run left."""
+    """Write the unedited program and let it record its package. Each edited program starts with this store."""
     found = shared_host.root / "edited"
     found.mkdir()
     write(found, ())
@@ -180,7 +180,7 @@ def folder(shared_host: Host) -> Path:
 
 def check(host: Host, folder: Path, edits: Sequence[Edit]) -> None:
     write(folder, edits)
-    # Restore the store afterwards: the next edited form with the same code would otherwise find this form's entries.
+    # This run's entries are removed afterwards. Otherwise a later edit with the same code would use them.
     left = {path: path.read_bytes() for path in (host.store.root / "packages").rglob("*") if path.is_file()}
     found = run_program(host, folder)
     assert found["equal"], found
@@ -208,7 +208,7 @@ def test_package_stays_in_use_only_if_the_edit_cannot_change_the_trace(
 @tells_what_ran
 @pytest.mark.parametrize("seed", SEEDS)
 def test_combined_edits_invalidate_the_package_if_one_of_them_does(shared_host: Host, folder: Path, seed: int) -> None:
-    """Every second draw contains one edit that changes the trace. The other edits must not hide it."""
+    """Every second combination has one edit that invalidates the package, which the other edits must not hide."""
     draw = random.Random(seed)
     edits = draw.sample([*CHANGES_NOTHING, *RUNS_LATER], draw.randint(2, 6))
     if seed % 2:

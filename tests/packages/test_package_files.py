@@ -1,4 +1,4 @@
-"""Tests of save_package and load_package: a file serves another host, or is refused with the reason."""
+"""Tests of save_package and load_package: another host can use the file, or refuses it with a reason."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def saved(shared_host: Host) -> Path:
     return file
 
 
-# Settings of another host: its own store, no daemon, packages off.
+# Settings of the other host: no daemon, and packages only from the file.
 OTHER = {"PRECOMPILED_MODE": "lookup", "PRECOMPILED_AUTOSTART": "0"}
 
 
@@ -126,7 +126,7 @@ def test_package_file_is_refused_if_the_program_differs(
     found = run(other, "load", sources(other.root / "source", **change), saved, OTHER)
     assert found["error"] == code, found
     assert named in found.get("message", "")
-    # The code after the graph break does not depend on the changed class, so its frame may still be used.
+    # Only the first frame depends on the changed class. The frame after the graph break may still use its package.
     assert found["states"][:1] != ["used"], found
     assert found["equal"] and found["frames"]["total"] > 0, "it is traced"
 
@@ -199,7 +199,7 @@ def test_package_file_of_a_dynamic_graph_holds_its_program(shared_host: Host, sa
         (entry,) = here.session.store.lookup(key)
         assert entry.manifest.guards
         graph = graphs.eager_of(graphs.program_of(here.session, entry))
-        shutil.rmtree(entry.path)  # The artifact is evicted. No call may fail because of that.
+        shutil.rmtree(entry.path)  # as if the artifact were evicted, which must not fail a call
         x = torch.randn(6, 6)
         (result,) = graph(6, x)
         torch.testing.assert_close(result, torch.cat([x @ x, x]))

@@ -1,4 +1,4 @@
-"""Tests that packages replace either all of the Dynamo functions that they need, or none."""
+"""Tests that packages replace all Dynamo functions that they need. If one is missing, packages replace none."""
 
 from __future__ import annotations
 

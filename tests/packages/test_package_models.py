@@ -1,4 +1,4 @@
-"""Tests packages of real models with the code of `make architectures-packages`: the second process traces nothing."""
+"""Tests that the second process of a real model traces nothing, with the code of `make architectures-packages`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from benchmarks.packages.table import examine
 
 pytestmark = pytest.mark.slow  # The everyday run has GPT-2 and BERT in tests/e2e/test_models.py.
 
-# T5's forward is behind wrappers of transformers and torch that no global name leads to. A check that rejects such
-# wrappers passes every case of the soundness table but rejects all HuggingFace models. The other models have a graph
-# break, a state space, and convolutions with buffers.
+# T5 is here because wrappers of transformers and torch surround its forward, and no global name leads to them. If
+# packages rejected such wrappers, all soundness cases would pass, but no HuggingFace model would have a package. The
+# other models have a graph break, a state space, and convolutions with buffers.
 MODELS: list[Name] = [
     ("t5", "training"),
     ("gpt2", "training"),

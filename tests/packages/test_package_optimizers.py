@@ -13,11 +13,11 @@ from support_slow import everyday_or_slow
 
 from precompiled.packages.dynamo import optimizers
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]  # each process compiles all the loops
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]  # each process compiles all training loops
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "optimizers_program.py"
 
-# The second process has the same loop, or one that differs only in values without a guard: it traces nothing.
+# In the second process these loops are the same, or differ only in values without a guard. The process traces nothing.
 USED = (
     "adam",
     "adamw_with_a_tensor_rate",
@@ -27,7 +27,7 @@ USED = (
     "from_a_checkpoint",
     "model_and_optimizer",
 )
-# The second process traces the step, and its results equal eager's.
+# In the second process these loops differ. The process traces the step, and its results equal eager's.
 TRACED = (
     "another_rate",
     "another_weight_decay",
@@ -40,7 +40,7 @@ TRACED = (
     "a_step_of_its_own",
 )
 NEVER = ("state_of_its_own",)
-# The audit compares the first call of a function only.
+# The audit compares only the first call of a function.
 NOT_COMPARED = ("a_step_of_its_own", "model_and_optimizer")
 EVERYDAY = ("adamw_with_a_tensor_rate", "sgd_with_momentum", "gradients_with_other_strides")
 
@@ -71,7 +71,7 @@ def recorded(shared_host: Host, request: pytest.FixtureRequest) -> tuple[Host, d
 
 @pytest.fixture(scope="module")
 def audited(recorded: tuple[Host, dict[str, Any]]) -> dict[str, Any]:
-    """The report of an audit of the same loops, before the later process records its changed loops."""
+    """Returns the report of an audit of the unchanged loops. The audit runs before ``later`` records changed loops."""
     host, first = recorded
     return run(host, [name for name in first if name not in NEVER], after=False, audit=True)
 
@@ -124,7 +124,7 @@ def test_audit_of_an_optimizer_step_confirms_its_package(audited: dict[str, Any]
 
 
 def test_prepared_optimizer_state_is_undone() -> None:
-    """If an entry does not match the call, Dynamo must find the optimizer in its earlier state."""
+    """A check of an entry creates optimizer state. If the entry does not match, Dynamo must trace the earlier state."""
     first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     for parameter in (first, second):
         parameter.grad = torch.ones(2)

@@ -1,4 +1,4 @@
-"""Tests that by default only the program (by its source text) that recorded a package uses it."""
+"""Tests that by default a package is used only by the program that recorded it. The source text defines a program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ANOTHER = "the program had other code when it was traced"
 
 @pytest.fixture
 def folder(shared_host: Host, request: pytest.FixtureRequest) -> Path:
-    """A project with its own function for each test, so that no test finds entries of another test."""
+    """Create a project whose function has a different name in each test, so that tests do not share entries."""
     name = re.sub(r"\W", "_", request.node.name)
     found = shared_host.root / name
     found.mkdir()
@@ -62,15 +62,13 @@ def test_edit_anywhere_in_the_program_invalidates_until_it_is_undone(shared_host
     found = run(shared_host, folder)
     assert (found[0], found[3:]) == ("recorded", [ANOTHER])
     assert run(shared_host, folder)[0] == "used"
-    # The same text saved again, as in a fresh checkout.
+    # The same text with a new modification time, as in a fresh checkout.
     (folder / "main.py").write_text(edited)
     assert run(shared_host, folder)[0] == "used"
 
 
 def test_edit_that_changes_no_code_keeps_the_package(shared_host: Host, folder: Path) -> None:
-    """Comments, docstrings and lines that print do not count. Lines may move, in the file and in the traced
-    function.
-    """
+    """An edit of a comment, a docstring or a printing line must keep the package, although it moves other lines."""
     assert run(shared_host, folder)[0] == "recorded"
     library, main = (folder / "library.py").read_text(), (folder / "main.py").read_text()
     (folder / "library.py").write_text("# A library.\n\n" + library.replace("return", "# the sum\n    return"))
@@ -82,7 +80,7 @@ TABLES = [{"a": 1.0, "b": 2.0}, {"c": 3.0}, {"d": 4.0, "e": 5.0}, {"f": 6.0}]
 
 
 def test_processes_with_equal_traces_record_the_same_entry(shared_host: Host, folder: Path) -> None:
-    """The order of sets does not matter: hosts upload each entry to a remote only once, named by its content."""
+    """The order of sets differs from process to process. If it changed an entry, each host would upload a copy."""
     names = "".join(f"T{number} = {table}\n" for number, table in enumerate(TABLES))
     loop = "    for name, factor in T{}.items():\n        x = x + len(name) * factor\n"
     loops = "".join(map(loop.format, range(len(TABLES))))
@@ -125,7 +123,7 @@ def test_edit_of_a_function_that_runs_later_keeps_the_package(shared_host: Host,
     assert run(shared_host, folder)[0] == "recorded"
     (folder / "library.py").write_text(edited)
     assert run(shared_host, folder)[0] == "used"
-    # Guards alone (`function`) compare the code of the whole class, which the edit changed.
+    # The setting `function` compares the code of the whole class, which the edit changed.
     found = run(shared_host, folder, PRECOMPILED_PACKAGES="function")
     assert found[0] == "recorded" and "the code of library.Model differs" in found[3]
     (folder / "main.py").write_text(main.replace("x = torch", "library.later(1)\nx = torch"))
@@ -133,14 +131,14 @@ def test_edit_of_a_function_that_runs_later_keeps_the_package(shared_host: Host,
     (folder / "library.py").write_text(library)
     found = run(shared_host, folder)
     assert found[0] == "recorded" and {*found[3:]} == {ANOTHER}
-    # Code that the trace reads counts, even if it has not run.
+    # An edit of code that the trace reads invalidates the package, even if the code has not run.
     (folder / "main.py").write_text(main)
     (folder / "library.py").write_text(library.replace("return double(x)", "return double(x) * 1"))
     assert run(shared_host, folder)[0] == "recorded"
 
 
 def test_traceback_names_the_current_lines_of_the_function(shared_host: Host, folder: Path) -> None:
-    """Dynamo's bytecode holds the file name and line numbers of the trace."""
+    """Recorded bytecode has the line numbers of its trace. After an edit, a traceback must show the new numbers."""
     body = "    return torch.addmm(x, x, x, alpha=2.0)"
     breaks = (
         "    y = torch.addmm(x, x, x, alpha=2.0)\n    torch._dynamo.graph_break()\n"
@@ -172,7 +170,7 @@ def test_programs_that_share_a_function_keep_separate_packages(shared_host: Host
     assert run(shared_host, folder)[0] == "recorded"
     assert run(shared_host, folder, "other.py")[0] == "recorded"
     assert run(shared_host, folder)[0] == "used"
-    # PRECOMPILED_PACKAGES=function lets every program use the package.
+    # With PRECOMPILED_PACKAGES=function every program may use the package.
     (folder / "other.py").write_text((folder / "other.py").read_text() + "EDITED = 1\n")
     assert run(shared_host, folder, "other.py", PRECOMPILED_PACKAGES="function")[0] == "used"
 
@@ -186,9 +184,7 @@ OWN = OWN.replace(
 
 @pytest.mark.slow
 def test_explain_compares_only_with_entries_of_the_same_main_file(shared_host: Host, folder: Path) -> None:
-    """Applies to functions of a main program. A main program in another file is a different program, so `explain` must
-    not compare with it.
-    """
+    """All main programs are called ``__main__``. `explain` must not compare functions of two different main files."""
     (folder / "main.py").write_text(OWN)
     assert run(shared_host, folder)[0] == "recorded"
     for packages, heads in (("program", 4), ("function", 6)):  # "function" also compares the guards
@@ -197,7 +193,7 @@ def test_explain_compares_only_with_entries_of_the_same_main_file(shared_host: H
         assert (found[0], found[3:]) == ("recorded", [])
         text = shared_host.command("explain", "--run", "last")
         assert "it is new, or was edited" in text and "1 new graph" in text and "was in the store" in text
-    # One setting differs, and other programs have entries too: the reason names the setting.
+    # Although other programs have entries too, the reason names the one setting that differs.
     (folder / "main.py").write_text(OWN + "EDITED = 1\n")
     found = run(shared_host, folder)
     assert (found[0], found[3:]) == ("recorded", [ANOTHER])
@@ -207,7 +203,7 @@ def test_explain_compares_only_with_entries_of_the_same_main_file(shared_host: H
     assert "num threads 1 here, " in shared_host.command("explain", "--run", "last")
     text = shared_host.command("explain", "__main__.own")
     assert "num threads 1 here, " in text and "HEADS" not in text
-    # For a second trace in a process, the reason names the guard that forced it, even before any artifact exists.
+    # If a process traces a function a second time, the reason names the guard that failed.
     (folder / "main.py").write_text(OWN.replace("LATER = 0", "LATER = 3"))
     (_first, second) = run_program(shared_host, folder)
     (said,) = second[3:]
@@ -216,7 +212,7 @@ def test_explain_compares_only_with_entries_of_the_same_main_file(shared_host: H
 
 @pytest.mark.slow
 def test_additional_module_makes_a_different_program(shared_host: Host, folder: Path) -> None:
-    """A plugin that no import statement names can appear in this way."""
+    """A plugin may be loaded without an import statement, as ``sitecustomize`` is, and still change the trace."""
     assert run(shared_host, folder)[0] == "recorded"
     (folder / "sitecustomize.py").write_text("")
     found = run(shared_host, folder)
@@ -236,7 +232,7 @@ def test_file_saved_after_it_was_loaded_prevents_packages(shared_host: Host, fol
 
 @pytest.mark.slow
 def test_program_without_a_file_is_identified_by_its_code(shared_host: Host, folder: Path) -> None:
-    """The program is identified by its code, whether it comes from `-c`, stdin, `-m` or a file."""
+    """One text is one program, whether Python reads it from `-c`, stdin, `-m` or a file."""
     assert run(shared_host, folder, "-c", MAIN)[0] == "recorded"
     assert run(shared_host, folder, "-c", MAIN + "\n# the same")[0] == "used"
     assert run(shared_host, folder, "-", text=MAIN)[0] == "used"
@@ -261,7 +257,7 @@ CELLS = [
 
 
 def notebook(cells: list[str]) -> list[str]:
-    """Python arguments that run the cells as a notebook kernel does."""
+    """Returns Python arguments that run the cells as a notebook kernel does."""
     return [
         "-c",
         f"""
@@ -275,7 +271,7 @@ for cell in {cells!r}:
 
 @pytest.mark.slow
 def test_notebook_uses_a_package_only_if_all_earlier_cells_are_equal(shared_host: Host, folder: Path) -> None:
-    """The package depends on all cells so far and on their order: each may have changed what a later cell reads."""
+    """Each earlier cell may have changed a value that the trace reads. So all earlier cells and their order count."""
     assert run(shared_host, folder, *notebook(CELLS))[0] == "recorded"
     assert run(shared_host, folder, *notebook([*CELLS[:2], "# says nothing\n" + CELLS[2], CELLS[3]]))[0] == "used"
     assert run(shared_host, folder, *notebook([CELLS[0], CELLS[2], CELLS[1], CELLS[3]]))[0] == "recorded"
@@ -293,7 +289,7 @@ spec.loader.exec_module(generated)
 
 @pytest.mark.slow
 def test_generated_module_counts_by_its_content(shared_host: Host, folder: Path) -> None:
-    """As in torch_geometric: the generated file has a new name in each process, and is newer than the process."""
+    """torch_geometric generates modules. Such a file is newer than its process and has a new name in each process."""
     main = MAIN.replace("import library\n", f"import library\n{GENERATES}library.generated = generated\n")
     (folder / "main.py").write_text(main)
     library = (folder / "library.py").read_text()
@@ -301,14 +297,16 @@ def test_generated_module_counts_by_its_content(shared_host: Host, folder: Path)
     assert run(shared_host, folder)[0] == "recorded"
     assert run(shared_host, folder)[0] == "used"
     for edit in (("SCALE = 2.0", "SCALE = 3.0"), ("x * SCALE", "x + SCALE")):
-        # The generated text comes from another module: here from the program's own text, elsewhere from a file.
+        # The main program generates the module, so an edit of the main program changes the module's text.
         (folder / "main.py").write_text(main.replace(*edit))
         assert run(shared_host, folder)[0] == "recorded"
 
 
 @pytest.mark.parametrize("enabled", ["before", "after"])
 def test_forked_process_checks_when_its_modules_were_loaded(shared_host: Host, folder: Path, enabled: str) -> None:
-    """The fork's own start time does not say when its modules were loaded."""
+    """A file saved before the fork may be newer than the modules, which the parent loaded. The fork must not be misled
+    by its own start time.
+    """
     fork = """
 import os
 os.utime('library.py')
@@ -325,8 +323,9 @@ if child:
 
 @pytest.mark.reason("package-program")
 def test_replaced_source_file_prevents_packages(shared_host: Host, folder: Path) -> None:
-    """The file is older than the process, but its content differs from the loaded code: a link was changed, or a file
-    was moved.
+    """A changed link or a moved file puts another text in the place of a loaded module.
+
+    The new file is older than the process, so its modification time does not show the change.
     """
     for name in ("one", "two"):
         (folder / name).mkdir()
@@ -345,7 +344,9 @@ def test_replaced_source_file_prevents_packages(shared_host: Host, folder: Path)
 
 @pytest.mark.slow
 def test_modules_that_torch_generates_are_not_part_of_the_program(shared_host: Host, folder: Path) -> None:
-    """These modules are written after the process starts, or loaded from torch's cache."""
+    """torch writes these modules after the start of a process, or loads them from its cache. Neither may prevent
+    packages.
+    """
     compiled = """
 from torch._inductor.compile_fx import compile_fx
 torch.compile(lambda x: x.sin() + 1, backend=lambda graph, inputs: compile_fx(graph, inputs))(torch.randn(4))
@@ -363,7 +364,9 @@ INSTALLED = "import sys\nsys.path.insert(0, 'site-packages')\nimport plugin\n"
 @pytest.mark.reason("package-program")
 @pytest.mark.slow
 def test_installed_module_counts_even_if_it_is_loaded_late(shared_host: Host, folder: Path) -> None:
-    """The module is loaded after the first frame. The reports are those of the second function."""
+    """The program loads a plugin between its two functions. Only the second function's package depends on the plugin,
+    so the test reads only the report of the second function.
+    """
     (folder / "site-packages").mkdir()
     plugin = folder / "site-packages" / "plugin.py"
     plugin.write_text("VALUE = 1\n")
@@ -428,7 +431,7 @@ print(json.dumps([[report.state, *report.reasons] for report in precompiled.pack
 
 
 def test_two_configurations_in_turns_are_traced_once_each(shared_host: Host) -> None:
-    """As with two models of one library: checking one entry must not affect the check of the next."""
+    """Two models of one library have one entry each. The check of one entry must not affect the check of the other."""
     folder = shared_host.root / "two_configurations"
     folder.mkdir()
     (folder / "configured.py").write_text(LOOKED_UP)
@@ -439,7 +442,9 @@ def test_two_configurations_in_turns_are_traced_once_each(shared_host: Host) -> 
 
 
 def test_only_the_tracing_thread_parses_the_program(shared_host: Host, folder: Path) -> None:
-    """Before CPython 3.13 a parse in a second thread makes a concurrent ``ast.parse`` of the program raise."""
+    """Before CPython 3.13, two concurrent parses may fail. A parse in a thread of precompiled could make the program's
+    own ``ast.parse`` raise.
+    """
     noting = """
 import ast, threading
 parsed_in, parse = set(), ast.parse

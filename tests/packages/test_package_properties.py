@@ -1,9 +1,11 @@
-"""Random programs, each with one random edit: results always equal eager's, and a package is used exactly where a trace
-would give the same.
+"""Tests packages with random programs that have at most one random edit.
 
-A third process decides what a trace would give. It traces the edited programs without access to the packages of the
-first process, and records. If its guards, their descriptions and its bytecode equal those of the first process, the
-second process must have used the first one's packages.
+- The first process records the programs before their edits.
+- The second process runs the edited programs. It may use the packages of the first process.
+- The third process runs the edited programs without these packages, and records.
+
+All results must equal eager's. If the third process records the same guards and bytecode as the first process, the
+second process must have used the package. If they differ, it must not have used the package.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ def run(host: Host, folder: Path) -> dict[str, Any]:
 def entries(host: Host) -> dict[str, set[str]]:
     """Maps each module to the guards, bytecode and inlined functions of its entries.
 
-    Artifacts are left out: their keys hold properties of the inputs that Dynamo does not guard (whether an input is a
-    view, for example).
+    Keys of artifacts are left out, because they depend on properties that Dynamo does not guard. For example, they
+    depend on whether an input is a view.
     """
     found: dict[str, set[str]] = {}
     for entry in PackageStore(host.store.root).entries():
@@ -52,7 +54,8 @@ def entries(host: Host) -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def answers(shared_host: Host) -> dict[str, Any]:
-    folder = shared_host.root / "programs"  # One folder for both: an entry keeps file names, for tracebacks.
+    # One folder for both forms of the programs, because an entry contains file names for tracebacks.
+    folder = shared_host.root / "programs"
 
     def write(place: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -81,7 +84,7 @@ def test_package_is_used_exactly_where_a_trace_would_give_the_same(answers: dict
     same = answers["before"].get(name) == answers["after"].get(name)
     used = set(second["states"]) <= {"used", "skipped"}
     if program(seed).edited == "size":
-        # The argument has become a view. Its guards accept any tensor of its sizes, but a trace of a view records more.
+        # The edit makes the argument a view. The recorded guards accept views, but a trace of a view records more.
         assert used or not same, (second, program(seed).after)
     else:
         assert used == same, (program(seed).edited, second, program(seed).after)

@@ -1,6 +1,4 @@
-"""Tests of packages with process groups: each rank has its own package, used only by the same rank of a group of equal
-size.
-"""
+"""Tests of packages with process groups. Only the same rank of a group of equal size may use a rank's package."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ pytestmark = [
 
 
 def start(host: Host, name: str, order: list[int]) -> list[Any]:
-    """Returns the answer of each rank. ``order`` lists the ranks in the order in which they get groups of their own."""
+    """Run all ranks and return their answers. ``order``: the order in which the ranks create groups of their own."""
     spec = {"ranks": len(order), "order": order, "rendezvous": str(host.root / name)}
     env = {"OMP_NUM_THREADS": "1", "PRECOMPILED_PACKAGES": "function", "PRECOMPILED_MODE": "wait"}
     started = [host.start({**spec, "rank": rank}, env=env, program=PROGRAM) for rank in range(len(order))]
@@ -34,7 +32,7 @@ def start(host: Host, name: str, order: list[int]) -> list[Any]:
 
 
 def test_rank_traces_once_and_again_if_the_group_size_changes(served: Host) -> None:
-    """The program has collectives, constants that hold the rank, and a graph that is split at its gradient buckets."""
+    """The program covers collectives, constants that contain the rank, and a graph that DDP splits into buckets."""
     first = start(served, "first", [0, 1])
     assert all(answer["traced"] and not any(r for *_, r in answer["functions"]) for answer in first), first
     assert all(len(answer["sources"]) > 4 for answer in first), "the graph of the model is not cut"
@@ -54,7 +52,9 @@ def test_changed_group_names_invalidate_the_package(served: Host) -> None:
 
 
 def test_dtensor_state_reflects_loss_parallel_and_implicit_replication() -> None:
-    """The key of a graph contains this state, but the graph of a package's entry is not captured."""
+    """This state changes a graph with DTensors. A package hit computes no key for the graph, so the package itself must
+    check the state.
+    """
     from torch.distributed.tensor.experimental import implicit_replication
     from torch.distributed.tensor.parallel import loss_parallel
 

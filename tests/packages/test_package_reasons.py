@@ -1,7 +1,7 @@
-"""Tests of each reason of packages: why a trace is not recorded, why a file is not written, why a file is refused.
+"""Tests of each reason for which a trace is not recorded, or a package file is not written or refused.
 
-This process is the client and runs Dynamo itself. The reasons that depend on the traced program are in
-cases/never_kept.py.
+The test process is the client and runs Dynamo itself. cases/never_kept.py covers the reasons that depend on the traced
+program.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def triple(x: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def recording(**settings: str) -> Iterator[ThisProcess]:
-    """Packages are on, but the daemon never answers: graphs run eager, and name artifacts that are never compiled."""
+    """Start a session with packages on and a daemon that never replies: graphs run eager, and no artifact exists."""
     with deaf_daemon(**{"PRECOMPILED_PACKAGES": "function", **settings}) as here:
         packages = automatic.switch_on()
         try:
@@ -71,7 +71,7 @@ def here() -> Iterator[ThisProcess]:
 
 
 def compiled(function: Callable[..., Any] = double) -> Any:
-    """Returns the result of torch.compile(), called once."""
+    """Compile ``function``, call it once, and return the compiled function."""
     torch._dynamo.reset()
     made = torch.compile(function, backend="precompiled")
     torch.testing.assert_close(made(X), function(X))
@@ -108,8 +108,9 @@ def test_graph_compiled_in_process_is_not_recorded() -> None:
 @pytest.mark.reason("package-guard")
 @pytest.mark.parametrize("kind", ["DICT_VERSION", "NN_MODULE"])
 def test_guard_without_a_check_prevents_recording(kind: str) -> None:
-    """Every guard counts. Torch's own package drops such guards with a warning; here the trace is not recorded, with a
-    reason.
+    """A package without one of its guards could give a wrong result, so the trace must not be recorded.
+
+    torch's own packages drop such guards with a warning.
     """
     guard = Guard(LocalSource("x"), getattr(GuardBuilder, kind))
     reader = guard_facts.SourceReader({"x": {"a": 1}}, globals())
@@ -158,7 +159,7 @@ def test_frame_skipped_because_of_a_runtime_protocol_is_not_recorded(here: ThisP
 def test_frame_skipped_for_one_call_is_not_recorded(here: ThisProcess) -> None:
     torch._dynamo.reset()
     with torch._dynamo.config.patch(suppress_errors=True):
-        torch.compile(nothing)(X)  # it has no operation, so Dynamo skips the frame
+        torch.compile(nothing)(X)  # the function has no operation, so Dynamo skips its frame
     (report,) = precompiled.package_report()
     assert report.reason == "package-passing" and "left alone for this once" in report.message
 
@@ -214,7 +215,7 @@ def test_torch_without_a_required_function_is_unsupported(monkeypatch: pytest.Mo
     assert not dynamo_frames._patches, "nothing of Dynamo's is replaced"
 
 
-# ---------------------------------------------------------------- entries
+# ---------------------------------------------------------------- entries in the store
 
 
 def entry(**more: Any) -> fmt.Header:
@@ -272,17 +273,17 @@ def test_artifact_for_some_sizes_needs_its_program(here: ThisProcess) -> None:
     )
     store = here.session.store
     without = store.publish(artifact_format.Payload(manifest, {artifact_format.BUNDLE: b"e"}))
-    # This fails before Dynamo gets the graph, so Dynamo traces and no call fails at another size.
+    # The error comes before Dynamo uses the package, so Dynamo traces. A later error would fail a call at another size.
     with pytest.raises(StoreError, match=r"does not say what it was compiled from\. Save the package again") as raised:
         graphs.program_of(here.session, without)
     assert raised.value.code == "artifact-program"
 
 
-# ---------------------------------------------------------------- files: save
+# ---------------------------------------------------------------- package files: save
 
 
 def refused(code: str, call: Callable[..., Any], *args: Any) -> str:
-    """Check that ``call`` raises a PackageError with ``code``, a message and an action; return the message."""
+    """Check that ``call`` raises a PackageError with ``code``, a message and an action. Returns the message."""
     with pytest.raises(PackageError) as raised:
         call(*args)
     assert raised.value.code == code, raised.value
@@ -333,7 +334,7 @@ def test_save_after_eviction_fails(here: ThisProcess, tmp_path: Path) -> None:
     assert "was evicted" in said
     torch.compiler.reset()  # as the error's action advises
     made(X)
-    refused("package-artifact-missing", precompiled.save_package, made, tmp_path / "file")  # the entry exists again
+    refused("package-artifact-missing", precompiled.save_package, made, tmp_path / "file")  # no longer package-evicted
     assert PackageStore(here.session.store.root).clear() == 1
 
 
@@ -351,7 +352,7 @@ def test_unwritable_package_file_is_an_error(tmp_path: Path, place: str) -> None
     assert str(tmp_path / place) in said
 
 
-# ---------------------------------------------------------------- files: load
+# ---------------------------------------------------------------- package files: load
 
 INDEX = portable_format.Index(double.__module__, double.__qualname__, code_digest(double.__code__), {}, [])
 
@@ -362,7 +363,7 @@ def load(path: Path, function: Callable[..., Any] = double) -> int:
 
 @pytest.fixture
 def file(here: ThisProcess, tmp_path: Path) -> Path:
-    """A file for ``double`` without entries, for the checks that come before they are read."""
+    """Write a package file for ``double`` that has no entries. The tested checks come before entries are read."""
     path = tmp_path / "file"
     portable_format.write(path, replace(INDEX, requires=requirements.requirements({})), {})
     return path

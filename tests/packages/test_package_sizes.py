@@ -1,7 +1,7 @@
-"""Tests of calls at sizes that no artifact of a package serves.
+"""Tests of a package whose artifacts do not serve the size of a call.
 
-The package is used, the call runs eager at once, and a variant for the size is compiled. Dynamo's record of changing
-sizes and numbers is the same whether or not a package saved the trace.
+The package stays in use. The call runs eager at once, and the daemon compiles a variant for the size. Dynamo also
+learns from calls which sizes and numbers change, and a package hit must teach it the same as a trace.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support_host import Host
 
-# The compiled code holds for one size only, because of guards of AOTAutograd that Dynamo does not have.
+# AOTAutograd adds guards that limit the compiled code of this program to one size. Dynamo does not have these guards.
 PROGRAM = """
 import json, sys
 import torch, precompiled
@@ -47,7 +47,8 @@ def test_call_at_an_unserved_size_runs_eager_and_compiles_a_variant(served: Host
     assert run(served, 9, 7) == ["package", 0, 4, {}]
 
 
-# Dynamo turns a float into a symbol when it meets a second value: in the frame, in an inlined function, in a closure.
+# Dynamo turns a float into a symbol when a call has a second value. The float is in a frame, an inlined function and a
+# closure.
 LEARNS = """
 import json, sys
 import torch, precompiled
@@ -78,7 +79,7 @@ print(json.dumps([[graph.key for graph in precompiled.report()], sources]))
 
 
 def learn(host: Host, *rates: float, packages: str = "function") -> Any:
-    """Returns the keys of the graphs, and their sources."""
+    """Run LEARNS with these rates. Returns the keys and the sources of its graphs."""
     return host.program("-c", LEARNS, json.dumps(rates), env={"PRECOMPILED_PACKAGES": packages}).result()
 
 
@@ -89,7 +90,7 @@ def test_trace_after_a_package_hit_knows_the_sizes_that_the_package_met(served: 
     assert learn(served, 0.1, 0.2, 0.3) == [keys, ["package", "hit"] * 3]
 
 
-# Torch cannot compile this graph once the float is a symbol.
+# torch cannot compile the graph of this program once the float is a symbol.
 RAISES = """
 import json
 import torch, precompiled

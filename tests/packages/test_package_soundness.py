@@ -1,7 +1,7 @@
-"""Tests that a package is used exactly where a trace would give the same, and that results always equal eager's.
+"""Tests that a package is used if a trace would give the same and not otherwise, and that results equal eager's.
 
-One process records the selected cases (tests/packages/cases), a second one is offered the packages, and a third one
-traces the cases and compares.
+One process records the selected cases (tests/packages/cases). A second process runs their later sources and may use the
+packages. A third process, the audit, traces the cases again and compares each trace with the package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TABLE = everyday_or_slow(CASES, (*EVERYDAY, *NEVER))
 
 
 def selected(request: pytest.FixtureRequest) -> list[str]:
-    """The cases that this run's selection of tests needs."""
+    """Returns the names of the cases that the selected tests need."""
     items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
     wanted = {item.callspec.params["name"] for item in items}
     return [name for name in CASES if name in wanted]
@@ -71,7 +71,7 @@ def test_case_is_recorded_or_refused_with_its_reason(recorded: tuple[Host, dict[
             assert (reason, said in message) == (code, True), found
 
 
-# A part of each message of NEVER's reasons.
+# For each case of NEVER, the code of its reason and a part of the message.
 SAID = {
     "asks_for_id": ("package-id", "f asks for id(), a number of this process"),
     "a_class_of_exec": ("package-inlined", "G.__enter__ was inlined, and no name leads to its code"),
@@ -129,9 +129,10 @@ def test_package_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], 
         assert "used" not in found["states"], found
 
 
-# The audit compares the first call of a function only, since later Dynamo may know which sizes change. Two cases have
-# no artifact. A module whose forward is a wrapper of torch's is called by a function of torch's that all such modules
-# share. A value found in a set has a guard on its position there, which differs in each process.
+# Cases that the audit cannot compare, mostly for one of these reasons:
+# - The audit compares only the first call of a function. Before later calls, Dynamo may have learnt which sizes change.
+# - The case has no artifact.
+# - The forward of the module is a wrapper of torch's. All such modules share one function of torch that calls them.
 NOT_COMPARED = (
     "two_shapes",
     "partial_of_another_value",

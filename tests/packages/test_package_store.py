@@ -1,5 +1,6 @@
-"""Tests of package files: equal entries are stored once, concurrent writers lose nothing, a killed writer does no
-harm.
+"""Tests of the package store on disk.
+
+Equal entries are stored once. Concurrent writers lose no entry. A killed writer leaves the store intact.
 """
 
 from __future__ import annotations
@@ -66,9 +67,7 @@ def test_eight_concurrent_writers_lose_no_entry(tmp_path: Path) -> None:
 
 
 def test_two_concurrent_writers_of_equal_entries_leave_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest of several equal entries is kept. Without this rule a host that fetched two equal entries at once kept
-    none.
-    """
+    """Each writer removes older entries that equal its own. Two concurrent writers must not remove both entries."""
     both = threading.Barrier(2)
     write = PackageStore._write
 
@@ -84,7 +83,7 @@ def test_two_concurrent_writers_of_equal_entries_leave_one(tmp_path: Path, monke
     left = store.names(FUNCTION)
     assert left and names.issuperset(left)
     for name in left:
-        os.utime(tmp_path / "packages" / FUNCTION / name, (1, 1))  # file system clocks are coarse
+        os.utime(tmp_path / "packages" / FUNCTION / name, (1, 1))  # older, because clocks of file systems are coarse
     last = store.publish(header(meaning="1"), b"{}", b"3")
     assert store.names(FUNCTION) == [last]
 
@@ -98,9 +97,7 @@ def test_new_entry_stays_even_if_the_clock_went_back(tmp_path: Path) -> None:
 
 
 def test_concurrent_eviction_does_not_break_a_writer(tmp_path: Path) -> None:
-    """Eviction removes empty directories, and a function's directory is empty while its first entry is being
-    written.
-    """
+    """Eviction removes empty directories. While a function's first entry is being written, its directory is empty."""
     store, done = PackageStore(tmp_path), threading.Event()
 
     def evict() -> None:
@@ -113,7 +110,7 @@ def test_concurrent_eviction_does_not_break_a_writer(tmp_path: Path) -> None:
         for number in range(200):
             function = fmt.function_key("program", f"f{number}", "0" * 64, one_graph=False)
             (store.packages / function).mkdir(parents=True, mode=0o700)
-            os.utime(store.packages / function, (0, 0))  # old, so eviction may remove it
+            os.utime(store.packages / function, (0, 0))  # old enough for eviction
             name = store.publish(replace(header(), function=function), b"{}", b"body")
             assert store.names(function) == [name]
     finally:
@@ -122,8 +119,8 @@ def test_concurrent_eviction_does_not_break_a_writer(tmp_path: Path) -> None:
 
 
 def test_a_writer_killed_at_any_point_leaves_a_good_store(tmp_path: Path) -> None:
-    """The writer is killed before each of its calls that change the disk, one after the other, until a run
-    completes.
+    """The first run is killed before its first call that changes the disk, the next run before its second, and so on,
+    until a run completes.
     """
     program = f"""
 import os, signal, sys
@@ -248,7 +245,7 @@ def test_files_that_are_not_entries_are_ignored(tmp_path: Path, plant: str) -> N
         strange.symlink_to("/dev/zero")
     else:
         strange.touch(0o600)
-        os.truncate(strange, 8 << 30)  # with no newline
+        os.truncate(strange, 8 << 30)  # a huge file without a newline, so a reader of lines would read all of it
     assert store.header(FUNCTION, strange.name) is None
     assert store.header(FUNCTION, name) == header(meaning="m")
     with pytest.raises((CorruptArtifact, UntrustedStore)):

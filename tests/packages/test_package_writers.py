@@ -1,4 +1,4 @@
-"""Tests that eight processes that compile one function at different shapes at once store all their entries."""
+"""Tests that no entry is lost if eight processes record the same function at the same time, each for another shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of which source edits count as a change of the program."""
+"""Tests of the rules by which an edit of the source text makes a program a different program for packages."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ first, second = lambda: 31, lambda: 32
 
 
 def unrun(source: str, called: str) -> frozenset[Place]:
-    """The places of functions that have not run after source was loaded and called was executed."""
+    """Load ``source`` as a module and execute ``called``. Returns the places of the functions that have not run."""
     module = ModuleType("runs")
     vars(module).update(torch=torch, functools=functools)
     exec(compile(source, "/runs.py", "exec"), vars(module))
@@ -212,7 +212,7 @@ def test_functions_that_have_not_run_are_listed() -> None:
     functions |= {"Model.generate", "Model.made"}
     functions |= {"<lambda>"}
     assert {name for name, _line in unrun(RUNS, "")} == functions | {"Model.size"}
-    for calls in (1, 7, 8, 9, 1000):  # CPython stops counting calls at 8
+    for calls in (1, 7, 8, 9, 1000):  # precompiled reads CPython's count of calls, which stops at 8
         found = {name for name, _line in unrun(RUNS, f"for _ in range({calls}): ran(1); Model().size")}
         assert found == functions - {"ran"}, calls
 
@@ -240,8 +240,9 @@ def test_functions_that_have_not_run_are_listed() -> None:
     ],
 )
 def test_only_the_signature_of_a_function_that_has_not_run_counts(edit: tuple[str, str], counts: bool) -> None:
-    """The body of a function that has not run does not count. Exceptions: below a decorator (it may read the source),
-    and two lambdas in one line (either may have run).
+    """An edit in the body of a function that has not run must keep the package. There are two exceptions.
+
+    A decorator may read the source of its function. Of two lambdas in one line, either may have run.
     """
     before, after = edit
     assert RUNS.count(before) == 1

@@ -1,4 +1,4 @@
-"""Tests that the thread that writes packages survives any exception of a write."""
+"""Tests that the thread that writes packages continues after any exception of a write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from precompiled.packages.publisher import Publisher
 
 
 class _NoException(BaseException):
-    """An exception that is not an Exception, as an object of the program may raise."""
+    """An error that does not derive from Exception. An object of the program may raise such an error."""
 
 
 def test_write_that_raises_is_reported_and_does_not_block_later_writes() -> None:

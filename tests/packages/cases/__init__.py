@@ -1,8 +1,10 @@
-"""Cases for packages: source text that one process records, source text of a later process, and the expected outcome
-there.
+"""Cases that test when a package may be used.
 
-Each file has one topic. support_packages.py finds the files, writes the cases to a folder and runs them. The graphs
-consist of matrix products, which Inductor compiles without a C++ compiler, since the cases test frames.
+A case has the source text that one process records, the source text of a later process, and whether the later process
+must use the package. Each file of this folder has one topic. support_packages.py finds the files, writes the cases to a
+folder and runs them.
+
+The cases test frames, so their graphs consist of matrix products, which Inductor compiles without a C++ compiler.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ USED, TRACED = "used", "traced"
 
 @dataclass(frozen=True)
 class Case:
-    """``before`` and ``after`` are sources of the case's module. ``helper`` has the sources of a module that it
+    """A module's source ``before`` and ``after`` a change.
+
+    ``expected`` is the state of its frames in the later process. ``helper``: the two sources of a module that it
     imports.
     """
 
@@ -55,7 +59,7 @@ def build():
 def case(
     name: str, before: str, change: tuple[str, str] | None, expected: str, *, helper: tuple[str, str] = ("", "")
 ) -> None:
-    """Add a case. ``change`` is (old, new) text of ``before``, or None if the later process has the same source."""
+    """Add a case. ``change``: the text of ``before`` to replace, and its replacement. None: both sources are equal."""
     assert name not in CASES, f"there are two cases {name}"
     before = textwrap.dedent(before)
     after = before

@@ -133,7 +133,7 @@ case(
     TRACED,
 )
 
-# An enum as in transformers: its method names only itself and a global that is never read.
+# Enums of transformers have such a method. The names in its body are the class itself and a global that no trace reads.
 ENUM_OF_TEXTS = """
 class Kind(str, enum.Enum):
     @classmethod

@@ -1,4 +1,4 @@
-"""Cases about values that come with a function: closures, defaults, arguments of a partial."""
+"""Cases about values that a function object holds: closures, defaults, arguments of a partial."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def build():
     ('{"a": 2.0, "b": 3.0}', '{"b": 3.0, "a": 2.0}'),
     TRACED,
 )
-# Dynamo compares such a set as a whole, but iterates it in hash order, which depends on addresses and collisions.
+# Dynamo guards such a set as a whole but iterates it in hash order, which depends on addresses. If the code only tests
+# membership, another order must not invalidate the package.
 case(
     "set_of_operators",
     """
@@ -155,7 +156,7 @@ class Net(nn.Module):
 def build():
     return Net(F.relu), [(torch.randn(4, 4),)]
 """
-for _act in ("relu", "gelu"):  # implemented in Python, and in C
+for _act in ("relu", "gelu"):  # relu is a Python function, and gelu is implemented in C
     case(
         f"{_act}_that_left_a_set",
         IN_A_SET.replace("Net(F.relu)", f"Net(F.{_act})"),
@@ -179,7 +180,7 @@ def build():
     TRACED,
 )
 
-# Dynamo has no guard on these: the order of a set's numbers, and the keys of a dictionary that becomes a list.
+# Dynamo has no guard on the order of numbers in a set, or on the keys of a dictionary that the code makes a list.
 for _number, _goes in enumerate(
     (
         "list(SIZES)",

@@ -149,7 +149,7 @@ def build():
     helper=("ALPHA = 2.0\n", "raise SystemExit('imported')\n"),
 )
 
-# Dynamo's bytecode reconstructs the output through the program's own name for the module.
+# Dynamo's bytecode creates the output with the module `collections`, which it reads by the program's own name.
 ORDERED = """
 import collections, dataclasses
 @dataclasses.dataclass
@@ -208,7 +208,7 @@ def build():
     ("alpha=2.0", "alpha=3.0"),
     TRACED,
 )
-# On the first use of einops, Dynamo makes the library fill its table of backends in the same way.
+# The trace itself fills a table of the library, so the table differs before and after. Dynamo does this with einops.
 case(
     "library_that_dynamo_prepares",
     """

@@ -124,7 +124,7 @@ def build():
 """,
     ("base[:4]", "base[4:]"),
     TRACED,
-)  # a graph's key holds this too
+)  # the key of the graph also contains the offset in the storage
 case(
     "sets_that_are_one",
     """

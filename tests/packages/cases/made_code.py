@@ -58,7 +58,8 @@ case("made_function_that_an_object_has", HELD, None, USED)
 case("changed_global_of_a_made_function_that_an_object_has", HELD, ('"alpha": 2.0', '"alpha": 3.0'), TRACED)
 case("object_that_has_another_made_function", HELD, ("alpha=alpha)", "alpha=alpha + 1)"), TRACED)
 case("object_that_has_no_made_function_any_more", HELD, ('scope["g"]', "lambda x: torch.mm(x, x)"), TRACED)
-# Dynamo's first attempt to trace f reads a global of g. Its last attempt traces h as a separate frame.
+# In Dynamo's first attempt to trace f, it inlines g and reads its global. After the graph break, the last attempt
+# leaves h to a separate frame, so f must not depend on that global.
 BREAKS = """
 scope = {"torch": torch, "alpha": 2.0}
 exec("def g(x):\\n    return torch.addmm(x, x, x, alpha=alpha)", scope)
@@ -73,7 +74,8 @@ def build():
     return f, [(torch.randn(4, 4),)]
 """
 case("made_function_that_only_a_first_attempt_met", BREAKS, None, USED)
-# Both functions read one dictionary, and Dynamo guards it under one name. In the later process each reads its own.
+# Both functions read one dictionary of globals, which Dynamo guards under one name. In a later process they may have
+# separate dictionaries.
 SHARED = """
 class Holds:
     pass

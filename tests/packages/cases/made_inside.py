@@ -166,7 +166,7 @@ def build():
     ("alpha = 2.0", "alpha = 3.0"),
     TRACED,
 )
-# Sets that the trace fills item by item have Dynamo's order, which is the same in each process.
+# A set that the trace fills item by item has an order that Dynamo defines. The order is the same in each process.
 for number, made in enumerate(
     (
         "NAMES = set()\n    for name in TEXTS:\n        NAMES.add(name)",

@@ -68,7 +68,7 @@ case(
     ),
     TRACED,
 )
-# The case compiles a function, since torch.compile(module) gives a module, which would run global hooks a second time.
+# The case compiles a function, because torch.compile(module) returns a module that would run global hooks again.
 case(
     "global_hook",
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from packages.cases import FUNCTION, TRACED, case
 
-# Each case, with the code that package_report() gives.
+# For each case, the code of the reason that package_report() gives.
 NEVER = {
     "asks_for_id": "package-id",
     "a_class_of_exec": "package-inlined",
@@ -49,7 +49,7 @@ NEVER = {
     "hook_that_is_a_method": "package-not-portable",
     "hook_that_is_a_partial_of_a_method": "package-not-portable",
     "frozen_weights": "package-graph",
-    "inputs_that_overlap": "package-graph",  # aliased-mutation: each process compiles the graph itself
+    "inputs_that_overlap": "package-graph",  # the graph is bypassed (aliased-mutation)
 }
 case(
     "frozen_weights",
@@ -411,7 +411,7 @@ for _number, _goes in enumerate(
         "[name for name, _ in zip(NAMES, range(2))]",
         "set(name for name in NAMES)",
         "dict.fromkeys(NAMES)",
-        # The trace creates these sets without adding their items one by one.
+        # The trace does not fill these sets item by item, so their order differs from process to process.
         "{'z', *NAMES}",
         "set(('a', 'b', 'c')) | {'d'}",
         "set(('a', 'b', 'c')).union(('d',))",

@@ -1,10 +1,10 @@
-"""Cases about strings, patterns and dates, whose values Python computes as a whole."""
+"""Cases about strings, patterns and dates: objects without attributes that Dynamo could guard one by one."""
 
 from __future__ import annotations
 
 from packages.cases import TRACED, USED, case
 
-# Dynamo guards on the identity of the pattern object and evaluates the match.
+# Dynamo evaluates the match during the trace, and guards on the identity of the pattern object.
 case(
     "a_regular_expression",
     """
