@@ -1,4 +1,4 @@
-"""Tests of the modes around a graph and the configuration: captured, applied for one compile, and restored."""
+"""Tests that torch's modes and configuration at a graph's capture apply to one compile, and are restored afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def captured_under(*contexts: Any) -> dict[str, Any]:
     with ExitStack() as stack:
         for context in contexts:
             stack.enter_context(context)
-        # Convert the modes to JSON and back, because they are sent as JSON.
+        # Clients send the modes as JSON, so the test converts them to JSON and back.
         return dict(json.loads(json.dumps(ambient_modes.read(uses_cpu=True))))
 
 
@@ -153,8 +153,9 @@ def test_configuration_is_applied_for_one_compile_and_restored() -> None:
 
 
 def test_settings_of_symbolic_sizes_are_sent_and_applied() -> None:
-    """Only settings that differ from torch's defaults are sent. Under backed_size_oblivious a worker compiles the same
-    graph differently.
+    """A worker that missed backed_size_oblivious would compile the graph differently from plain torch.compile.
+
+    A client sends only the settings that differ from torch's defaults.
     """
     shapes = torch.fx.experimental._config
     assert through_json({})["shapes"] == {}
@@ -191,8 +192,9 @@ def test_plain_value_survives_the_round_trip(value: Any) -> None:
 
 
 def test_all_settings_that_save_config_portable_omits_are_known() -> None:
-    """Torch leaves out settings that it considers irrelevant or that are code. Each of them must be in a list of this
-    project.
+    """torch's save_config_portable omits settings that are code or that torch considers irrelevant.
+
+    A new torch may omit another setting. This test then fails, until a list says whether workers need the setting.
     """
     module = torch._inductor.config
     portable = module.save_config_portable(ignore_private_configs=False)
@@ -201,7 +203,7 @@ def test_all_settings_that_save_config_portable_omits_are_known() -> None:
         *code_settings.NAMES,
         *compiler_config._IRRELEVANT,
         *compiler_config._LEFT_OUT,
-        # Settings for where compiles and measurements are cached.
+        # Where torch caches compiles and measurements.
         "fx_graph_cache",
         "fx_graph_remote_cache",
         "autotune_local_cache",
@@ -209,10 +211,10 @@ def test_all_settings_that_save_config_portable_omits_are_known() -> None:
         "cutlass.cutlass_dir",
         "cuda.cutlass_dir",
         "xpu.cutlass_dir",
-        # Settings for how the processes of one compile run.
+        # How torch runs the processes of one compile.
         "compile_worker_watchdog_interval_seconds",
         "compile_worker_mode",
-        # Settings with names of passes over collectives, which such graphs do not send.
+        # Names of passes over collectives.
         "_fuse_ddp_communication_passes",
     }
     left_out = {name for name in left_out if not name.startswith("trace.") and not name.endswith("_TESTING_ONLY")}

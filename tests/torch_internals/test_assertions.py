@@ -1,4 +1,7 @@
-"""Tests of runtime_assertions.py: assertions on values known only at run time are captured, and run eager too."""
+"""Tests of runtime_assertions.py: an assertion about a value known only at run time is part of the captured graph.
+
+The eager run of the graph checks the assertion, too.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def all_found(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return x.sum() + found.sum()
 
 
-# Each function, with one number that satisfies its assertion and one that violates the assertion.
+# Each function, with a number that satisfies its assertion, and a number that violates its assertion.
 CASES = [(twice_the_size, 25, 50), (both_sizes, 19, 50), (seven, 0, 50), (at_most_the_size, 9, 50), (all_found, 1, 2)]
 
 
@@ -107,7 +110,7 @@ def test_pending_graph_raises_on_a_violated_assertion() -> None:
         with pytest.raises(RuntimeError):
             compiled(*inputs(50))
         (graph,) = here.reports()
-        # The daemon never replies, so this process compiles the graph and raises what compiled code raises.
+        # The eager run raised, so the client compiled the graph in process: compiled code decides the exception.
         assert (graph.state, graph.calls_eager) == ("bypassed", 2)
 
 
@@ -130,8 +133,9 @@ def unbacked(*sizes: int, **bounds: Any) -> list[torch.Tensor]:
 def test_assumptions_about_unbacked_inputs_are_asserted_by_the_graph(
     function: Callable[..., Any], given: tuple[int, ...], violating: tuple[int, ...], marks: dict[str, Any]
 ) -> None:
-    """If Dynamo has a guard for the assumption too, Dynamo retraces at a call that violates it. A graph that is called
-    directly must raise.
+    """Without the assertion, a graph would compute a wrong result for inputs that violate the assumption.
+
+    The test calls the graph directly, because Dynamo may have a guard for the assumption and retrace.
     """
     if not marks.keys() <= inspect.signature(torch._dynamo.decorators.mark_unbacked).parameters.keys():
         pytest.skip("this torch cannot mark a size so")
@@ -147,7 +151,7 @@ def test_assumptions_about_unbacked_inputs_are_asserted_by_the_graph(
     ((module, examples),) = made
 
     def run(tensors: list[torch.Tensor]) -> None:
-        """Call the module with each size before the tensor that has the size."""
+        """Call the graph's module. Its input before each tensor may be the size of the tensor."""
         left, sizes = list(tensors), [tensor.shape[0] for tensor in tensors]
         module(*(sizes.pop(0) if isinstance(example, torch.SymInt) else left.pop(0) for example in examples))
 

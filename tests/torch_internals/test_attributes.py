@@ -1,4 +1,4 @@
-"""Tests that tensors held by a graph become its last inputs."""
+"""Tests that tensors that a graph holds as attributes become its last inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from precompiled.torch_internals.client import graph_attributes, graph_lowering
 
 
 def adam(lr: float = 0.1, seed: int = 0) -> torch.optim.Optimizer:
-    """An optimizer after its first step, so that it has its state."""
+    """Returns an optimizer after its first step, which creates the optimizer's state."""
     torch.manual_seed(seed)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, foreach=False)
@@ -27,8 +27,9 @@ def adam(lr: float = 0.1, seed: int = 0) -> torch.optim.Optimizer:
 
 
 def graph_of(optimizer: torch.optim.Optimizer, lift: Callable[[GraphModule], Any]) -> tuple[GraphModule, Any, Any]:
-    """Returns the graph of a step, the result of ``lift`` (called while Dynamo traces the frame), and the graph's
-    arguments.
+    """Returns the graph of an optimizer's step, the result of ``lift`` for the graph, and the graph's arguments.
+
+    Dynamo calls ``lift`` through a backend, during the trace.
     """
     torch._dynamo.reset()
     found: list[tuple[GraphModule, Any, Any]] = []

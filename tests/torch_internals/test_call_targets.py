@@ -1,5 +1,6 @@
-"""Tests of call targets by name: only torch's own code has a name, and only if a lookup of the name returns the same
-object.
+"""Tests that a graph's calls are encoded by name, and that other calls are refused.
+
+A call has a name only if its target is torch's own code, and only if a lookup of the name returns the same object.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ X = torch.randn(4, 6)
 TORCHS_OWN = {
     "torch.add": torch.add,
     "torch.nn.functional.relu": F.relu,
-    "torch.nn.functional.max_pool2d": F.max_pool2d,  # a closure in boolean_dispatch
+    "torch.nn.functional.max_pool2d": F.max_pool2d,  # a closure that boolean_dispatch creates
     "torch.nn.functional.scaled_dot_product_attention": F.scaled_dot_product_attention,
     "torch._C._nn.gelu": torch._C._nn.gelu,
     "torch._C._nn.linear": torch._C._nn.linear,
@@ -44,7 +45,7 @@ TORCHS_OWN = {
     "operator.imul": operator.imul,
     "math.sqrt": math.sqrt,
     "builtins.abs": abs,
-    "torch.Tensor.set_": torch.Tensor.set_,  # a method of a C type, which names no module
+    "torch.Tensor.set_": torch.Tensor.set_,  # a method of a C type, without a module
     "torch.Tensor.__add__": torch._C.TensorBase.__add__,
     "str.join": str.join,
 }
@@ -56,7 +57,7 @@ def test_name_is_decoded_to_the_same_object(target: Any) -> None:
 
 
 def test_nested_function_of_torch_is_recreated() -> None:
-    """Dynamo (2.11, 2.13) calls such a function for ``parameter.data = value``."""
+    """For ``parameter.data = value``, Dynamo (2.11, 2.13) writes a function nested in torch's code into the graph."""
     made: list[Any] = []
 
     def compiled(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
@@ -117,7 +118,7 @@ def test_user_function_in_the_namespace_of_torch_is_refused(monkeypatch: pytest.
 def test_patch_with_the_name_of_the_original_is_refused(
     monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]
 ) -> None:
-    # In a worker, the same name is torch's own function, so an artifact would compute something else.
+    # In a worker the name leads to torch's own function, so the artifact would compute a different result.
     patch = wrap(F.softsign)
     assert (patch.__module__, patch.__qualname__) == ("torch.nn.functional", "softsign")
     monkeypatch.setattr(F, "softsign", patch)
@@ -168,7 +169,7 @@ def test_a_patched_torch_function_in_a_real_graph_is_refused(monkeypatch: pytest
     patch = functools.wraps(F.silu)(lambda x: x * 3)
     monkeypatch.setattr(F, "silu", patch)
     call_targets._resolve.cache_clear()
-    # Dynamo either keeps the patch as a call, for which there is no name, or traces through it, which gives a
+    # Dynamo may keep the patch as a call, which has no name. Or Dynamo traces through the patch and records a
     # multiplication.
     try:
         found = captured(_calls_silu, X)
@@ -215,7 +216,7 @@ def test_library_op_is_encoded_with_its_fakes_module_and_its_kernels() -> None:
     before = call_targets.encode(operator)
     assert before[4] == __name__ and before[6] == "Meta CPU"
     assert call_targets.decode(before) is operator
-    # A module that a worker would not import registers the gradient, so compiled code of that worker would have no
+    # Workers do not import this test module, which registers the gradient. Code that they compile would lack the
     # gradient.
     torch.library.register_autograd("precompiled_tests_library::tripled", lambda ctx, gradient: gradient * 3)
     assert "Autograd" in call_targets.encode(operator)[6]
@@ -225,10 +226,10 @@ def test_library_op_is_encoded_with_its_fakes_module_and_its_kernels() -> None:
 
 
 def test_custom_ops_that_torch_defines_are_encoded() -> None:
-    """Operators of namespaces that a later version of torch added are encoded too, such as torch_nn in 2.13."""
+    """A new version of torch may add operators in a new namespace (2.13 added torch_nn). They need no change here."""
     definitions = custom_ops.custom_ops.OPDEFS.values()
     found = [op._opoverload for op in definitions if op._init_fn.__module__.startswith("torch.")]
-    found = [op for op in found if op.namespace != "streams"]  # see test_events_of_streams_are_refused
+    found = [op for op in found if op.namespace != "streams"]  # refused: test_events_of_streams_are_refused
     assert len(found) > 100
     for op in found:
         assert call_targets.decode(call_targets.encode(op)) is op
@@ -240,7 +241,7 @@ def test_custom_op_that_a_worker_cannot_import_is_refused(monkeypatch: pytest.Mo
     assert refusal(torch.ops.precompiled_tests_bare.opaque.default) == "custom-op"
     definition = custom_ops.custom_ops.OPDEFS["precompiled_tests::doubled"]
     before, _digest = custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)
-    monkeypatch.setattr(definition, "_abstract_fn", torch.Tensor.clone)  # a method in C has no module
+    monkeypatch.setattr(definition, "_abstract_fn", torch.Tensor.clone)  # a C method, which has no module
     assert custom_ops.defining_modules(torch.ops.precompiled_tests.doubled.default)[0] == before
     monkeypatch.setattr(definition._init_fn, "__module__", "__main__")
     with pytest.raises(Bypass) as refused:
@@ -271,9 +272,7 @@ def _(x: torch.Tensor, group_name: str) -> torch.Tensor:
 
 @pytest.mark.reason("marked-node")
 def test_events_of_streams_are_refused() -> None:
-    """An event is a number in a table of this process. In another process, the number is invalid or means another
-    event.
-    """
+    """An event is a number in a table of the process. A worker has other events under these numbers, or none."""
     import torch._dynamo.variables.streams
 
     if not hasattr(torch.ops.streams, "record_event"):
@@ -286,7 +285,7 @@ def test_events_of_streams_are_refused() -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_operator_with_a_group_name_counts_as_a_collective(one_rank: None) -> None:
-    """For example, ranks must not mix eager and compiled runs of vllm::all_reduce either."""
+    """Ranks must not mix eager and compiled runs of a custom collective such as vllm::all_reduce: they would hang."""
     encoded = call_targets.encode(torch.ops.precompiled_tests.of_a_group.default)
     assert call_targets.is_collective(encoded)
     assert not call_targets.is_collective(call_targets.encode(torch.ops.precompiled_tests.doubled.default))
@@ -335,14 +334,14 @@ PATCHED: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", PATCHED)
 def test_patched_tensor_operator_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Dynamo writes only the operator's name, so a worker would compile torch's own operator."""
+    """The graph names only the operator (``+``, for example), so a worker would compile torch's own operator."""
     used = PATCHED[name]
     captured(used, X)
     monkeypatch.setattr(torch.Tensor, name, of_mine)
     with pytest.raises(Bypass, match=f"has replaced torch.Tensor.{name}") as refused:
         captured(used, X)
     assert refused.value.code == "user-function"
-    captured(torch.sin, X)  # does not use the patched operator
+    captured(torch.sin, X)  # a graph that does not use the patched operator
 
 
 def test_tensor_operator_replaced_by_another_of_torch_is_refused(
@@ -354,7 +353,7 @@ def test_tensor_operator_replaced_by_another_of_torch_is_refused(
 
 
 def test_patched_tensor_method_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo writes the patch itself into the graph, so no worker searches for the method."""
+    """A patched method may be served: Dynamo traces through the patch, so the graph does not name the method."""
     monkeypatch.setattr(torch.Tensor, "matmul", of_mine)
     found = captured(lambda x: x.matmul(x), X)
     assert [node.target for node in found.module.graph.nodes if node.op.startswith("call_")] == [torch.mul]

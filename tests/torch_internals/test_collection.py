@@ -1,4 +1,7 @@
-"""Tests of the garbage collector's thresholds: raised while Dynamo traces, the program's own otherwise."""
+"""Tests that precompiled raises the garbage collector's thresholds only while Dynamo traces.
+
+At all other times the program's own thresholds apply.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ OWN = (700, 11, 12)
 
 @pytest.fixture(autouse=True)
 def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PRECOMPILED", "0")  # otherwise a trace would start a daemon for the user's own store
+    monkeypatch.setenv("PRECOMPILED", "0")  # otherwise a trace would start a daemon for the user's store
     before = gc.get_threshold()
     gc.set_threshold(*OWN)
     routing.route()
@@ -30,7 +33,7 @@ def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def seen_by(trace: Callable[[], Any] = lambda: None) -> list[tuple[int, ...]]:
-    """The garbage collector's thresholds that a backend sees during a trace."""
+    """Trace a function whose backend calls ``trace``. Returns the garbage collector's thresholds in the backend."""
     seen = []
 
     def backend(module: torch.fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
@@ -38,7 +41,7 @@ def seen_by(trace: Callable[[], Any] = lambda: None) -> list[tuple[int, ...]]:
         trace()
         return module.forward
 
-    torch.compile(lambda: None)  # its default backend installs the wrapper that raises thresholds
+    torch.compile(lambda: None)  # this call installs the wrapper that raises the thresholds
     torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
     return seen
 
@@ -46,15 +49,13 @@ def seen_by(trace: Callable[[], Any] = lambda: None) -> list[tuple[int, ...]]:
 def test_thresholds_are_raised_during_a_trace_and_restored() -> None:
     assert seen_by() == [garbage_collection.SELDOM]
     assert gc.get_threshold() == OWN
-    torch._dynamo.reset()  # also removes registered callbacks
+    torch._dynamo.reset()  # removes the registered callbacks, too
     assert seen_by() == [garbage_collection.SELDOM]
     assert gc.get_threshold() == OWN
 
 
 def test_garbage_of_a_trace_is_collected_at_its_end() -> None:
-    """Without this collection, the program's next allocation, often in a first call, would start a collection of every
-    object that the program has imported.
-    """
+    """Otherwise an allocation in the program's first call would start a full collection of all imported objects."""
 
     class Cycle:
         def __init__(self) -> None:
@@ -81,20 +82,23 @@ def test_thresholds_are_raised_during_a_package_lookup() -> None:
         assert gc.get_threshold() == garbage_collection.SELDOM
         with garbage_collection.seldom():
             pass
-        assert gc.get_threshold() == garbage_collection.SELDOM  # the outer block is still open
+        # The end of the inner block must not end the outer block.
+        assert gc.get_threshold() == garbage_collection.SELDOM
     assert gc.get_threshold() == OWN
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="SKIPPED: Python 3.14 collects in steps, never everything")
 def test_full_collection_is_postponed() -> None:
-    """The objects of precompiled are in the oldest generation afterwards. A full collection would happen at the next
-    import in the first call.
+    """A full collection, in the program's first call, would visit all objects of torch and take a noticeable time.
+
+    Objects that precompiled creates are in the oldest generation afterwards, so they do not cause a full collection.
     """
     gc.collect()
     for _ in range(OWN[2] + 2):
-        gc.collect(1)  # from here on, only the number of new objects prevents a full collection
+        gc.collect(1)  # now only the number of new objects can prevent a full collection
     with garbage_collection.seldom():
-        kept = [[number] for number in range(len(gc.get_objects()))]  # more than a quarter of the oldest generation
+        # CPython starts a full collection if the new objects exceed a quarter of the oldest generation.
+        kept = [[number] for number in range(len(gc.get_objects()))]
     generations: list[int] = []
 
     def look(phase: str, about: dict[str, int]) -> None:
@@ -105,7 +109,7 @@ def test_full_collection_is_postponed() -> None:
     more = [[number] for number in range(20 * OWN[0])]
     gc.callbacks.remove(look)
     assert len(kept) > len(more)
-    assert 1 in generations  # young generations are collected as usual
+    assert 1 in generations  # young objects are collected as usual
     assert 2 not in generations
 
 

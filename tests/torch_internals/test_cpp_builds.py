@@ -1,5 +1,7 @@
-"""Tests that a file with its final name is complete however a compiler ends, and that a failure of the host does not
-count as a property of its CPU.
+"""Tests of a worker's C++ builds.
+
+A file under its final name is complete, even if its compiler was killed. A failure of the host, such as a full disk,
+does not make a worker conclude that the CPU lacks a vector unit.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from precompiled.store import scratch
 from precompiled.torch_internals.worker import cpp_builds, kernel_units, vector_units
 
 LONG_AGO = 1_000_000_000
-HALF = 'for a; do shift; [ "$a" = -o ] && break; done; echo half > "$1"; '  # shell code that writes part of the output
+HALF = 'for a; do shift; [ "$a" = -o ] && break; done; echo half > "$1"; '  # writes a part of the output
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A scratch directory in use. At the end, settings that a worker changes for good are restored."""
+    """Creates a scratch directory and uses it as a worker does.
+
+    Afterwards restores settings that a worker changes for the rest of its life.
+    """
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     for module, name in (
         (codecache, "_HEADER_DIR"),
@@ -93,7 +98,7 @@ def test_killed_compile_leaves_no_file_with_the_final_name(place: Path, tmp_path
 
 @pytest.fixture
 def header(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A precompiled header that torch has looked up before. Only a second lookup builds it again."""
+    """Creates a precompiled header that torch has already looked up, so that only a new lookup can build it again."""
     path, found = place / "x.h", True
 
     def find(*_: str) -> str:
@@ -124,15 +129,16 @@ def test_precompiled_header_in_use_gets_a_new_access_time_only(header: Path) -> 
 
 @pytest.mark.parametrize("suffix", [".h", ".h.gch"])
 def test_removed_precompiled_header_is_built_again(header: Path, suffix: str) -> None:
-    """A worker outlives the files in scratch, and torch looks for the header once per process."""
+    """Headers in scratch may be removed during the life of a worker. torch itself looks for them once per process."""
     header.with_suffix(suffix).unlink()
     codecache._precompile_header("h")
     assert header.exists() and header.with_suffix(".h.gch").exists()
 
 
 def test_extra_flags_of_a_build_use_the_common_header(place: Path) -> None:
-    """Torch includes these flags in a header's name, but builds the header without them. A second header would cost
-    seconds of a core and 150 MB.
+    """torch puts these flags into a header's name but does not use them to build the header.
+
+    A second header would be equal, and would cost several seconds of CPU and 150 MB.
     """
     prepare(place)
     for number, flags in enumerate(((), kernel_units._NO_LIMIT)):
@@ -169,7 +175,7 @@ def test_host_failure_does_not_mark_a_vector_unit_as_missing(
 
 
 def test_each_boot_has_its_own_scratch_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files in scratch/ from versions that let compilers write under final names are ignored."""
+    """A crash of the machine may leave incomplete files under their final names. A new boot must not use them."""
     here = scratch.directory(tmp_path)
     assert here == scratch.directory(tmp_path) and here.parent == tmp_path / scratch.SCRATCH
     monkeypatch.setattr(scratch, "_boot", lambda: "another")
@@ -178,7 +184,7 @@ def test_each_boot_has_its_own_scratch_directory(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def torchs_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Torch's own directory of precompiled headers, with one header."""
+    """Creates the directory of precompiled headers that torch uses without precompiled, with one header."""
     directory = tmp_path / "torchinductor_me" / "precompiled_headers"
     directory.mkdir(parents=True)
     (directory / "header.h.gch").write_text("built by another program")

@@ -1,4 +1,7 @@
-"""Tests of DTensors and meshes as plain data, and of refusals. tests/e2e/test_ranks.py runs them over gloo."""
+"""Tests of how DTensors and meshes become plain data, and of which are refused.
+
+tests/e2e/test_ranks.py tests them with two ranks over gloo.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def doubled(x: DTensor) -> DTensor:
 
 @contextmanager
 def in_a_worker(groups: dict[str, int]) -> Iterator[None]:
-    """A block in which this process acts as a worker: it has no rank, and stand-ins for these groups."""
+    """In this block the test process acts as a worker: it has no rank, and has stand-ins for ``groups``."""
     dist.destroy_process_group()
     try:
         with process_groups.stand_ins(groups):
@@ -106,7 +109,10 @@ def test_worker_recreates_the_dtensors_of_the_client() -> None:
 
 
 def test_stand_in_mesh_equals_no_other_and_cannot_be_pickled() -> None:
-    """Torch caches sharding decisions by mesh, and its comparison of meshes ignores places and groups."""
+    """torch caches sharding decisions by mesh, and its comparison of meshes ignores groups and the rank's place.
+
+    If two stand-in meshes were equal, one compile would use the decisions of another compile.
+    """
     program = captured(doubled, sharded(init_device_mesh("cpu", (1,)))).program
     inputs = json.loads(program.sections["inputs"])
     with in_a_worker(program.modes["groups"]):
@@ -128,8 +134,9 @@ PAIRS = {
 
 @contextmanager
 def third_of_four() -> Iterator[tuple[Any, list[str], rank_dependence.RankReads]]:
-    """In a worker: the mesh of rank 2 in two pairs of ranks, the messages, and the record of reads that depend on the
-    rank.
+    """In this block the test process acts as a worker with a mesh of two pairs of ranks, at the place of rank 2.
+
+    Yields the mesh, a list with one element per first read of the place, and the record of such reads.
     """
     reads: list[str] = []
     with in_a_worker({"a": 2, "b": 2}):
@@ -165,7 +172,7 @@ def test_stand_in_mesh_reveals_no_rank_without_a_record() -> None:
         with pytest.raises(TypeError):
             pickle.dumps(mesh.get_coordinate())
         assert mesh.mesh.tolist() == [[0, 1], [2, 3]] and not asked.yes
-        mesh.get_rank()  # the rank among all ranks
+        mesh.get_rank()  # the rank's number among all ranks, which raises CompileFailed
 
 
 def test_shard_size_is_rank_dependent_only_if_shards_differ() -> None:
@@ -185,7 +192,7 @@ def test_shard_size_is_rank_dependent_only_if_shards_differ() -> None:
 def test_equal_meshes_with_different_groups_are_distinct() -> None:
     first, second = (init_device_mesh("cpu", (1,)) for _ in range(2))
     found = device_meshes.Meshes()
-    assert [found.number(mesh) for mesh in (first, second, first)] == [0, 0, 0]  # both groups contain all ranks
+    assert [found.number(mesh) for mesh in (first, second, first)] == [0, 0, 0]  # meshes over the same group are equal
     second._dim_group_names = [dist.new_group([0]).group_name]
     assert [found.number(mesh) for mesh in (first, second, first)] == [0, 1, 0]
 

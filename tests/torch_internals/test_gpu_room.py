@@ -1,4 +1,4 @@
-"""Tests that a load on a full GPU is retried once, after the allocator has released its unused memory."""
+"""Tests that a failed load on a full GPU is repeated once, after torch's allocator has released its unused memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FULL = RuntimeError("CUDA driver error: out of memory")
 def test_load_is_retried_after_memory_was_released(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
-    # Another device may be current in the swap's thread. Freeing memory must not create a context on that device.
+    # The swap's thread may have another current device. A release of memory must not create a CUDA context there.
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(done.append(device)))
 
     def load() -> str:

@@ -1,5 +1,7 @@
-"""Tests of the graph codec: round trips through plain data for every kind of argument, refusals, and that a capture
-changes nothing.
+"""Tests of the graph codec.
+
+Graphs with every kind of argument survive the round trip through plain data, or are refused. A capture does not change
+the caller's graph.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def _either(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("function", [_checkpointed, _either])
 def test_nested_graphs_are_encoded_too(function: Callable[..., Any]) -> None:
     found = captured(function, X)
-    # Use the graph as it was captured: on torch 2.11, a later run of a checkpoint marks its nodes.
+    # On torch 2.11 a run of a checkpoint adds marks to the graph's nodes, so the test uses the bytes of the capture.
     encoded = json.loads(found.program.sections["graph"])
     assert len(encoded) > 1
     decoded = graph_codec.decode(encoded)
@@ -117,7 +119,7 @@ def test_operators_that_a_checkpoint_saves_are_part_of_the_graph() -> None:
     assert graph_codec.encode(graph_codec.decode(keeps)) == keeps
 
 
-# Kinds of arguments that graphs may have, besides those in the functions above.
+# Further kinds of arguments that graphs may have. The functions above have the others.
 ARGUMENTS = [
     None,
     True,
@@ -204,7 +206,7 @@ Pair = collections.namedtuple("Pair", "left right")
 def test_unsupported_arguments_are_refused(argument: Any) -> None:
     graph = torch.fx.Graph()
     node = graph.call_function(torch.add, (graph.placeholder("x"), 1))
-    node._args = (node.args[0], argument)  # fx itself refuses some of these
+    node._args = (node.args[0], argument)  # the setter of ``args`` would refuse some of these
     graph.output((node,))
     with pytest.raises(Bypass) as refused:
         graph_codec.encode(torch.fx.GraphModule(torch.nn.Module(), graph))
@@ -314,7 +316,7 @@ def test_capture_leaves_the_graph_of_the_caller_unchanged() -> None:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Compare for equality, but compare tensors by identity, because == on tensors would compute."""
+    """Returns whether two values are equal. Tensors must be identical, because == on tensors returns a tensor."""
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(_same, left, right))
     if isinstance(left, dict):

@@ -1,4 +1,4 @@
-"""Tests that process groups become numbers, and that a client replaces the numbers by its names."""
+"""Tests that an artifact refers to process groups by number, and that a client replaces the numbers by its names."""
 
 from __future__ import annotations
 

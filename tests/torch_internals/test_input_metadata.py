@@ -1,6 +1,4 @@
-"""Tests of the metadata of a graph's inputs: the client reads it, the worker recreates inputs from it, no data is
-sent.
-"""
+"""Tests of the metadata of a graph's inputs. Clients send only metadata, and workers recreate inputs from it."""
 
 from __future__ import annotations
 
@@ -105,7 +103,7 @@ def test_program_can_be_sent_with_other_sizes() -> None:
     assert json.loads(program.to_bytes([9]))["hints"] == [9]
 
 
-# ---------------------------------------------------------------- refusals
+# ---------------------------------------------------------------- inputs that are refused
 
 
 def test_a_lazy_conjugate_is_refused() -> None:
@@ -134,7 +132,7 @@ def fake(**arguments: Any) -> torch.Tensor:
 
 
 def test_a_real_tensor_is_refused() -> None:
-    # A graph without Dynamo's metadata comes from elsewhere. It is refused, because its tensors would have to be sent.
+    # An input without Dynamo's metadata holds real data. It is refused, because clients never send data.
     with pytest.raises(Bypass) as refused:
         input_metadata.describe_inputs([placeholder(X)])
     assert refused.value.code == "unsupported-input"
@@ -148,7 +146,8 @@ def test_input_that_is_neither_tensor_nor_size_is_refused(value: Any) -> None:
 
 
 def test_float_that_dynamo_specialized_is_retraced() -> None:
-    # Dynamo has fixed the eps of a layer norm. The worker would get an unknown number instead.
+    # Dynamo treats the eps of a layer norm as a constant, although the graph has a symbol for it. A worker would
+    # compile for an unknown number.
     with pytest.raises(FixedFloats) as fixed:
         captured(torch.nn.LayerNorm(6), X, dynamic=True)
     assert len(fixed.value.names) == 1
@@ -156,7 +155,7 @@ def test_float_that_dynamo_specialized_is_retraced() -> None:
 
 @pytest.mark.parametrize("bag", [False, True])
 def test_float_that_no_operator_reads_is_retraced(bag: bool) -> None:
-    """Torch fixes such a float too, at the end of AOTAutograd's trace, because no tensor replaces it."""
+    """AOTAutograd's trace ends by making such a float a constant. An artifact would be valid for one value only."""
     model = torch.nn.EmbeddingBag(10, 4) if bag else torch.nn.Embedding(10, 4)
     with pytest.raises(FixedFloats) as fixed:
         captured(model, torch.zeros(2, 3, dtype=torch.long), dynamic=True)

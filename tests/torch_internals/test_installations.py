@@ -1,4 +1,4 @@
-"""Tests that the digest of an installed package depends on its files alone."""
+"""Tests that the digest of an installed package depends on the files of the package and on nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Install = Callable[..., str]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Writes a distribution with some lines of its record changed, and returns the package's digest."""
+    """Returns a function that writes a distribution and returns its digest. Arguments change lines of its RECORD."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def found(name: str = "Installed", **changed: str) -> str:
@@ -59,7 +59,7 @@ def test_package_without_an_installation_has_no_digest() -> None:
 def test_installation_is_in_the_digest_of_modules_that_import_it(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A digest of the package's root file alone would serve artifacts of an old version to a new one."""
+    """If only the root file of the package counted, a new version could get artifacts of an old version."""
     site = tmp_path / "site"
     (site / "installed_ops").mkdir(parents=True)
     (site / "installed_ops" / "__init__.py").write_text("")

@@ -1,4 +1,4 @@
-"""Tests that kernels built together have the same machine code as kernels that torch builds one by one."""
+"""Tests that kernels compiled in one file have the same machine code as kernels that torch compiles one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precompiled.torch_internals.worker import kernel_units
 
 
 class Model(torch.nn.Module):
-    """Embeddings, attention, norms over channels and features, pooling: enough kernels for a large unit."""
+    """A model with enough different kernels for a large unit: embeddings, attention, two kinds of norms, pooling."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Model(torch.nn.Module):
 
 
 class Keeps:
-    """Builds kernels as torch does, and keeps the sources that the wrappers name."""
+    """Builds kernels as torch does, and records their sources."""
 
     def __init__(self) -> None:
         self.sources: list[tuple[list[str], str]] = []
@@ -56,11 +56,11 @@ class Keeps:
 
 @pytest.fixture(scope="module")
 def sources() -> list[tuple[list[str], str]]:
-    """The sources of the kernels of training steps."""
+    """Returns the argument types and sources of the kernels of two training steps."""
     keeps = Keeps()
     torch.manual_seed(0)
     indices = torch.randint(50, (16, 64))
-    threads = torch._inductor.config.patch({"cpp.threads": 2})  # fixed, so that kernels have parallel regions
+    threads = torch._inductor.config.patch({"cpp.threads": 2})  # more than one, so that kernels have parallel regions
     with threads, cpp_kernels.handled(keeps), torch._inductor.utils.fresh_cache():
         for width in (128, 96):
             torch.compile(Model(width))(indices).backward()
@@ -68,7 +68,7 @@ def sources() -> list[tuple[list[str], str]]:
     return keeps.sources
 
 
-@pytest.mark.slow  # each kernel of the corpus is compiled twice
+@pytest.mark.slow  # compiles each kernel twice
 @pytest.mark.skipif(not is_gcc() or not shutil.which("objdump"), reason="compares what GCC makes, by objdump")
 def test_kernels_built_together_have_the_machine_code_of_single_builds(sources: list[tuple[list[str], str]]) -> None:
     collector = kernel_units.KernelCollector()
@@ -103,7 +103,7 @@ def plain(value: int, extra: str = "") -> tuple[list[str], str]:
 
 
 def built(*items: tuple[list[str], str]) -> tuple[kernel_units.Native, list[float]]:
-    """Build all of these kernels with one collector. Returns the result, and the value that each kernel writes."""
+    """Build these kernels with one collector. Returns the build's result, and the value that each kernel writes."""
     collector = kernel_units.KernelCollector()
     named = [collector.kernel(*item) for item in items]
     collector.all_named()
@@ -121,7 +121,7 @@ def test_kernel_with_its_own_directives_is_built_alone() -> None:
 
 @pytest.mark.integration
 def test_conflicting_kernels_are_built_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
-    # Both kernels define the same linker symbol, whatever their namespace is.
+    # Both kernels define the same linker symbol. Namespaces do not affect it, so one file cannot contain both.
     native, values = built(plain(1, 'int x asm("same") = 1;'), plain(2, 'int x asm("same") = 2;'))
     assert values == [1.0, 2.0]
     assert len(native.files) == 2

@@ -1,5 +1,6 @@
-"""Tests that an artifact's kernels are loaded only in the loading thread, and without torch's pool of compile
-processes.
+"""Tests of how a client loads the kernels of an artifact.
+
+The load changes torch's behaviour only in the loading thread, and does not start torch's pool of compile processes.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ def test_loading_an_artifact_starts_no_process_pool(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(cpp_kernels, "_original_use_process_pool", original)
     with cpp_kernels.mapped({}):
-        # AsyncCompile.triton calls this first. Originally, this call would start the pool of processes.
+        # AsyncCompile.triton calls this function first. torch's own function would start the pool.
         assert AsyncCompile.use_process_pool() is False
         assert AsyncCompile().use_process_pool() is False
-        # A compile of the program in another thread may use the pool.
+        # Meanwhile a compile in another thread of the program may use the pool.
         other = threading.Thread(target=AsyncCompile.use_process_pool, name="other")
         other.start()
         other.join()
@@ -74,8 +75,9 @@ PyMODINIT_FUNC NAME(void) { return PyModule_Create(&module); }
 
 
 def test_equal_source_with_other_flags_is_a_separate_kernel(tmp_path: Path) -> None:
-    """If one of two functions has ``options={"cpp.enable_unsafe_math_opt_flag": True}``, the compiler's commands
-    differ.
+    """The compiler's flags depend on options such as ``cpp.enable_unsafe_math_opt_flag``, but the source does not.
+
+    A function must not get the kernel of another function with other flags.
     """
     found = []
     name = cpp_kernels.kernel_name(["float*"], SOURCE)

@@ -1,4 +1,4 @@
-"""Tests which library registers an operator, which files its digest covers, and which cases are refused."""
+"""Tests of operators in C++ libraries: which library registers an operator, which files count, what is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPS = torch.ops.pc_library
 
 @pytest.fixture(scope="module")
 def extension() -> Iterator[Path]:
-    """The loaded extension. It stays loaded, because a library cannot be unloaded."""
+    """Builds and loads the extension. It stays loaded after the tests, because a library cannot be unloaded."""
     with tempfile.TemporaryDirectory() as folder:
         path = support_library_ops.build(Path(folder)).resolve()
         torch.ops.load_library(str(path))
@@ -34,7 +34,7 @@ def extension() -> Iterator[Path]:
 
 @pytest.fixture
 def started_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the start of this process appear later than the build."""
+    """Makes the process appear to have started after the build of the library. Newer libraries are refused."""
     shared_libraries.content_digest.cache_clear()
     shared_libraries._digest.cache_clear()
     with monkeypatch.context() as patch:
@@ -115,7 +115,7 @@ def test_operator_registered_at_an_unknown_place_is_refused() -> None:
 def test_python_registrations_of_a_library_operator_count_or_are_refused() -> None:
     assert __name__ not in custom_ops.defining_modules(OPS.bare.default)[0]
     library = torch.library.Library("pc_library", "FRAGMENT")
-    library.impl("bare", lambda x: x * 3, "CUDA")  # only compiled code would call it
+    library.impl("bare", lambda x: x * 3, "CUDA")  # only compiled code runs this kernel, a compile does not
     assert __name__ not in custom_ops.defining_modules(OPS.bare.default)[0]
     library.impl("bare", torch.empty_like, "Meta")
     assert __name__ in custom_ops.defining_modules(OPS.bare.default)[0].split(",")
@@ -128,7 +128,7 @@ def test_python_registrations_of_a_library_operator_count_or_are_refused() -> No
 
 @pytest.mark.usefixtures("extension", "started_later")
 def test_python_functions_are_found_behind_wrappers_of_torch() -> None:
-    # The fake kernel is a C function, but this module registers it.
+    # The fake kernel is a C function without a module. The module that registers it counts.
     torch.library.register_fake("pc_library::bare", torch.empty_like)
     assert __name__ in custom_ops.defining_modules(OPS.bare.default)[0].split(",")
 

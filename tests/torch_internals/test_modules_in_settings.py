@@ -1,4 +1,4 @@
-"""Tests of settings that are code, as plain data in this process. tests/e2e/test_code_settings.py uses a worker."""
+"""Tests of how settings that are code become plain data. tests/e2e/test_code_settings.py tests them with a worker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tests that device indices are found in code of the form that Inductor generates. tests/gpu/test_device_index.py uses
-code that torch has generated.
+"""Tests that device indices are found in handwritten code of the form that Inductor generates.
+
+tests/gpu/test_device_index.py tests code that Inductor has generated.
 """
 
 from __future__ import annotations

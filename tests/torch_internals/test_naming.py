@@ -1,4 +1,4 @@
-"""Tests that graphs are named after the user's functions."""
+"""Tests that a graph has the name of the user's function that it belongs to."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_graph_is_named_after_its_function() -> None:
     def local(x: torch.Tensor) -> torch.Tensor:
         return x.sin()
 
-    assert names(Net()) == ["Net.forward" if sys.version_info >= (3, 11) else "forward"]  # qualified since 3.11
+    # Code objects have qualified names since Python 3.11.
+    assert names(Net()) == ["Net.forward" if sys.version_info >= (3, 11) else "forward"]
     assert names(local) == ["local"]
     assert names(breaks) == ["breaks", "breaks"]
 

@@ -1,5 +1,6 @@
-"""Tests of opaque objects among the inputs: an object is described by its class, and the worker's object has no
-value.
+"""Tests of graphs with opaque objects among their inputs.
+
+The client describes such an object by its class. The worker creates an object of the class, without a value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Label(OpaqueBase):
 
 
 class Kept(OpaqueBase):
-    """An opaque object that Dynamo guards on."""
+    """An opaque object on whose value Dynamo puts a guard."""
 
 
 register_opaque_type(Label, typ="value", hoist=True)

@@ -1,5 +1,6 @@
-"""Tests of OpenMP's threads during compiles: precompiled's team exists meanwhile, and none of its threads remains
-afterwards.
+"""Tests of the extra team of OpenMP threads that a client keeps while its graphs are being compiled.
+
+Afterwards, none of its threads may remain.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from precompiled.torch_internals.client import openmp_threads
 
 pytestmark = pytest.mark.integration
 
-# The program runs in a separate process, because the test counts threads, and because a forked child uses OpenMP.
-# OpenMP must not be used after a fork of a process that has used it.
+# The program runs in a separate process for two reasons. It counts threads. It forks, and a fork of the test process
+# could not use OpenMP, because the test process has used it.
 PROGRAM = """
 import os, threading, time
 import torch
@@ -47,7 +48,7 @@ def says(code: str, **environment: str) -> str:
     left = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM + code],
-        # numpy's pool would end before a fork and restart after it.
+        # The program counts threads. numpy's threads would end before a fork and start again after it.
         env={**left, "OPENBLAS_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
@@ -75,9 +76,9 @@ print("ended")
 
 
 def test_a_runtime_counts_more_threads_than_cores() -> None:
-    """If OpenMP counts more threads than cores, its threads sleep while they wait.
+    """Waiting OpenMP threads sleep, instead of spinning, only if OpenMP counts more threads than cores.
 
-    The count must also exceed the cores for a program that has one thread less than there are cores.
+    This must also hold for a program that has one thread less than the host has cores.
     """
     assert (
         says("""
@@ -131,7 +132,7 @@ def test_process_without_openmp_gets_no_team() -> None:
 
 
 def test_forked_child_has_no_thread_of_the_team() -> None:
-    """In the child, the runtime would count the team's threads forever, and waiting for them would never end."""
+    """A fork has only one thread. If the fork's runtime counted the team's threads, a wait for them would not end."""
     assert (
         says("""
 openmp.beside_compile(torch.get_num_threads())

@@ -1,6 +1,4 @@
-"""Tests of the effects of operations on their arguments, of the recognition of torch's batch norms, and of the context
-of a load.
-"""
+"""Tests of which arguments an operation changes, of the recognition of torch's batch norms, and of a load's context."""
 
 from __future__ import annotations
 

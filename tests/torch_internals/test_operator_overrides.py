@@ -1,4 +1,4 @@
-"""Tests that graphs are refused if the program has redefined operators of torch that they may use."""
+"""Tests that a graph is refused if the program has overridden an operator of torch that the compile may use."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from precompiled.torch_internals.graph import operator_overrides
 
 X = torch.randn(4, 6)
 aten = torch.ops.aten
-# Inductor has a decomposition for the first operator, and only a lowering for the second one.
+# Inductor has a decomposition for DECOMPOSED, and only a lowering for LOWERED.
 DECOMPOSED, LOWERED = aten.silu.default, aten.convolution.default
 
 
 def refusal() -> str:
     with pytest.raises(Bypass) as refused:
-        captured(torch.sin, X)  # refused even without the operator: any graph may come to use it
+        captured(torch.sin, X)  # the compile of any graph may use the operator
     assert refused.value.code == "operator-override"
     return str(refused.value)
 
@@ -40,7 +40,7 @@ def kept(table: dict[Any, Any], op: Any) -> Iterator[None]:
         yield
     finally:
         table.clear()
-        table.update(before)  # the restored table also has its old order
+        table.update(before)  # restores the order of the table, too
         lowering.fallbacks.discard(op)
         operator_overrides.refuse([])
 
@@ -57,14 +57,14 @@ def of_mine(x: torch.Tensor) -> torch.Tensor:
     return x + 100
 
 
-# ---------------------------------------------------------------- the dispatcher
+# ---------------------------------------------------------------- overrides in torch's dispatcher
 
 
 @pytest.mark.reason("operator-override")
 @pytest.mark.parametrize("key", ["AutogradCPU", "CompositeImplicitAutograd", "Meta"])
 def test_override_that_aotautograd_traces_is_refused(aten_library: torch.library.Library, key: str) -> None:
     captured(torch.sin, X)
-    # torch registers some fake kernels from Python itself.
+    # A Meta kernel of erfinv, because torch itself registers the Meta kernels of some other operators from Python.
     aten_library.impl("erfinv" if key == "Meta" else "silu", of_mine, key, allow_override=True)
     message = refusal()
     assert key in message and __file__ in message
@@ -91,7 +91,7 @@ def test_override_through_torch_library_impl_is_refused() -> None:
 
 @pytest.mark.reason("operator-override")
 def test_override_by_a_library_that_replaces_another_of_its_size_is_refused() -> None:
-    captured(torch.sin, X)  # torch makes Libraries of its own when it first compiles
+    captured(torch.sin, X)  # the first compile lets torch create its own Libraries
     harmless = torch.library.Library("precompiled_overrides", "DEF")
     harmless.define("of_one_kernel(Tensor x) -> Tensor")
     harmless.impl("of_one_kernel", of_mine, "AutogradCPU")
@@ -127,8 +127,9 @@ def test_operator_with_a_new_name_is_not_an_override() -> None:
 
 
 def test_override_of_a_library_operator_affects_only_its_callers() -> None:
-    """A library's lowering of an operator of torch (quantized_decomposed) affects only graphs that call the
-    operator.
+    """A lowering of an operator outside of aten affects only graphs that call the operator. Others are served.
+
+    quantized_decomposed registers such lowerings, for example.
     """
     op = torch.ops.quantized.linear_dynamic.default
     with kept(lowering.lowerings, op):
@@ -138,7 +139,7 @@ def test_override_of_a_library_operator_affects_only_its_callers() -> None:
             operator_overrides.refuse([[["f", ["op", "quantized", "linear_dynamic", "default"], [], []]]])
 
 
-# ---------------------------------------------------------------- Inductor's tables
+# ---------------------------------------------------------------- overrides in Inductor's tables
 
 
 def popped() -> None:
@@ -211,13 +212,13 @@ def test_autotuned_custom_operator_is_refused() -> None:
     assert refused.value.code == "custom-op"
 
 
-# ---------------------------------------------------------------- overrides that no graph shows
+# ---------------------------------------------------------------- overrides and packages
 
 
 def test_overridden_operator_prevents_packages(
     monkeypatch: pytest.MonkeyPatch, aten_library: torch.library.Library
 ) -> None:
-    """Dynamo has no guard for this, and a package is looked up before there is a graph."""
+    """Dynamo has no guard on overrides, and a package hit captures no graph. So the package must check overrides."""
     usual = requirements.requirements({})
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "__matmul__", of_mine)

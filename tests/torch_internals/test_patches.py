@@ -1,4 +1,4 @@
-"""Tests that functions are replaced and restored as they were: own, inherited, static, of a module."""
+"""Tests that a patched function is restored exactly, whether it was own, inherited, static or of a module."""
 
 from __future__ import annotations
 

@@ -22,8 +22,9 @@ class RecordedProgress(compile_phases.IgnoredProgress):
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pytest.CaptureFixture[str]) -> None:
-    """Torch waits for Triton kernels, which other processes build. Torch's own progress bar must not appear in a
-    worker.
+    """While torch waits for Triton kernels, the worker reports how many are complete.
+
+    torch's own progress bar must not appear in a worker's log.
     """
     scope: dict[str, object] = {name: Future() for name in ("a", "b")}
     for future in scope.values():
@@ -32,7 +33,7 @@ def test_kernels_that_torch_waits_for_are_counted(verbose: bool, capfd: pytest.C
     settings = torch._inductor.config.patch(compile_threads=2, verbose_progress=verbose, disable_progress=not verbose)
     with settings, compile_phases.noted(progress):
         AsyncCompile().wait({**scope, "number": 1})
-        AsyncCompile().wait({"number": 1})  # nothing is reported if there are no kernels
+        AsyncCompile().wait({"number": 1})  # a call without kernels, which must report nothing
     assert progress.built == [(0, 2), (1, 2), (2, 2)]
     assert capfd.readouterr().err == ""
     with settings:

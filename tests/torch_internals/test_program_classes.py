@@ -1,4 +1,4 @@
-"""Tests of tensor subclasses that no worker can import: they are described by their source, or refused."""
+"""Tests of tensor subclasses that a worker cannot import. Clients describe such a class by its source, or refuse it."""
 
 from __future__ import annotations
 
@@ -51,9 +51,12 @@ Kinds = Callable[..., type]
 
 @pytest.fixture
 def kind_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kinds]:
-    """Returns the class ``Kind`` of a program whose text has the change (old, new), and ``more`` at its end."""
+    """Returns a function that loads a program and returns its class ``Kind``.
+
+    The function replaces ``old`` by ``new`` in the program's text and appends ``more``.
+    """
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(user_modules, "process_start", time.time)  # these files are newer than the process
+    monkeypatch.setattr(user_modules, "process_start", time.time)  # otherwise the files would be newer than the process
     made: list[str] = []
 
     def load(name: str, text: str) -> Any:
@@ -83,7 +86,7 @@ def unit(kind: type) -> dict[str, Any]:
     return found
 
 
-# Each case is a change of the program's text (old, new). The cases in MORE append text.
+# Each case replaces a part of the program's text. The cases in MORE also append text.
 SAID = {
     "slots": ("    def __new__", '    __slots__ = ["inner"]\n    def __new__'),
     "a property": ("    def __new__", "    @property\n    def one(self):\n        return 1\n    def __new__"),
@@ -117,7 +120,7 @@ def test_described_class_is_recreated_in_the_worker(kind_of: Kinds, what: str) -
         assert type(value) is of and type(value + 1) is of
         torch.testing.assert_close((value + 1).inner, (inner + 1) * 2)
     assert vars(made).keys() == vars(kind).keys()
-    # A worker's pickle refers to the class by its digest, so the client loads the class as the program's own.
+    # A worker's pickle refers to the class by its digest. The client must get the program's own class from it.
     pickled = program_classes.dumps([made], {digest: made})
     assert program_classes.loads(pickled, {digest: kind}) == [kind]
     assert program_classes.find(modules) == {digest: kind}

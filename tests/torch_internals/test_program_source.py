@@ -1,4 +1,4 @@
-"""Tests of custom operators that the program defines: they are described by their source, or refused."""
+"""Tests of custom operators that a main program defines. Clients describe them by their source, or refuse them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ Describe = Callable[[str], tuple[str, list[str]]]
 
 @pytest.fixture
 def describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Describe]:
-    """Returns the units of an operator, and the modules that they import, for a program that ends with ``more``."""
+    """Returns a function that loads a program with additional text, and describes the program's operator.
+
+    The function returns the units of the description and the modules that they import.
+    """
     monkeypatch.syspath_prepend(str(tmp_path))
     made: list[str] = []
 

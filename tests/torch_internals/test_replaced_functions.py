@@ -1,4 +1,4 @@
-"""Tests that a graph is compiled in process if it reaches a torch function that the program has replaced."""
+"""Tests that a graph is refused if it reaches a function of torch that the program has replaced."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ def test_a_graph_that_reaches_a_replaced_function_is_refused(name: str, monkeypa
 
 
 def test_reachable_functions_are_recomputed_after_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F.lp_pool2d calls F.relu, which calls torch.relu_. While F.relu is replaced, no graph reaches torch.relu_ through
-    F.lp_pool2d.
+    """F.lp_pool2d calls F.relu, and F.relu calls torch.relu_. A replaced F.relu hides torch.relu_.
+
+    If the result for the replaced F.relu were cached, a later replacement of torch.relu_ would be missed.
     """
     for owner, attribute in ((F, "relu"), (torch, "relu_")):
         with monkeypatch.context() as patch:
@@ -99,8 +100,9 @@ def counted() -> Callable[..., Any]:
 def test_state_of_a_replacement_does_not_invalidate_packages(
     make: Callable[[], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process creates its own replacement. A package only requires that the replacement has the same code in the
-    same place.
+    """A replacement may have state that differs in each process, a counter of calls, for example.
+
+    A package only requires that the same place has a replacement with the same code.
     """
     usual, found = requirements.requirements({}), []
     for calls in range(2):

@@ -1,6 +1,4 @@
-"""Tests of operators that only write into arguments: a compile needs only their schema, and a worker defines them from
-it.
-"""
+"""Tests of operators that only write into their arguments. A worker defines such an operator from its schema alone."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def test_operator_that_only_writes_is_described_by_its_schema(library: torch.lib
     library._destroy()
     with pytest.raises(ValueError, match="differs from that of the process"):
         custom_ops.compare(call_targets.modules_of(encoded))
-    try:  # in a worker the operator is not defined
+    try:  # as in a worker, where the operator is not defined
         made = call_targets.decode(encoded)
         assert call_targets.encode(made) == encoded
         with pytest.raises(RuntimeError, match="has no kernel in a worker"):

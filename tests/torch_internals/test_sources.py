@@ -1,5 +1,6 @@
-"""Tests of the source lines of operations: sent beside the graph, not part of its key, and harmless if they are
-malformed.
+"""Tests of the source lines of a graph's operations.
+
+A client sends them beside the graph. They are not part of the graph's key. Malformed source lines must do no harm.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.linear(x)
-        return hidden.relu() * 3  # the last line
+        return hidden.relu() * 3  # this comment is part of the source line
 
 
 def branches(x: torch.Tensor) -> torch.Tensor:
@@ -66,7 +67,7 @@ def test_inputs_have_the_programs_names() -> None:
     found = captured(Net(), X)
     for node in found.module.graph.nodes:
         vars(node).pop("_dynamo_source", None)
-    # An input without a source has Dynamo's own name.
+    # If Dynamo records no source for an input, the report shows Dynamo's own name.
     assert "L_x_" in json.loads(about.text(found.module, {}))["inputs"]
 
 

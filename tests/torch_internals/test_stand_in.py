@@ -1,8 +1,8 @@
-"""Tests the contract of the stand-in (docs/explanation/stand-in.md), row by row: until a graph's artifact exists, the
-program sees what plain ``torch.compile`` would show.
+"""Tests the contract of the stand-in (docs/explanation/stand-in.md), row by row.
 
-"Plain" is AOTAutograd with Inductor's passes and partitioner, and with ATen operators in place of generated code
-(tests/fuzz/contenders.py). The stand-in runs in a process whose daemon never replies.
+Until a graph's artifact exists, the stand-in runs the graph. The program must see what plain ``torch.compile`` would
+show. "Plain" means AOTAutograd with Inductor's passes and partitioner, and ATen operators in place of generated code
+(tests/fuzz/contenders.py). The daemon of the test process never replies.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class Flattens(torch.autograd.Function):
 
 @row
 def gradients_of_outputs_have_the_strides_of_the_outputs(compile: Compile) -> Any:
-    """The gradient of a sum is one expanded number, and the gradient of a transposed tensor is transposed: ``view``
-    refuses both.
+    """``view`` in the backward raises an error unless the gradient has the strides of the output.
+
+    The gradient of a sum is one expanded number. The gradient of a transposed tensor is transposed.
     """
     (a,) = weights("a")
     function = compile(lambda x: Flattens.apply(x @ a))
@@ -98,13 +99,11 @@ def gradients_of_outputs_have_the_strides_of_the_outputs(compile: Compile) -> An
 
 @row
 def a_state_that_reaches_no_output_is_not_differentiated(compile: Compile) -> Any:
-    """A recurrent network resets its state in this way at each step, with zeros of the state's shape (snntorch's
-    ``reset_mem``).
-    """
+    """snntorch's ``reset_mem`` resets the state of a recurrent network in this way: with zeros of the state's shape."""
     (a,) = weights("a")
     function = compile(lambda x, state: torch.sigmoid(x @ a + torch.zeros_like(state)))
     state = torch.zeros(4, 4)
-    for _ in range(4):  # an edge to the state would lead to the previous step, whose graph is freed
+    for _ in range(4):  # a backward into the state would reach the previous step's freed graph and raise
         state = function(torch.ones(4, 4), state)
         state.sum().backward()
     return kind(a.grad)
@@ -203,7 +202,7 @@ def only_some_gradients_can_be_asked_for(compile: Compile) -> Any:
     return [kind(gradient) for gradient in torch.autograd.grad(output.sum(), [b])], a.grad is None
 
 
-# ---------------------------------------------------------------- outputs
+# ---------------------------------------------------------------- properties of outputs
 
 
 def facts(output: torch.Tensor) -> Any:
@@ -295,7 +294,7 @@ def an_input_that_is_changed_has_the_history_of_the_change(compile: Compile) -> 
     x = b * 1
 
     def change(x: torch.Tensor) -> torch.Tensor:
-        # mul_ cannot be used: plain torch.compile saves the input for the backward and would detect the change.
+        # Not mul_: plain torch.compile saves its input for the backward and would refuse the change.
         x.add_(a)
         return x.exp()
 
@@ -396,8 +395,8 @@ def a_batch_norm_by_keywords(compile: Compile) -> Any:
     return kind(compile(lambda x: norm(x, running_mean=mean, running_var=var, training=True))(x)), kind(mean)
 
 
-# Modules that change an input of the graph in place. Other such modules (Hardswish, Mish, SiLU, Threshold) are left
-# out, because plain torch.compile refuses their backward.
+# Modules that change an input of the graph in place. Hardswish, Mish, SiLU and Threshold are not here, because plain
+# torch.compile refuses their backward.
 IN_PLACE = [
     torch.nn.CELU(inplace=True),
     torch.nn.Dropout(0.0, inplace=True),
@@ -413,9 +412,7 @@ IN_PLACE = [
 
 
 def _in_place(of: Callable[[torch.nn.Module], Callable[..., Any]], compile: Compile) -> Any:
-    """Returns a module's output, its input, which it has changed in place, and the gradient of a weight before the
-    module.
-    """
+    """Run each module of IN_PLACE. Returns its output, its changed input, and the gradient of a weight before it."""
     found: list[Any] = []
     for module in IN_PLACE:
         (a,) = weights("a")
@@ -433,13 +430,13 @@ def modules_that_work_in_place_change_their_input(compile: Compile) -> Any:
 
 @row
 def an_input_beside_what_changes_it_in_place(compile: Compile) -> Any:
-    """The blocks of a U-Net do this: ``cat([x, module(x)])``, where the module also changes ``x``."""
+    """A block of a U-Net computes ``cat([x, module(x)])``. If the module works in place, it also changes ``x``."""
     return _in_place(lambda module: lambda x: torch.cat([x, module(x) @ torch.ones(4, 4)]), compile)
 
 
 @row
 def outputs_that_a_module_changes_in_place(compile: Compile) -> Any:
-    """The function collects the features of each layer, which the next layer changes."""
+    """A feature extractor returns the output of each layer, and the next layer changes that output in place."""
     (a,) = weights("a")
 
     def features(x: torch.Tensor) -> list[torch.Tensor]:
@@ -487,12 +484,15 @@ def a_batch_norm_by_its_overload(compile: Compile) -> Any:
     return kind(output), kind(mean), kind(x.grad)
 
 
-# ---------------------------------------------------------------- modes
+# ---------------------------------------------------------------- torch's modes
 
 
 @row
 def weights_that_change_within_autocast_are_cast_again(compile: Compile) -> Any:
-    """This happens if one region compares several checkpoints: autocast's cache would not see the in-place change."""
+    """A program may compare several checkpoints within one autocast region, and copy each into the same weights.
+
+    Autocast's cache would not notice the change in place, and the results would come from the first checkpoint.
+    """
     torch.manual_seed(0)
     layer, found = torch.nn.Linear(4, 4), []
     function = compile(layer)
@@ -585,7 +585,7 @@ def an_error_in_its_middle_leaves_the_modes_of_the_program(compile: Compile) -> 
     compiled = compile(function)
     modes_after = []
     for at in (0, 1, 9, 0):
-        # The types of the exceptions differ; a test below compares them.
+        # Only the fact of an exception is compared, because the types of the exceptions differ.
         failed = raised(lambda at=at: compiled(torch.tensor([at])))[0] != "nothing"
         modes_after.append(
             (failed, torch.is_grad_enabled(), torch.backends.cuda.flash_sdp_enabled(), torch.is_autocast_enabled("cpu"))
@@ -605,7 +605,7 @@ def an_error_in_its_middle_leaves_no_transform(compile: Compile) -> Any:
     results = []
     for number in (0, 1, 9, 0):
         failed = raised(lambda number=number: compiled(torch.tensor([number])))[0] != "nothing"
-        plain = torch.func.jvp(torch.sin, (a,), (a,))  # this raises if a level of forward mode was left open
+        plain = torch.func.jvp(torch.sin, (a,), (a,))  # raises if the failed call left a level of forward mode open
         results.append((failed, torch._C._functorch.get_dynamic_layer_stack_depth(), kind(plain[1])))
     return results
 
@@ -645,7 +645,7 @@ def an_error_in_a_hook_of_the_backward_is_the_programs(compile: Compile) -> Any:
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[ThisProcess]:
-    """Prevent compiled code from replacing an eager run that raises, so that its exception reaches the program."""
+    """Starts a session without compiles. Otherwise a client would compile a graph whose eager run raises."""
     with (
         deaf_daemon(PRECOMPILED_WAIT_S="0.01") as process,
         mock.patch.object(submit, "compile_inline", lambda *_: None),
@@ -668,8 +668,9 @@ def test_stand_in_behaves_as_plain_torch_compile(name: str, here: ThisProcess) -
 
 
 def test_outputs_with_symbolic_sizes_have_the_marks_of_compiled_code(here: ThisProcess) -> None:
-    """Dynamo reads an output's marks to decide which sizes of the next graph are dynamic. So the stand-in's outputs
-    must have the marks of compiled code's outputs: otherwise the swap would change the next graph.
+    """Dynamo reads marks on an output to decide which sizes of the next graph are dynamic.
+
+    If the stand-in's outputs had other marks than those of compiled code, the swap would change the next graph.
     """
 
     def marked(backend: Any) -> list[dict[str, Any]]:
@@ -682,8 +683,8 @@ def test_outputs_with_symbolic_sizes_have_the_marks_of_compiled_code(here: ThisP
 
 
 def test_stand_in_gives_dynamo_no_frames_to_trace(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backward within a compiled function breaks the graph, and Dynamo then sees all Python code that runs in it
-    (Keras).
+    """A backward within a compiled function, as in Keras, breaks the graph. Dynamo then traces Python code of the
+    backward. It must not trace the stand-in's own code.
     """
     seen: list[str] = []
     original = convert_frame.has_tensor_in_frame
@@ -712,7 +713,7 @@ def flat(value: Any) -> list[torch.Tensor]:
 
 
 def same(left: Any, right: Any) -> None:
-    """Compare everything except tensors."""
+    """Check that two results are equal in everything except their tensors."""
     assert type(left) is type(right), (left, right)
     if isinstance(left, (list, tuple)):
         assert len(left) == len(right)

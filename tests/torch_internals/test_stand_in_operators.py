@@ -1,8 +1,8 @@
-"""Tests of operators whose eager run saves more for the backward than compiled code does.
+"""Tests of operators whose eager run saves more tensors for the backward than compiled code does.
 
-If plain torch.compile allows an in-place change between forward and backward, the stand-in allows it too, with equal
-gradients. "Plain" is AOTAutograd with Inductor's decompositions and partitioner, and with ATen operators in place of
-generated code (tests/fuzz/contenders.py).
+A program may change such a tensor in place between forward and backward. If plain torch.compile allows the change, the
+stand-in must allow it too, with equal gradients. "Plain" means AOTAutograd with Inductor's decompositions and
+partitioner, and ATen operators in place of generated code (tests/fuzz/contenders.py).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ KEEP_TOO_MUCH: dict[str, Operator] = {
     "max_pool2d_with_indices": lambda x: torch.ops.aten.max_pool2d_with_indices.default(x[None, None], [2, 2])[0],
     "between others": lambda x: F.leaky_relu(x) @ WEIGHT,
 }
-# For these operators, eager and compiled code both save the tensor, so the change is refused, or neither saves it.
+# For each of these operators, eager code saves the same tensors as compiled code.
 OTHERS: dict[str, Operator] = {
     "cumprod": lambda x: x.cumprod(-1),
     "elu": F.elu,
@@ -115,7 +115,7 @@ def stand_in(module: torch.fx.GraphModule, _inputs: list[Any]) -> StandIn:
 
 
 def gradient(backend: Any, operator: Operator, change: Callable[..., torch.Tensor]) -> torch.Tensor | None:
-    """The gradient of a weight before the operator, or None if the change is refused."""
+    """Returns the gradient of a weight before the operator, or None if torch refuses the change in place."""
     torch.manual_seed(0)
     weight, function = torch.rand(8, 8, requires_grad=True), torch.compile(operator, backend=backend)
     try:

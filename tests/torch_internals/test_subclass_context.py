@@ -1,4 +1,4 @@
-"""Tests of the metadata of tensor subclasses: recreated with an equal value and type, or refused."""
+"""Tests of the metadata of tensor subclasses: a worker recreates an equal value of the same type, or it is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of symbolic_sizes.py: symbolic sizes in the key, and their recreation in a worker."""
+"""Tests of symbolic_sizes.py: how the key represents symbolic sizes, and how a worker recreates them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def pooled(x: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 
 def test_size_with_one_known_value_is_still_a_size_input() -> None:
-    """AOTAutograd guards on SymInt inputs. Client and worker must number the same inputs: otherwise guards would name
-    wrong inputs.
+    """An artifact's guards name size inputs by number. If client and worker counted differently, a guard would check
+    the wrong input.
     """
     x = torch.randn(2, 8, 9)
     program = captured(pooled, x, (3, 4), dynamic=True).program
@@ -40,7 +40,7 @@ def test_size_with_one_known_value_is_still_a_size_input() -> None:
 
 
 def test_size_with_one_value_becomes_a_symint_with_that_value() -> None:
-    """A plain integer would become a size that may change, with guards on a symbol of AOTAutograd."""
+    """AOTAutograd would treat a plain integer as a size that may change, and would guard on a new symbol for it."""
     inputs = {"args": [{"size": 5}, {"size": {"s": 0}}, {"size": 5}], "ranges": [[2, None]]}
     mode = input_metadata.new_fake_mode()
     made = input_metadata.make_inputs(inputs, input_metadata.size_maker(inputs, [7], [], mode), mode)
@@ -51,11 +51,11 @@ def test_size_with_one_value_becomes_a_symint_with_that_value() -> None:
 
 
 def test_unbacked_size_is_not_a_size_input_and_has_no_hint() -> None:
-    """There are no guards on an unbacked size: code compiled for one value serves all values."""
+    """Code for an unbacked size serves all values, so the key and the guards must not depend on the first value."""
 
     def program(rows: int, **marked: int) -> capture.SerializedGraph:
         x = torch.randn(rows, 6)
-        torch._dynamo.mark_dynamic(x, 1)  # mark_dynamic must come first, because it removes other hints
+        torch._dynamo.mark_dynamic(x, 1)  # first, because mark_dynamic removes other marks
         torch._dynamo.decorators.mark_unbacked(x, 0, **marked)
         return captured(lambda x: x * 2, x).program
 
@@ -69,7 +69,7 @@ def test_unbacked_size_is_not_a_size_input_and_has_no_hint() -> None:
 
 
 def test_assertions_on_unbacked_sizes_come_from_the_graph_alone() -> None:
-    """A worker that knew the assertion from the start would take it for true and leave it out."""
+    """If the worker's sizes already satisfied the assertion, torch would omit it from the compiled code."""
     mode = input_metadata.new_fake_mode()
     inputs = {"args": [{"size": {"u": 0}}, {"size": {"Mul": [2, {"u": 0}]}}], "ranges": [], "unbacked": [[True, None]]}
     size, twice = input_metadata.make_inputs(inputs, input_metadata.size_maker(inputs, [], [], mode), mode)
@@ -85,7 +85,7 @@ def maker(*hints: int) -> tuple[SizeMaker, list[torch.SymInt]]:
 
 
 def test_guard_from_before_two_sizes_became_equal_is_kept() -> None:
-    """Torch's own expression of the guards loses this guard, because its symbol no longer belongs to an input."""
+    """torch's own guard expression lacks this guard, because the guard's symbol no longer belongs to an input."""
     for first in (0, 1):
         _, sizes = maker(8, 8)
         assert sizes[first] % 4 == 0
@@ -107,8 +107,8 @@ def test_guard_on_a_value_that_no_input_shows_is_an_error() -> None:
 
 @pytest.mark.reason("size-guards")
 def test_guards_that_reject_their_own_example_are_an_error() -> None:
-    """Without the error, the client would get an artifact that never serves its call, and would submit the graph
-    forever.
+    """Otherwise the daemon would publish an artifact that does not serve the client's call. The client would submit the
+    graph again and again.
     """
     _, sizes = maker(8)
     assert sizes[0] > 4

@@ -1,5 +1,6 @@
-"""Tests of the digest of a user's module: it covers sources and values of the module and of the modules that it
-imports.
+"""Tests of the digest of a user's module.
+
+The digest covers the sources and values of the module and of all modules that it imports.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         write(tmp_path / f"{name}.py", source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    # The process appears to have started after all saves.
+    # Otherwise the files, which are newer than the process, would be refused.
     monkeypatch.setattr(user_modules, "process_start", lambda: math.inf)
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pc_")]:
@@ -100,7 +101,7 @@ def test_file_saved_after_the_process_started_is_refused(project: Path, monkeypa
     now = time.time()
     monkeypatch.setattr(user_modules, "process_start", lambda: now + 0.02)
     user_modules.modules_digest(["pc_main"])
-    while time.time() < now + 0.04:  # file times have the resolution of Linux's clock ticks
+    while time.time() < now + 0.04:  # Linux stamps files with the last clock tick, up to 10 ms ago
         pass
     (project / "pc_values.py").write_text("FACTOR = 4.0\n")
     with pytest.raises(Bypass) as refused:
@@ -115,7 +116,7 @@ def test_function_that_cannot_be_imported_is_refused() -> None:
 
 
 def test_other_imported_modules_of_a_package_do_not_count(project: Path) -> None:
-    """A worker imports only the modules that it needs. The program may have imported more of the same package."""
+    """A program may import more modules of a package than a worker needs. These modules must not change the digest."""
     write(project / "pc_main.py", "from pc_package import sibling\n")
     importlib.import_module("pc_main")
     before = user_modules.modules_digest(["pc_main"])
@@ -133,7 +134,7 @@ def scale(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_operator_encoding_reflects_current_values_of_its_module(project: Path) -> None:
-    """If a value changes between two graphs, the second must not be compiled with the first value."""
+    """A program may change a module's value between two graphs. The second graph must not get the first value's key."""
     write(project / "pc_operators.py", OPERATOR)
     module = importlib.import_module("pc_operators")
     operator = torch.ops.pc_operators.scale.default
@@ -173,7 +174,7 @@ partial, bound = functools.partial(scaled, by=1.0), Patched().back
 number, exact, share, layout = numpy.float64(1.0), decimal.Decimal(1), fractions.Fraction(1), torch.channels_last
 view, span, activation = types.MappingProxyType({"by": 1.0}), range(3), torch.nn.ReLU()
 """
-# Each pair: a choice that a program makes, and a statement that undoes it.
+# For each case, a statement that sets a value of the module, and a statement that restores it.
 CHOICES = {
     "function": ("function = tenfold", "function = plain"),
     "in a table": ("table['rule'] = tenfold", "table['rule'] = plain"),
@@ -200,7 +201,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("what", CHOICES)
 def test_choice_of_the_program_changes_the_digest(project: Path, what: str) -> None:
-    """An example is `set_backend(...)` of an operator library: a worker imports the library with its default."""
+    """A program may call `set_backend(...)` of a library. A worker imports the library with its default backend."""
     write(project / "pc_chosen.py", CHOSEN)
     module = importlib.import_module("pc_chosen")
     before, (choose, take_back) = user_modules.modules_digest(["pc_chosen"]), CHOICES[what]
@@ -211,7 +212,7 @@ def test_choice_of_the_program_changes_the_digest(project: Path, what: str) -> N
 
 
 def test_digest_is_equal_in_another_process(project: Path) -> None:
-    """A worker has other memory addresses and another hash seed."""
+    """A worker has other memory addresses and another hash seed. They must not change the digest."""
     write(
         project / "pc_chosen.py",
         CHOSEN
@@ -239,7 +240,7 @@ method, lock = torch.nn.ReLU().forward, __import__("threading").Lock()
 
 
 def test_value_set_in_an_installed_module_changes_the_digest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package of operators must behave like the same package beside the program."""
+    """Values that a program sets must count in an installed module, too, not only in a module beside the program."""
     write(project / "pc_operators.py", OPERATOR)
     monkeypatch.setattr(user_modules, "_INSTALLED", (str(project.resolve()),))
     monkeypatch.setattr(user_modules.installations, "digest", lambda package: f"the record of {package}")

@@ -27,8 +27,8 @@ with config.patch({"cpp.simdlen": 256}):
     print(picked, "/", cpu_vec_isa.pick_vec_isa(), "/", narrow)
 """
 
-# Two jobs of a worker. The first job's store is removed while a search for vector units builds or loads a test program
-# in it.
+# The program is a worker with two jobs. Its search for vector units builds and loads test programs in the first job's
+# store. Meanwhile that store is removed.
 REMOVED = """
 import pathlib, shutil, sys
 from torch._inductor import cpu_vec_isa
@@ -75,7 +75,7 @@ def test_search_that_began_in_a_removed_store_is_repeated(tmp_path: Path, when: 
     assert answer.stdout.splitlines()[-1:] == ["True"], answer.stderr
 
 
-@pytest.mark.slow  # the test program of each unit is compiled twice
+@pytest.mark.slow  # compiles the test program of each vector unit twice
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT TESTED: VECTOR UNITS OF OTHER CPUS THAN X86-64")
 def test_worker_picks_the_vector_unit_that_torch_picks(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
