@@ -1,4 +1,4 @@
-"""A function that doubles a tensor, and its report as a graph of this process."""
+"""A function that doubles a tensor, and helpers that compile it and return the report of its graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def call(here: ThisProcess, **compile_arguments: Any) -> GraphReport:
-    """Compile and call ``double`` and return its report. Warnings are expected and ignored."""
+    """Compile and call ``double``, and return the report of the new graph. Fallback warnings are ignored."""
     before = len(here.reports())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -1,8 +1,7 @@
-"""Tests of programs that close descriptors which they did not open, while graphs are pending (as a program does that
-becomes a daemon).
+"""Tests of programs that close descriptors which they did not open, as a program does that becomes a daemon.
 
-Files and sockets of the program then get the numbers of precompiled's descriptors. They must hold only what the program
-wrote.
+Graphs are pending meanwhile. Files and sockets that the program opens afterwards get the descriptor numbers of
+precompiled's connection. Precompiled must neither write to these files and sockets nor close them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 
 def our_sockets() -> set[int]:
-    """The descriptors of this process that are sockets."""
+    """Return the descriptors of this process that are sockets."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -37,8 +36,10 @@ def our_sockets() -> set[int]:
 
 @contextlib.contextmanager
 def taken(numbers: set[int], directory: Path) -> Iterator[set[int]]:
-    """Open files and sockets of the program, in turn, under these numbers. Yields additional sockets that the program
-    keeps.
+    """Assign each number in ``numbers`` to a new file or socket of the program. Yield the descriptors of the sockets'
+    other ends.
+
+    At the end, check that precompiled has neither closed these files and sockets nor written to them.
     """
     peers: dict[int, socket.socket] = {}
     for number in sorted(numbers):
@@ -90,7 +91,7 @@ def test_connection_whose_descriptors_were_closed_is_replaced(tmp_path: Path) ->
                 assert len(again) == 3, "and no more"
                 with taken(again, tmp_path):
                     pid = os.fork()
-                    if pid == 0:  # the child closes its own copies, not the parent's or the program's descriptors
+                    if pid == 0:  # the child must not close files of the program whose numbers the parent's sockets had
                         status = 1
                         try:
                             connection.submit(child, graph(), lambda reply: None)

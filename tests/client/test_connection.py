@@ -1,4 +1,6 @@
-"""Tests of the client's connection to a real daemon: killed, restarted, full, stopped, absent, and across forks."""
+"""Tests of the client's connection across forks, and to a real daemon that is killed, restarted, full, stopped or
+absent.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +158,7 @@ def test_busy_submit_is_retried(tmp_path: Path) -> None:
 
 
 def test_submit_that_becomes_busy_after_acceptance_is_retried(daemon: DaemonUnderTest, tmp_path: Path) -> None:
-    """A job of another user has replaced this client's job in a full queue."""
+    """The daemon replies Busy to an accepted submit if another user's job takes its place in a full queue."""
     connection, replies, go = DaemonConnection(daemon.settings), Replies(), tmp_path / "go"
     try:
         message = daemon.submit()
@@ -207,7 +209,7 @@ def test_counts_of_a_process_that_exits_arrive(daemon: DaemonUnderTest) -> None:
 
 @pytest.mark.parametrize("reachable", [True, False])
 def test_process_may_exit_with_an_open_connection(tmp_path: Path, reachable: bool) -> None:
-    """The process does not close the connection, and has pending graphs. Its exit must not hang."""
+    """A process must not hang at its exit if it has pending graphs and has not closed its connection."""
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
         "from precompiled.client.connection import DaemonConnection; from precompiled.core.config import Settings\n"
@@ -255,7 +257,7 @@ def test_parent_and_child_of_a_fork_stay_connected(
 
 
 def test_forks_during_the_threads_work_are_safe(daemon: DaemonUnderTest) -> None:
-    """Fork at every moment of the thread's life, including its import of msgspec."""
+    """Fork while the connection's thread starts, imports msgspec and sends. Each child must be able to submit."""
     script = (
         "import os, sys, time; from pathlib import Path\n"
         "from precompiled.client.connection import DaemonConnection; from precompiled.core.config import Settings\n"
@@ -297,7 +299,7 @@ def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: 
 def test_hanging_daemon_counts_as_absent(
     daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The connections of a suspended daemon stay open, so the client requests a reply from it."""
+    """A suspended daemon keeps its connections open, so only a request without a reply shows that it hangs."""
     monkeypatch.setattr(daemon_link, "ASK_S", 0.2)
     monkeypatch.setattr(daemon_link, "ANSWER_S", 0.2)
     go, replies, held, later = tmp_path / "go", Replies(), Replies(), Replies()
@@ -307,7 +309,7 @@ def test_hanging_daemon_counts_as_absent(
     try:
         wait_until(lambda: connection.alone_s() > 0.1, "the graph was accepted, and nobody is at work")
         connection.submit(daemon.submit(), graph(), replies)
-        # A new submit counts as unserved at once, without another wait.
+        # The daemon already counts as absent, so the new submit must not start another wait for a reply.
         wait_until(lambda: [submit.state for submit in connection._submits.values()] == ["accepted", "sent"])
         assert connection.alone_s() > 0.1
     finally:
@@ -362,7 +364,7 @@ def test_restarted_thread_resends_its_submits(
 
     with monkeypatch.context() as patch:
         patch.setattr(connection, "_wait", broken)
-        connection.tally(wire.Tally(1, hits=1))  # sending a tally wakes the thread
+        connection.tally(wire.Tally(1, hits=1))  # wakes the thread, which then calls the broken ``_wait``
         wait_until(lambda: connection._thread is None)
     connection.ensure_running()
     go.touch()
@@ -395,7 +397,7 @@ def test_thread_start_is_retried_at_intervals(
 def test_flush_returns_at_once_if_no_thread_can_start(
     daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Since Python 3.12 an atexit handler cannot start a thread."""
+    """Since Python 3.12, atexit handlers cannot start a thread, so a flush would wait for its whole timeout."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -415,7 +417,7 @@ def test_rejection_without_an_id_goes_to_the_last_submit_sent(
     connection.submit(daemon.submit(), graph("wait-for", path=str(tmp_path / "go")), accepted)
     assert connection.flush(TIMEOUT_S)
     sent = daemon.submit()
-    with connection._changed:  # prevents the thread from sending it meanwhile
+    with connection._changed:  # keeps the connection's thread from sending the submit
         connection._submits[sent.id] = _Submit(sent, b"", unsent, state="sent")
     connection._replied(wire.Rejected("bad-message", "It cannot be read", "Report it"))
     assert accepted.codes() == []
@@ -444,7 +446,7 @@ def test_request_to_a_suspended_daemon_times_out(daemon: DaemonUnderTest) -> Non
 
 
 def test_rejection_by_a_daemon_of_another_version_is_understood(tmp_path: Path) -> None:
-    """Every protocol version has the same form of rejection. It reaches both a request and a submit."""
+    """A rejection has the same form in all protocol versions, so a client can report a rejection by any daemon."""
     import zmq
 
     daemon = DaemonUnderTest(tmp_path)

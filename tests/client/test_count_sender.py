@@ -1,5 +1,5 @@
-"""Tests that the counts of a process whose graphs all hit are sent while it serves, since a signal may end it before
-its exit handlers.
+"""Tests that a process whose graphs all hit sends its counts while it runs. A signal may end the process before its
+exit handlers could send them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_server_that_a_signal_ends_is_counted(served: Host) -> None:
     before = served.stats().hits
     server = served.program("-c", "import time\n" + SERVER.replace("sys.stdin.read()", "time.sleep(3600)"), "serve")
     server.wait_for("served")
-    while served.stats().hits == before:  # bounded by the time limit of a test
+    while served.stats().hits == before:  # if no count arrives, the test's time limit ends this loop
         assert server.process.poll() is None, server.text()
     os.kill(server.process.pid, signal.SIGKILL)
     server.process.wait()

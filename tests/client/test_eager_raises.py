@@ -1,5 +1,5 @@
-"""Tests of eager runs that raise: the program gets the exception only if compiled code raises too, and the eager run's
-effects are undone.
+"""Tests of eager runs that raise: the client undoes the run's effects and runs compiled code instead. The program gets
+an exception only if compiled code raises too, or if the client cannot undo the run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ X = torch.arange(1.0, 5.0)
 
 
 def fails(x: torch.Tensor) -> torch.Tensor:
-    """No eager kernel supports this dtype."""
+    """Raise NotImplementedError when run eager: torch's eager mode cannot add uint32 tensors."""
     small = x.to(torch.uint32)
     return small + small
 
 
 class Graph:
-    """A graph that runs eager until a call waits for ``compiled``."""
+    """A graph that runs eager until one of its calls waits for ``compiled``. If ``compiled`` is None, no artifact
+    comes.
+    """
 
     def __init__(self, function: Callable[..., Any], compiled: Callable[..., Any] | None, **more: Any) -> None:
         self.waits: list[str] = []
@@ -186,7 +188,9 @@ def changes_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def test_change_of_a_large_input_is_not_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large input is not copied. If an eager run changed it, that run cannot be undone, so its error is raised."""
+    """An input above MAX_BYTES is not copied before an eager run. If the run changes the input and raises, the client
+    cannot undo the change, so the program gets the exception.
+    """
     monkeypatch.setattr(undo_effects, "MAX_BYTES", 8)
     x = X.clone()
     assert Graph(changes_behind, lambda *args: "compiled").call(x, X) == "compiled" and torch.equal(x, X)
@@ -217,7 +221,9 @@ def refuses(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_custom_operator_is_not_called_twice() -> None:
-    """Compiled code would run the same operator again, although the operator may count or print."""
+    """A custom operator may count or print, so compiled code must not repeat an operator that has already run and
+    raised.
+    """
     CALLS.clear()
     made = Graph(lambda x: refuses(x) * 2, lambda x: "compiled")
     with pytest.raises(ValueError, match="refused"):
@@ -238,13 +244,13 @@ torch.fx.wrap("noted")
 
 
 def test_values_of_the_failed_run_are_freed_before_compiled_code_runs() -> None:
-    """The eager run may have failed because memory was short."""
+    """The eager run may have raised for lack of memory, so its values must not take memory from compiled code."""
     KEPT.clear()
     assert Graph(lambda x: fails(noted(x)), lambda x: [one() for one in KEPT]).call(X) == [None]
 
 
 def test_checkpoint_recomputes_with_compiled_code() -> None:
-    """A checkpoint counts saved tensors. The tensors of the failed run must not be counted."""
+    """A checkpoint counts the tensors that a run saves. It must not count tensors of the eager run that raised."""
 
     def compiled(x: torch.Tensor) -> torch.Tensor:
         made.waits.append("ran")
@@ -260,7 +266,7 @@ def test_checkpoint_recomputes_with_compiled_code() -> None:
 
 
 def test_second_call_within_a_checkpoint_stays_eager() -> None:
-    """The first call ran eager, and will run eager in the recomputation. So must the second call."""
+    """A checkpoint recomputes the first call eager, so the second call must not switch to compiled code when it raises."""
     made = Graph(lambda x: torch.bincount(x.to(torch.int64)), lambda x: "compiled")
 
     def both(x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""Tests of each reason for which a client runs a graph without an artifact: reported, counted, and with eager's result.
+"""Tests of each reason for which a client runs a graph without an artifact. Each reason is reported and counted, and
+the results equal those of eager code.
 
 This process is the client. Its graphs, the store, the socket and the daemon are real. The daemon's worker has no
-compiler (support_daemon.py) and cannot read a real graph, which is an error of its own.
+compiler (support_daemon.py) and fails on real graphs, which gives these tests the reason ``compile-failed``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def here() -> Iterator[ThisProcess]:
 
 
 def plant(here: ThisProcess, **changes: Any) -> tuple[Store, Path]:
-    """Publish a well-formed artifact for the graph of ``double`` that no torch can load."""
+    """For the graph of ``double``, publish a well-formed artifact whose bundle torch cannot load."""
     key = call(here).key
     here.counted("bypassed")
     manifest = fmt.Manifest(
@@ -74,8 +75,8 @@ def plant(here: ThisProcess, **changes: Any) -> tuple[Store, Path]:
 
 
 def is_made_anew(here: ThisProcess, code: str) -> None:
-    """Check that the artifact is reported with ``code``, and that the graph is then a miss, which is a bypass in this
-    mode.
+    """Check that a call reports the artifact with ``code`` and then treats the graph as a miss. In mode lookup, a miss
+    is compiled in process.
     """
     graph = call(here)
     assert (graph.state, graph.source, graph.reason) == ("bypassed", "inline", "lookup-only")
@@ -169,8 +170,8 @@ def test_graph_with_a_failure_record_is_compiled_in_process(code: str, when: str
 
 @contextmanager
 def recorded(code: str, when: str) -> Iterator[tuple[ThisProcess, Callable[[], None]]]:
-    """A client that meets a failure record of ``double`` at the moment ``when``. If the record does not exist yet, a
-    call of the yielded function creates it.
+    """Yield a client whose graph of ``double`` gets a failure record at the moment ``when``, and a function that
+    publishes the record.
     """
     with this_process() as here:
         key = call(here).key
@@ -230,8 +231,8 @@ def test_compile_error_is_raised_while_the_frame_is_traced(when: str, monkeypatc
 def compiled_late(
     monkeypatch: pytest.MonkeyPatch, captured: Exception, given: Exception | None
 ) -> Iterator[tuple[ThisProcess, Callable[[torch.Tensor], torch.Tensor]]]:
-    """A graph that its next call compiles. The compile of the captured graph raises; that of Dynamo's graph raises
-    ``given``, if set.
+    """Yield a client and a graph that is compiled at its next call. The compile of the captured graph raises
+    ``captured``. The compile of Dynamo's own graph raises ``given``, or succeeds if ``given`` is None.
     """
     with recorded("compile-error", "while it is awaited") as (here, publish):
         monkeypatch.setattr(submit, "compile_inline", compile_inline)
@@ -291,7 +292,7 @@ def test_suppressed_errors_are_logged_as_by_torch(
 
 
 def test_error_in_the_capture_is_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo's own graph compiles, so its code serves the calls."""
+    """A bug in precompiled's capture must not reach the program: Dynamo's own graph compiles and serves the calls."""
     with compiled_late(monkeypatch, KeyError("ours"), None) as (here, compiled):
         torch.testing.assert_close(compiled(X), X * 2)
         assert len(here.in_process) == 1
@@ -345,9 +346,7 @@ def test_failed_swap_thread_leads_to_a_compile_in_process(monkeypatch: pytest.Mo
 
 
 def test_retrace_waits_for_a_call_that_no_checkpoint_repeats() -> None:
-    """A checkpoint compares the tensors of the second run with the tensors of the first, so both must be eager or both
-    compiled.
-    """
+    """A checkpoint compares the tensors of its two runs, so either both runs must be eager or both compiled."""
     x, weight = torch.randn(6, 6), torch.randn(6, 6, requires_grad=True)
     function = torch.compile(lambda x, weight: torch.sin(x @ weight), backend="precompiled")
 
@@ -401,8 +400,8 @@ def test_late_compile_does_not_draw_the_programs_random_numbers(monkeypatch: pyt
 
 @pytest.mark.filterwarnings("ignore:precompiled. a graph is compiled in process:RuntimeWarning")
 def test_late_compile_supports_retain_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its backward is compiled before its first call, and must not overwrite saved tensors that a second backward
-    needs.
+    """The backward of a graph that is compiled late is compiled before the graph's first call. The backward's code must
+    not overwrite saved tensors that a second backward needs.
     """
     torch.manual_seed(0)
     given = [torch.randn(shape, requires_grad=True) for shape in ((4, 6), (6, 8), (8, 2))]
@@ -422,7 +421,7 @@ def test_late_compile_supports_retain_graph(monkeypatch: pytest.MonkeyPatch) -> 
         (item,) = here.session.pending._awaited.values()
         here.session.pending._give_up(item, "artifact-evicted", "It was removed three times.")
         for _ in range(2):
-            # Tolerances for sums in another order on any CPU. Overwritten tensors would differ by far more.
+            # CPUs sum in different orders, hence the tolerances. Overwritten tensors would differ by far more.
             torch.testing.assert_close(gradients(compiled), expected, rtol=1e-4, atol=1e-4)
         assert only(here).source == "inline" and here.in_process == []
         assert item.calls.snapshot().calls_compiled
@@ -523,7 +522,9 @@ def test_collectives_wait_then_compile_in_process() -> None:
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.usefixtures("one_rank")
 def test_failed_compile_of_collectives_is_reported_and_done_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are compiled in process even if the failure record says to stay eager. The warning must say so."""
+    """Ranks must not mix eager and compiled collectives, so this process compiles the graph when the worker has failed.
+    The warning must say that this process compiles.
+    """
     with deaf_daemon(PRECOMPILED_WAIT_S="1000") as here:
 
         def fails(_: Any, message: Any, *__: Any) -> None:
@@ -540,8 +541,8 @@ def test_failed_compile_of_collectives_is_reported_and_done_in_process(monkeypat
 
 @pytest.mark.reason("size-guards")
 def test_artifact_with_invalid_guards_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph is compiled in process instead of staying eager, whether it awaited the artifact or found it in the
-    store.
+    """A graph whose artifact has invalid guards is compiled in process and does not stay eager. In the first round the
+    graph awaits the artifact; in the second round it finds the artifact in the store.
     """
     with deaf_daemon() as here:
         store = here.session.store
@@ -593,8 +594,8 @@ def runs_eager(*_: Any) -> Any:
 
 @pytest.mark.parametrize("code", ["lookup-only", "no-daemon", "too-many-variants"])
 def test_sizes_that_cannot_be_submitted_are_compiled_in_process(code: str) -> None:
-    """Some calls with new sizes, after a package for example, cannot submit: in mode lookup, without a daemon, or above
-    the maximum number of variants.
+    """A call with new sizes cannot submit a job in mode lookup, without a daemon, or above the maximum number of
+    variants. This graph must not run eager, so the client must compile it in process.
     """
     programs: list[capture.SerializedGraph] = []
 
@@ -688,7 +689,7 @@ def test_require_waits_in_mode_eager_and_raises_at_the_deadline() -> None:
     with deaf_daemon(PRECOMPILED_REQUIRE="1", PRECOMPILED_WAIT_S="0.01") as here:
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
-        for _ in range(2):  # a server that catches the exception must not go on eager
+        for _ in range(2):  # a server that catches the first exception must not run eager at the next call
             with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"within 0\.01 s") as failed:
                 compiled(X)
             assert isinstance(failed.value.inner_exception, NotServed)
@@ -705,7 +706,7 @@ def test_require_raises_later_failures_of_the_daemon_in_the_first_call(
         if code == "swap-thread":
             monkeypatch.setattr(here.session.connection, "ensure_running", no_descriptors)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # the error appears once
+            warnings.simplefilter("error")  # the error must not be preceded by a warning with the same text
             says_what_to_do(raised(here), code)
         assert not here.in_process and only(here).state == "failed"
 
@@ -744,8 +745,8 @@ def test_require_has_no_effect_if_precompiled_is_off(monkeypatch: pytest.MonkeyP
 
 
 def test_require_stays_in_effect_with_an_invalid_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Undo the patch before the process's own session is restored: a session that stays would write at the end of the
-    # test run.
+    # ``patch`` is the inner context, so its session is gone when the original session is restored. A session that
+    # stayed would write at the end of the test run.
     with this_process() as here, monkeypatch.context() as patch:
         patch.setattr(PROCESS, "session", None)
         patch.setenv("PRECOMPILED_MODE", "fast")
@@ -774,7 +775,9 @@ def test_unsupported_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_require_raises_if_the_hook_cannot_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a bad setting or an unsupported torch would silently turn "must be served" into plain torch.compile."""
+    """If this raised nothing, a bad setting or an unsupported torch would silently turn "must be served" into plain
+    torch.compile.
+    """
     plain = torch._TorchCompileInductorWrapper.__call__
     monkeypatch.setattr(inductor_route, "_patches", Patches())
     monkeypatch.setattr(routing, "_undo", [])

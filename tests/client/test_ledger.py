@@ -124,7 +124,7 @@ def test_forked_child_starts_with_zero_counts_and_keeps_its_graphs() -> None:
     ledger = Ledger()
     ledger.add(graph())
     ledger.count(hits=1)
-    ledger._lock.acquire()  # a thread of the parent may hold the lock at the time of the fork
+    ledger._lock.acquire()  # at the time of a fork, another thread of the parent may hold the lock
     ledger.after_fork()
     assert not ledger.take_counts()
     assert len(ledger.reports()) == 1

@@ -24,8 +24,8 @@ from precompiled.store import artifact_format as fmt
 
 
 def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
-    """The result of ``look`` in a forked child. A real fork is needed, because the parent's threads would use the new
-    state too.
+    """Return the result of ``look`` in a forked child. Fork handlers called in this process would not do, because the
+    parent's threads would use the child's new state.
     """
     child = os.fork()
     if child == 0:
@@ -64,7 +64,7 @@ def test_forked_child_that_cannot_submit_compiles_in_process(monkeypatch: pytest
 
 
 def test_forked_child_submits_with_its_own_id(tmp_path: Path) -> None:
-    """The daemon replies to one client per id: with its parent's id, the child would take the parent's replies."""
+    """The daemon replies to one client per id. With its parent's id, a child would take the parent's replies."""
     with deaf_daemon() as here:
         torch._dynamo.reset()
         compiled = torch.compile(double, backend="precompiled")
@@ -107,12 +107,12 @@ def test_artifact_that_is_gone_at_its_lookup_is_resubmitted_a_few_times() -> Non
         call(here)
         known = set()
         while only(here).state == "pending":
-            with suppress(ValueError):  # the graph is being resubmitted, and is not awaited meanwhile
+            with suppress(ValueError):  # no graph is awaited while the client resubmits it
                 (id,) = list(here.session.pending._awaited)
                 if id not in known:
                     known.add(id)
                     here.session.pending.on_reply(wire.Accepted(id, "", "published"))
-        assert here.session.pending.wait(30)  # the last report is counted too
+        assert here.session.pending.wait(30)  # the last fallback is counted before ``wait`` returns
         graph = only(here)
         assert (graph.state, graph.reason) == ("bypassed", "artifact-evicted")
         assert len(known) == 3 and here.counted("fallbacks") == {"artifact-evicted": 3}
@@ -134,8 +134,8 @@ def test_older_failure_record_does_not_end_a_new_submit() -> None:
 
 
 def test_finished_graph_is_not_resubmitted() -> None:
-    """A waiting call may try to resubmit just when the swap thread has finished. The graph is not awaited any more
-    then.
+    """A waiting call may try to resubmit a graph just after the swap thread has finished it. The finished graph must
+    not become awaited again.
     """
     with deaf_daemon() as here:
         call(here)
@@ -182,7 +182,7 @@ def test_call_that_must_not_run_eager_waits_for_another_threads_compile() -> Non
 
         def compiles() -> tuple[Callable[..., Any], str]:
             begun.set()
-            returned.wait(0.5)  # give the other thread time to wait
+            returned.wait(0.5)  # give the main thread time to start waiting
             return lambda x: (x * 2,), ""
 
         def must_not_run_eager() -> None:

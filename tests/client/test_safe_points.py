@@ -1,4 +1,4 @@
-"""Tests of the time of a swap: it never comes between an eager run and code that may repeat the run."""
+"""Tests of when a graph is swapped: never between an eager run and code that may repeat this run."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ def test_work_forbidden_in_a_capture_waits_for_the_next_call_outside() -> None:
 
 
 def one_block() -> tuple[Dispatch, torch.Tensor, list[str]]:
-    """A block that records whether each run was eager or compiled. Its compiled form saves a different number of
-    tensors.
+    """Return a block, its weight, and the list of its runs ("eager" or "compiled"). Compiled runs save a different
+    number of tensors than eager runs, so a checkpoint that mixes them raises.
     """
     weight = torch.ones(4, 4, requires_grad=True)
     ran: list[str] = []
@@ -216,7 +216,7 @@ def test_later_backward_of_a_checkpoint_recomputes_eager() -> None:
 
 
 def test_checkpoint_of_a_graph_without_edges_recomputes_eager() -> None:
-    """For example, a graph that changes the metadata of its input has no autograd edges around it."""
+    """A graph that changes the metadata of its input, for example, has no autograd edges around it."""
     made, weight, ran = one_block()
     made._eager._plain = False  # type: ignore[attr-defined]
     x = torch.ones(2, 4, requires_grad=True)
@@ -227,7 +227,9 @@ def test_checkpoint_of_a_graph_without_edges_recomputes_eager() -> None:
 
 
 def two_graphs() -> tuple[Dispatch, Dispatch, SafePoint, torch.Tensor, list[str]]:
-    """Two graphs of one function: Dynamo may recompute with the second graph what the first graph computed."""
+    """Return two graphs of one function, with a common safe point. Dynamo may recompute with the second graph what the
+    first graph has computed.
+    """
     point = SafePoint()
     first, weight, ran = one_block()
     second = dispatch(first._eager, safe_point=point)
@@ -282,7 +284,7 @@ def test_other_saved_tensor_hooks_do_not_delay_a_swap() -> None:
 
 
 def test_reentrant_checkpoint_under_other_hooks_keeps_its_dropout_mask() -> None:
-    """The backward of this checkpoint uses hooks on saved tensors as well."""
+    """The backward of a reentrant checkpoint runs the function with hooks on saved tensors, too."""
     made = dispatch(graph(dropped))
     awaited: list[str] = []
     made.awaits[()] = lambda: awaited.append("waited")
@@ -311,7 +313,7 @@ def test_one_of_two_threads_compiles_for_equal_sizes() -> None:
     class Raced(dict[tuple[int, ...], Callable[[], None]]):
         def __contains__(self, sizes: object) -> bool:
             found = super().__contains__(sizes)
-            self.clear()  # the other thread has taken the function out of the table
+            self.clear()  # as if another thread had taken the function out of the table
             return found
 
     made = Dispatch(GraphCalls(GraphReport(id="", name="")), lambda size, x: "eager", [0], lambda sizes: None)
@@ -390,7 +392,7 @@ functional = torch.nn.functional
         (lambda x: x + torch.rand(1), True),
         (lambda x: x.sin(), False),
         (lambda x: x.clone().bernoulli_(), True),
-        (lambda x: x[: int(x.sum().item())], True),  # whether this function draws random numbers cannot be determined
+        (lambda x: x[: int(x.sum().item())], True),  # the size depends on data, so the function counts as drawing
     ],
 )
 def test_use_of_random_numbers_is_detected_without_drawing(run: Callable[..., Any], draws: bool) -> None:
@@ -403,7 +405,7 @@ def test_use_of_random_numbers_is_detected_without_drawing(run: Callable[..., An
 
 
 def test_graph_that_must_not_run_eager_waits_at_an_unserved_size() -> None:
-    """An example is flex_attention with symbolic sizes, whose package is used at another size."""
+    """For example, a package of flex_attention with symbolic sizes may be called with a size that has no artifact."""
     requested: list[list[int]] = []
 
     def request(sizes: list[int]) -> None:

@@ -1,4 +1,6 @@
-"""Tests of starting a daemon on demand: one starter succeeds, no zombie is left, and a failed start is a result."""
+"""Tests that start a daemon on demand: only one of several starters starts it, no zombie is left, and a failure is
+returned with its reason.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_settings_are_passed_to_the_daemon(place: DaemonUnderTest) -> None:
 
 
 def test_command_line_settings_override_configuration_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Values that equal the default must override too. Otherwise the daemon's configuration file would win."""
+    """Options that equal their defaults must be passed to the daemon, too. Otherwise the daemon's configuration file
+    would override them.
+    """
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     paths.user_config_file().parent.mkdir(parents=True, exist_ok=True)
     paths.user_config_file().write_text('workers = 4\nmax_queue = 7\nlog = "info"\n')

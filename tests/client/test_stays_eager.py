@@ -1,4 +1,4 @@
-"""Test of `--target`: graphs are compiled for other hosts, and calls in this process run eager
+"""Test of ``PRECOMPILED_TARGET``: graphs are compiled for a different GPU, and calls in this process run eager
 (docs/decisions/0046).
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from support_host import Host
 
-# Eager and compiled dropout draw different numbers, so equal numbers show how a call ran.
+# Eager and compiled dropout draw different numbers, so a call that returns the numbers of an eager call ran eager.
 TEXT = """if 1:
     import json, sys, torch, precompiled
     def function(x):
@@ -27,7 +27,7 @@ TEXT = """if 1:
 """
 
 
-@pytest.mark.slow  # one compile for the CPU
+@pytest.mark.slow  # compiles one graph for the CPU
 def test_calls_run_eager_after_a_swap_and_a_hit(shared_host: Host) -> None:
     def run(**variables: str) -> object:
         return shared_host.program("-c", TEXT, env={"PRECOMPILED_MODE": "wait", **variables}).result()

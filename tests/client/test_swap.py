@@ -1,4 +1,4 @@
-"""Tests the states of one graph with the sequences of events that occur."""
+"""Tests of the states of one graph, with the sequences of events that occur in practice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of every state with every event, and of arbitrary histories of events."""
+"""Tests of the state machine of a graph: every pair of state and event, and arbitrary sequences of events."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def in_state(state: State) -> Swap:
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)), ids=lambda item: item.value)
 def test_every_state_with_every_event(state: State, event: Event) -> None:
-    """Each pair is a transition of the table, or the event comes too late, or it is an error that leaves the state
-    unchanged.
+    """A pair of state and event is a transition of the table, or is ignored because the state is final. Any other pair
+    raises an error and leaves the state unchanged.
     """
     swap = in_state(state)
     if state in _FINAL:
@@ -74,7 +74,7 @@ def test_invariants_hold_after_any_history(events: list[Event]) -> None:
     for event in events:
         before = swap.state
         if (before, event) == (State.EAGER, Event.LOAD_FAILED):
-            continue  # the test above covers this pair
+            continue  # always raises, as test_failed_load_of_an_eager_graph_is_an_error_each_time checks
         try:
             instruction = swap.on(event)
         except PrecompiledError:
@@ -92,8 +92,6 @@ def test_invariants_hold_after_any_history(events: list[Event]) -> None:
 
 @given(st.lists(st.sampled_from(list(Event)), max_size=12), st.sampled_from(list(Event)))
 def test_equal_histories_lead_to_equal_states(events: list[Event], last: Event) -> None:
-    """The state depends on the events alone."""
-
     def play() -> tuple[State, object]:
         swap = Swap()
         outcome: object = None
