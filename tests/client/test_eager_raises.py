@@ -266,7 +266,7 @@ def test_checkpoint_recomputes_with_compiled_code() -> None:
 
 
 def test_second_call_within_a_checkpoint_stays_eager() -> None:
-    """A checkpoint recomputes the first call eager, so the second call must not switch to compiled code when it raises."""
+    """A checkpoint recomputes the first call eager, so a second call that raises must not switch to compiled code."""
     made = Graph(lambda x: torch.bincount(x.to(torch.int64)), lambda x: "compiled")
 
     def both(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A scheduler for tests, with fake events and a fake clock."""
+"""A scheduler for tests that run no processes: the events and the clock are fake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Connections and their limits per user: real sockets, fake users. The tests run the daemon's turns themselves."""
+"""Tests of connections and their limits per user, with real sockets and fake users. The tests run the turns of the
+daemon themselves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ MAX_MESSAGE = 1 << 20
 
 
 class Host:
-    """A listening socket served by ``Connections``. ``uid`` is the user of the next connection."""
+    """A listening socket served by ``Connections``. ``uid`` is the user of the connection that is accepted next."""
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "s")
@@ -47,7 +49,7 @@ class Host:
         self.daemon.open(listening, CAPACITY)
 
     def begin(self) -> socket.socket:
-        """Connect, without letting the daemon accept."""
+        """Connect a client. The daemon does not accept the connection yet."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(TIMEOUT_S)
         sock.connect(self.path)
@@ -55,7 +57,7 @@ class Host:
         return sock
 
     def connect(self, uid: int, said: bytes = GREETING + READY) -> socket.socket:
-        """Connect as a user, and let the daemon accept and read."""
+        """Connect a client of user ``uid`` that sends ``said``, and let the daemon accept the connection and read."""
         sock = self.begin()
         sock.sendall(said)
         self.uid = uid
@@ -116,7 +118,7 @@ def test_a_users_many_messages_do_not_delay_another_user(host: Host) -> None:
 def test_a_users_many_new_connections_do_not_delay_another_user(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.daemon._limit = host.daemon._capacity = 200
     monkeypatch.setattr(module, "ACCEPT_S", TIMEOUT_S)
-    for name in ("TURN_S", "USER_TURN_S"):  # a turn prepares one connection of each user
+    for name in ("TURN_S", "USER_TURN_S"):  # with no time budget, a turn greets one connection of each user
         monkeypatch.setattr(module, name, 0.0)
     users = iter([1] * 100 + [2])
     monkeypatch.setattr(host.daemon, "_identify", lambda _: (1, user := next(users), user))
@@ -195,7 +197,7 @@ def test_incomplete_messages_are_limited_and_all_are_completed(host: Host, monke
     for sock in socks:
         sock.setblocking(False)
     left = dict.fromkeys(socks, whole)
-    for _ in range(50):  # sends each message except its last byte
+    for _ in range(50):  # send all bytes except the last, so that no message is complete
         for sock in socks:
             try:
                 left[sock] = left[sock][sock.send(left[sock][:-1]) :]

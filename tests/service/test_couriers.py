@@ -1,4 +1,4 @@
-"""Couriers: jobs without a free slot are offered to their user's farm. Fake events and time."""
+"""Tests of couriers, with fake events and time: the scheduler offers jobs without a free slot to their user's farm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support_scheduler import Host, interpreter
 
 
 def courier(host: Host, said: list) -> int:
-    """Check that ``said`` starts a courier; returns its number."""
+    """Check that the instructions ``said`` start a courier, and return its number."""
     start = host.only(StartWorker, said)
     assert (start.device, start.interpreter) == (COURIER, interpreter())
     return start.worker
@@ -32,7 +32,7 @@ def test_only_jobs_without_a_slot_are_offered_to_the_farm() -> None:
     assert not [item for item in host.submit("c") if isinstance(item, StartWorker)], "its user has no farm"
     offered = host.only(RunJob, host.tell(WorkerReady(number)))
     assert (offered.worker, offered.job.key) == (number, "b") and offered.job.offer.interpreter == interpreter()
-    # The farm compiles it: it is parked for 5 s, and the free slot goes to the next job.
+    # The farm compiles job "b", so job "b" is parked for 5 s and the free slot goes to job "c".
     host.done(offered, "parked", again_s=5.0)
     assert host.only(RunJob, host.done(first)).job.key == "c"
 
@@ -90,7 +90,9 @@ def test_a_courier_takes_no_slot_and_no_process_and_exits_soon() -> None:
 
 
 def test_the_number_of_a_users_couriers_is_limited() -> None:
-    """Each courier is a process and uses descriptors of the daemon."""
+    """Each courier is a process and uses descriptors of the daemon, so a user with many interpreters could exhaust
+    both.
+    """
     host = Host()
     host.warm()
     host.submit("a", farm=True)
@@ -100,7 +102,7 @@ def test_the_number_of_a_users_couriers_is_limited() -> None:
     assert [start.device for start in starts] == [COURIER] * MAX_COURIERS
     host.submit("c", uid=2, farm=True)
     assert len(host.all(StartWorker)) == MAX_COURIERS + 1, "another user gets a courier"
-    # When a courier has exited, the next environment gets one.
+    # When a courier has exited, the user's next interpreter gets a courier.
     host.tell(WorkerReady(starts[0].worker))
     host.done(host.all(RunJob)[-1], "exists")
     host.now += host.scheduler.limits.extra_idle_s + 1

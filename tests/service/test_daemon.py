@@ -1,4 +1,6 @@
-"""A real daemon whose workers, clients or own process die: accepted jobs are not lost, and no process is left."""
+"""Tests of a real daemon: when a worker, a client or the daemon itself dies, no accepted job is lost and no process is
+left.
+"""
 
 from __future__ import annotations
 
@@ -229,13 +231,14 @@ def test_a_killed_daemon_leaves_no_worker_and_can_be_started_again(tmp_path: Pat
             client.submit(daemon.submit(), graph("spawn", path=str(pids)))
             worker = busy_worker(daemon)
             wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-            # The guardian, two commands, and the child of the shell among them.
+            # The worker's descendants are the guardian, two commands, and the child of a command's shell.
             wait_until(lambda: len(psutil.Process(worker.pid).children(recursive=True)) >= 4)
             daemon.stop(signal.SIGKILL)
             wait_until(lambda: not alive(worker.pid), "the worker ends")
             of_own_session, plain = map(int, pids.read_text().split())
             wait_until(lambda: not alive(plain), "its compilers end")
-            os.killpg(of_own_session, signal.SIGKILL)  # no process is left that could kill it
+            # The worker and its guardian are gone, so the test must kill this process group.
+            os.killpg(of_own_session, signal.SIGKILL)
         assert not daemon_reachable(daemon.settings), "a socket without a daemon is not reachable"
         lock = Lock(daemon.runtime_dir / "lock")
         assert lock.acquire()
@@ -349,7 +352,9 @@ def test_systemd_gets_ready_watchdog_and_stopping(tmp_path: Path) -> None:
 
 
 def _break_for_a_while(parent: Path) -> None:
-    """Make ``parent`` a loop of links for some self-checks. A rename does it, so that the path always exists."""
+    """Make the link ``parent`` point to itself for some of the daemon's self-checks, then restore it. A rename replaces
+    the link atomically, so the path always exists.
+    """
     folder = parent.readlink()
     for target in (parent, folder):
         changed = parent.with_name("changed")
@@ -398,7 +403,7 @@ def test_the_daemon_imports_no_heavy_library_and_is_small(daemon: DaemonUnderTes
     assert daemon.status().rss_bytes < 60 << 20
 
 
-# A worker that needs only the system's Python: other users cannot enter this environment's directories.
+# Other users cannot enter the directories of the tests' Python, so this worker needs only the system's Python.
 PLAIN_WORKER = """\
 #!/usr/bin/python3
 import os, sys

@@ -1,4 +1,4 @@
-"""The state transitions of jobs and of the processes that run them."""
+"""Tests of the state transitions of jobs and of the processes that run them."""
 
 from __future__ import annotations
 

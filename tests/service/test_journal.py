@@ -1,4 +1,6 @@
-"""The daemon's log as records of the journal, read from a real socket. tests/systemd uses a real journal."""
+"""Tests of log records that the daemon sends to the journal, read from a real socket. (tests/systemd has a real
+journal.)
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from precompiled.service import journal
 
 
 def decoded(data: bytes) -> dict[str, str]:
-    """The fields of a record in the journal's protocol."""
+    """Return the fields of a record, given in the journal's protocol."""
     found = {}
     while data:
         name, separator, rest = data.partition(b"\n")

@@ -1,4 +1,4 @@
-"""The daemon's log: each record is one line, and the lines per user are limited."""
+"""Tests of the daemon's log: each record is one line, and the number of lines per user is limited."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One user must not stop or slow the daemon for others: attacks on a real daemon that once blocked or ended it.
+"""Tests that one user cannot stop or slow the daemon for others. Each attack once blocked or ended a real daemon.
 
-Most need no second user, since an attack that blocks or ends the daemon affects all users. The shares between users are
-in test_connections (connections, memory, time) and test_shares (queue, slots).
+Most attacks need only one user, because a blocked daemon blocks all its users. Other files test the shares of users:
+test_connections (connections, memory, time) and test_shares (queue, slots).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def lives(daemon: DaemonUnderTest) -> Iterator[None]:
 
 @contextlib.contextmanager
 def write_lease(path: Path) -> Iterator[None]:
-    """Hold a lease: a process that opens or executes the file blocks for up to 45 s (lease-break-time)."""
+    """Hold a lease on ``path``: a process that opens or executes the file blocks for up to 45 s (lease-break-time)."""
     old = signal.signal(signal.SIGIO, signal.SIG_IGN)
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -85,7 +85,9 @@ def test_a_fifo_as_interpreter_is_rejected(daemon: DaemonUnderTest, tmp_path: Pa
 
 
 def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> None:
-    """With libzmq as the daemon's socket, a peer that chose the ids which libzmq assigns next ended the daemon."""
+    """A peer may choose the routing ids that libzmq would assign next. When the daemon used libzmq, such a peer ended
+    it.
+    """
     chosen = [b"\0" + (0x6B8B4567 + number).to_bytes(4, "big") for number in range(60)]
     clients = [RawClient(daemon.settings, identity) for identity in [*chosen, b"same", b"same"]]
     try:
@@ -102,7 +104,7 @@ def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> Non
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit (util-linux)")
 def test_more_clients_than_descriptors_do_not_stop_the_daemon(tmp_path: Path) -> None:
-    """Silent connections are closed for new clients, and workers still get descriptors (limit 128)."""
+    """With 128 descriptors, the daemon must close silent connections so that new clients and workers get some."""
     small = DaemonUnderTest(tmp_path, prefix=["prlimit", "--nofile=128:128"])
     silent = []
     try:
@@ -184,7 +186,7 @@ os.read(fd, 1 << 16)
 os.write(fd, bytes.fromhex("{finished}"))
 os.read(fd, 1 << 16)
 """
-# Runs as another user: takes the slot, fills the queue, and sends requests in a loop.
+# This attacker runs as another user. It takes the only slot, fills the queue, and sends requests in a loop.
 HOSTILE = """\
 import os, sys, zmq
 os.setgroups([]); os.setgid(54322); os.setuid(54322)

@@ -1,4 +1,4 @@
-"""The next state of a job when its worker reports an outcome or dies. Only the scheduler, without processes."""
+"""Tests of a job's next state when its worker reports an outcome or dies. They use a scheduler without processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_a_job_that_times_out_is_quarantined_without_a_retry() -> None:
     run = host.only(RunJob, host.submit("k"))
     host.now += 101
     assert host.only(KillWorker, host.tell(Tick())).reason == "timeout"
-    host.tell(WorkerDone(run.worker, wire.Finished(run.job.id, "k", "published", 1.0)))  # too late: ignored
+    # The outcome arrives after the timeout, so the scheduler ignores it.
+    host.tell(WorkerDone(run.worker, wire.Finished(run.job.id, "k", "published", 1.0)))
     reply = host.reply(host.tell(WorkerGone(run.worker, "died")))
     assert reply.code == "key-quarantined" and "longer than 100 s" in reply.message
 
@@ -59,7 +60,7 @@ def test_a_failed_compile_leaves_the_worker_alive() -> None:
 @pytest.mark.reason("store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants")
 @pytest.mark.parametrize("code", ["store-unwritable", "store-unreadable", "store-untrusted", "too-many-variants"])
 def test_store_errors_reach_the_client_with_their_own_code(code: str) -> None:
-    """The store cannot have a failure record, so the reply carries the code."""
+    """A failed store cannot keep a failure record, so the reply to the client must carry the store's error code."""
     host = Host()
     host.warm()
     run = host.only(RunJob, host.submit("k"))
@@ -102,7 +103,7 @@ def test_a_job_that_another_host_compiles_is_parked_and_holds_no_slot() -> None:
     first = host.only(RunJob, host.submit("a"))
     assert first.job.may_park
     host.submit("b")
-    # The next job gets the slot at once. The parked job runs again later, and keeps its place in the queue.
+    # The next job gets the slot at once. The parked job keeps its place in the queue and runs again after 5 s.
     assert host.only(RunJob, host.done(first, "parked", again_s=5.0)).job.key == "b"
     assert host.scheduler.next_wake(host.now) is not None and host.scheduler.queue_depth == 1
     host.done(host.all(RunJob)[-1])
@@ -134,7 +135,9 @@ def test_a_worker_that_answers_for_another_job_is_killed() -> None:
 
 @pytest.mark.reason("protocol")
 def test_a_worker_that_reports_kept_is_killed() -> None:
-    """Only couriers may report "kept". A worker that did so would get the same job again and again."""
+    """Only couriers may report "kept". If a worker could report it, the scheduler would send that worker the same job
+    forever.
+    """
     host = Host()
     worker = host.warm()
     host.submit("k")

@@ -1,4 +1,4 @@
-"""Which worker gets which job, and when workers start and stop. Only the scheduler, without processes."""
+"""Tests of which worker gets which job, and of when workers start and stop. They use a scheduler without processes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_least_recently_used_idle_worker_is_evicted() -> None:
     said = host.submit("k", env="c")
     assert host.only(StopWorker, said).worker == old
     assert not [item for item in said if isinstance(item, StartWorker)]
-    # The slot is kept for the new worker: no other job may take it meanwhile.
+    # The slot of the evicted worker is reserved for the new worker, so no other job may take the slot.
     assert not [item for item in host.submit("k2", env="b") if isinstance(item, RunJob)]
     start = host.only(StartWorker, host.tell(WorkerGone(old, "evicted")))
     assert start.interpreter == interpreter("c")

@@ -1,4 +1,4 @@
-"""The pool: devices, variables and budgets without a process, and the ends of real worker processes."""
+"""Tests of the pool: devices, variables and budgets without processes, and the exits of real worker processes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_error_for_an_unknown_gpu_lists_the_known_ones() -> None:
 
 
 def test_without_nvidia_smi_any_uuid_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some containers have the driver without nvidia-smi, and nvidia-smi fails if one of several GPUs is broken."""
+    """Some containers have the GPU driver without nvidia-smi, and nvidia-smi fails if one of several GPUs is broken."""
     for text in ("", "#!/bin/sh\necho No devices were found\nexit 6\n"):
         if text:
             (tmp_path / "nvidia-smi").write_text(text)
@@ -167,7 +167,7 @@ def test_counters_are_separate_per_user_and_limited() -> None:
     assert len(metrics.reply(1).fallbacks) <= 201 and metrics.reply(1).fallbacks["other"] > 700
 
 
-# A worker whose child exits and leaves a grandchild in its own session.
+# This worker's child exits and leaves a grandchild, which runs in a session of its own.
 LEAVES_AN_ORPHAN = """\
 #!/bin/sh
 cd {directory}
@@ -184,7 +184,7 @@ def subreaper() -> Iterator[None]:
 
 
 def events_of(pool: Pool) -> list[object]:
-    """Call ``check`` until the pool has events; returns them."""
+    """Call ``check`` until the pool has events, and return the events."""
     found: list[object] = []
 
     def look() -> list[object]:
@@ -215,7 +215,8 @@ def test_a_worker_has_low_priority_until_yields_until(tmp_path: Path) -> None:
         pool.check()
         assert autogroup.read_text().split()[-1] == "19"
         now = 104.0
-        while autogroup.read_text().split()[-1] != "0":  # the kernel may refuse an unprivileged change at first
+        # At first, the kernel may refuse to raise the priority of an unprivileged process.
+        while autogroup.read_text().split()[-1] != "0":
             assert pool.next_wake(now) is not None
             pool.check()
     finally:
@@ -242,7 +243,8 @@ def test_only_orphans_that_ended_are_reaped(tmp_path: Path, subreaper: None) -> 
         pool.check()
         assert not psutil.pid_exists(orphan)
 
-        mine = os.spawnv(os.P_NOWAIT, "/bin/true", ["true"])  # like nvidia-smi, for which another thread waits
+        # Like nvidia-smi, this child is awaited by other code, so the pool must not reap it.
+        mine = os.spawnv(os.P_NOWAIT, "/bin/true", ["true"])
         wait_for_end(mine)
         pool.check()
         assert os.waitpid(mine, 0) == (mine, 0)
@@ -257,7 +259,7 @@ def test_only_orphans_that_ended_are_reaped(tmp_path: Path, subreaper: None) -> 
         pool.close()
 
 
-# A worker that closes its control stream and keeps running.
+# This worker closes its control stream and keeps running.
 CLOSES_ITS_STREAM = """\
 #!{python}
 import os, sys, time
@@ -295,7 +297,9 @@ def test_a_worker_that_closes_its_stream_and_stays_is_killed(tmp_path: Path) -> 
 def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that hangs in the kernel ignores SIGKILL; here, the signal is not sent. It is reaped once it ends."""
+    """A worker that hangs in the kernel ignores SIGKILL. (In this test, the pool sends no signal.) The pool reports the
+    worker as gone after a timeout, and reaps the process when it ends.
+    """
     interpreter = tmp_path / "python"
     interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
     interpreter.chmod(0o755)
@@ -322,7 +326,9 @@ def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
 
 @pytest.mark.reason("host-full")
 def test_a_worker_without_free_descriptors_is_reported_as_host_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients may use up all descriptors. The daemon must report it and keep running."""
+    """Clients may use up all descriptors of the daemon, so it cannot start a worker. It must report that and keep
+    running.
+    """
     pool = Pool(system=False, job_memory_bytes=0, devices=known([]))
 
     def none_left(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Only the scheduler, with fake events and time."""
+"""Tests of how the scheduler queues, runs and cancels jobs. The events and the time are fake."""
 
 from __future__ import annotations
 
@@ -192,7 +192,9 @@ def test_cancelling_a_running_job_kills_its_worker_and_frees_the_slot() -> None:
 
 
 def test_a_key_runs_again_after_a_cancel_during_its_timeout() -> None:
-    """A submit after the cancel is a new job. AnyHistory found a failure of this."""
+    """A submit after the cancel must create a new job, not join the job that is being killed. (AnyHistory found this
+    bug.)
+    """
     host = Host(job_timeout_s=100)
     worker = host.warm()
     host.submit("k", id="first")
@@ -220,7 +222,7 @@ def test_a_job_with_another_submit_is_not_cancelled() -> None:
 
 
 def asked(host: Host, message: wire.GiveUp | wire.Retry, uid: int | None = 1) -> list[str]:
-    """Send a GiveUp or Retry; returns the keys of the reply."""
+    """Send a GiveUp or Retry, and return the keys of the reply."""
     (reply,) = [
         item for item in host.tell(Asked(b"cli", uid, message)) if isinstance(item, Reply) and item.client == b"cli"
     ]

@@ -1,4 +1,4 @@
-"""Random histories of events: the scheduler keeps its invariants."""
+"""Tests that the scheduler keeps its invariants in random histories of events."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.processes: set[int] = set()
         self.uid_of: dict[int, int] = {}
         self.doomed: set[int] = set()
-        self.open: set[str] = set()  # ids of submits that were accepted and have not ended
+        self.open: set[str] = set()  # ids of accepted submits that have not ended
         self.uid_of_id: dict[str, int] = {}
 
     def carry_out(self, event: Any) -> None:
@@ -78,7 +78,8 @@ class AnyHistory(RuleBasedStateMachine):
                     assert worker in self.processes
                     self.doomed.add(worker)
                     if isinstance(item, KillWorker):
-                        self.flights.pop(worker, None)  # the pool kills before it carries out the next instruction
+                        # The pool kills the worker before it carries out the scheduler's next instruction.
+                        self.flights.pop(worker, None)
                         if item.reason in ("cancelled", "displaced"):
                             self.running.pop(worker, None)
                 case Reply(_, wire.Accepted(id=id, state=state)):
@@ -136,7 +137,7 @@ class AnyHistory(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, outcome: Any) -> None:
         worker = data.draw(st.sampled_from(sorted(self.running)))
         job = self.running.pop(worker)
-        self.flights.pop(worker, None)  # its message may have been sent before it was killed
+        self.flights.pop(worker, None)  # may be absent: the worker may have sent its outcome before it was killed
         self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, outcome, 1.0)))
 
     @precondition(lambda self: self.processes)
@@ -168,7 +169,8 @@ class AnyHistory(RuleBasedStateMachine):
         assert len({courier.post for courier in couriers}) == len(couriers)
         # A job whose worker died, or that the farm rejected, is queued again even if the queue is full. This adds at
         # most one job per slot or courier.
-        assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6  # couriers: 3 users, 2 interpreters
+        # 6 couriers: 3 users with 2 interpreters each
+        assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6
         assert len(self.processes) - len(couriers) <= limits.processes
         working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy")]
         users = {worker.seat.uid for worker in working}
@@ -180,7 +182,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert len(queued) == scheduler.queue_depth
 
     def teardown(self) -> None:
-        """From any state, every job ends if the workers finish their jobs."""
+        """From any state, all jobs must end if the workers finish their jobs."""
         if not hasattr(self, "scheduler"):
             return
         for _ in range(1000):
@@ -195,7 +197,8 @@ class AnyHistory(RuleBasedStateMachine):
                 job = self.running.pop(worker)
                 self.flights.pop(worker, None)
                 self.carry_out(WorkerDone(worker, wire.Finished(job.id, job.key, "published", 1.0)))
-            if not (self.doomed or self.starting or self.running):  # only parked jobs are left: wait for them
+            # Only parked jobs are left, so advance the clock to their next attempt.
+            if not (self.doomed or self.starting or self.running):
                 self.now += self.scheduler.next_wake(self.now) or 0.0
                 self.carry_out(Tick())
         assert not self.scheduler.jobs, "lost jobs"

@@ -1,4 +1,4 @@
-"""Bad input to a real daemon: it replies with a typed error if possible, and keeps running."""
+"""Tests of bad input to a real daemon: it replies with a typed error if it can, and keeps running."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_messages_with_a_flipped_bit_do_not_stop_the_daemon(daemon: DaemonUnderT
             data = bytearray(wire.encode(daemon.submit(key="flipped", waiting=False)))
             data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
             client.send(wire.PREAMBLE, bytes(data), graph("exists"))
-            client.receive()  # any reply is right
+            client.receive()  # the flipped bit decides between acceptance and rejection, so any reply is right
         wait_until(lambda: daemon.status().queue_depth == 0)
 
 
@@ -153,7 +153,8 @@ def test_a_peer_that_does_not_read_does_not_block_others(daemon: DaemonUnderTest
 @pytest.mark.reason("not-permitted")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
 def test_a_user_daemon_serves_only_its_own_user(daemon: DaemonUnderTest) -> None:
-    # The socket's mode already forbids this. It is made reachable here to test the check of the peer's uid.
+    # The socket's mode would already refuse other users. The test opens the mode, so that only the check of the peer's
+    # uid refuses them.
     directories = [daemon.runtime_dir, *daemon.runtime_dir.parents]
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in directories if path != Path("/")}
     (daemon.runtime_dir / "socket").chmod(0o666)
@@ -161,7 +162,8 @@ def test_a_user_daemon_serves_only_its_own_user(daemon: DaemonUnderTest) -> None
         path.chmod(mode | 0o055)
     script = (
         "import os, sys, zmq\n"
-        "os.setgroups([]); os.setgid(12345); os.setuid(12345)\n"  # not by Popen: 12345 cannot execute this Python
+        # Popen's ``user`` would not do: user 12345 cannot execute this Python.
+        "os.setgroups([]); os.setgid(12345); os.setuid(12345)\n"
         "s = zmq.Context().socket(zmq.DEALER); s.connect('ipc://' + sys.argv[1])\n"
         "s.send_multipart([bytes.fromhex(a) for a in sys.argv[2:]])\n"
         "assert s.poll(20000); sys.stdout.buffer.write(s.recv_multipart()[1])\n"
@@ -203,12 +205,14 @@ def test_daemon_reachable_can_be_called_often(daemon: DaemonUnderTest) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
 def test_another_users_daemon_is_not_used(tmp_path: Path) -> None:
-    """In a directory that two users can write to, another user's daemon would receive graphs, weights and variables."""
+    """If two users can write to a runtime directory, one user's client would send graphs, weights and environment
+    variables to the other user's daemon.
+    """
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "socket"))
         os.seteuid(12345)
         try:
-            sock.listen()  # the kernel records the listener's uid here
+            sock.listen()  # the kernel records the effective uid of the process that calls listen
         finally:
             os.seteuid(0)
         settings = Settings(runtime_dir=tmp_path)
@@ -268,7 +272,9 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.reason("runtime-dir-untrusted")
 def test_a_directory_with_other_files_is_refused_and_keeps_its_mode(tmp_path: Path) -> None:
-    """Also behind a link. Otherwise other users could no longer read files that are served from there."""
+    """A daemon that made such a directory private would cut other users off from the files in it. The directory is
+    refused behind a link, too.
+    """
     from precompiled.core.errors import DaemonError
 
     public = tmp_path / "public"

@@ -1,4 +1,6 @@
-"""A user's share of the queue and the slots while others hold more. Only the scheduler, without processes."""
+"""Tests of a user's share of the queue and the slots while other users hold more. They use a scheduler without
+processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the scheduler reacts to workers that do not start. Only the scheduler, without processes."""
+"""Tests of how the scheduler reacts to workers that do not start. They use a scheduler without processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_jobs_of_an_interpreter_that_cannot_start_fail_and_it_is_refused_for_a_w
 
 @pytest.mark.reason("host-full")
 def test_starts_on_a_full_host_are_retried_without_blaming_the_interpreter() -> None:
-    """Another user may have used up all processes."""
+    """A start may fail because another user has used up the host's processes. The interpreter must not be blamed for
+    that.
+    """
     host = Host()
     host.submit("k")
     for _ in range(MAX_HOST_FULL - 1):

@@ -1,4 +1,4 @@
-"""Errors at the start and stop of a daemon: each has a code, a message and an action."""
+"""Tests of errors at the start and stop of a daemon. Each error has a code, a message and an action."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def refuses(code: str, daemon: Daemon) -> DaemonError:
-    """Check that ``daemon.open`` fails with ``code``; returns the error."""
+    """Check that ``daemon.open`` fails with ``code``, and return the error."""
     try:
         with pytest.raises(DaemonError) as caught:
             daemon.open()
@@ -61,7 +61,7 @@ def test_a_cache_directory_that_cannot_be_created_is_an_error(settings: Settings
     (tmp_path / "file").touch()
     daemon = Daemon(dataclasses.replace(settings, cache_dir=tmp_path / "file" / "store"), system=True)
     with pytest.raises(DaemonError) as caught:
-        daemon._prepare_cache_dir()  # called directly, since open() requires root
+        daemon._prepare_cache_dir()  # called directly, because open() of a system daemon requires root
     assert caught.value.code == "cache-dir" and "cache_dir" in caught.value.action
 
 
@@ -111,7 +111,7 @@ def test_stop_fails_if_the_daemon_keeps_running(place: Path) -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        # The timeout includes the reply, which may be slow on a busy host.
+        # The timeout includes the wait for the reply, which may be slow on a busy host.
         error = error_of("daemon", "stop", "--timeout", "2")
         thread.join()
     assert error["code"] == "stop-timed-out" and f"kill -9 {os.getpid()}" in error["action"]
