@@ -12,7 +12,7 @@ from precompiled.core.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Removes all settings except those that a test sets."""
+    """Remove all settings of this host, so that only the settings of the test apply."""
     for name in config.NAMES:
         monkeypatch.delenv(config.ENV_PREFIX + name.upper(), raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -1,4 +1,4 @@
-"""Tests that messages word an installation hint in one way."""
+"""Tests that all messages word the hint to install an extra in the same way and name only extras that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a replaced file is complete, or that nothing of the replacement remains."""
+"""Tests of replacing a file: the new file appears complete, and an error leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def test_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     with durable.replacing(target, 0o600) as file:
         file.write(b"after")
         assert target.read_text() == "before"
-        assert [path.name for path in tmp_path.glob("*.pth")] == [target.name]  # site runs *.pth, even half-written
+        # Python's site module would run even a half-written *.pth.
+        assert [path.name for path in tmp_path.glob("*.pth")] == [target.name]
     assert target.read_text() == "after" and os.listdir(tmp_path) == [target.name]
 
 

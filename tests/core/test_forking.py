@@ -1,5 +1,5 @@
-"""Tests that no fork happens while a background thread imports or loads, and that no child waits for a lock held by its
-parent.
+"""Tests that no fork happens while a background thread imports or loads, and that no child of a fork waits for a lock
+that its parent holds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def forked(in_child: Callable[[], bool]) -> int:
 
 
 def can_hold() -> bool:
-    """Returns whether another thread of this process can take the lock."""
+    """Return whether another thread of this process can take the lock."""
     got = threading.Event()
 
     def take() -> None:
@@ -85,7 +85,8 @@ def test_a_thread_may_fork_under_its_own_lock() -> None:
 
 
 def test_a_lock_taken_before_the_fork_is_not_released_in_the_child() -> None:
-    # The child leaves the parent's with-block, and must not release a lock that it has not taken.
+    # The fork happens inside the with-block, so the child leaves the block, too. The child must not release a lock that
+    # only its parent holds.
     with forking.held():
         pid = os.fork()
     if pid == 0:
@@ -105,8 +106,8 @@ def test_a_child_may_fork_again() -> None:
 
 
 def test_a_fork_waits_until_a_graph_is_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child forked between the load and the end of the wait would have a compiled graph that counts as awaited
-    forever.
+    """If a fork came between the load of a graph and the end of its wait, the child would wait forever for the loaded
+    graph.
     """
     serving, go_on, order = threading.Event(), threading.Event(), []
     with deaf_daemon() as here:

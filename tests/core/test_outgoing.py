@@ -1,4 +1,4 @@
-"""Tests of the bytes that wait for a peer that does not read, over a real pair of sockets."""
+"""Tests of the buffer for messages that a peer has not read, over a real pair of sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ends = tuple[socket.socket, socket.socket]
 
 
 def fill(outgoing: Outgoing, size: int) -> None:
-    """Send until the kernel takes no more."""
+    """Send messages until the kernel's buffer is full."""
     while not outgoing.waiting:
         outgoing.add([b"x" * size])
         outgoing.flush()

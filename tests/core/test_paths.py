@@ -1,5 +1,5 @@
-"""Tests of the places of files, for users with and without a home: paths are absolute, and never in the working
-directory.
+"""Tests of the paths of store, socket and settings, for users with and without a home directory. All paths are
+absolute, and none is in the working directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_without_a_home_there_is_no_store_and_no_daemon(monkeypatch: pytest.Monk
     settings = config.load()
     assert settings.cache_dir.is_relative_to(paths.NO_HOME) and settings.runtime_dir.is_relative_to(paths.NO_HOME)
     assert "HOME is" in settings.why_no_store and (home or "not set") in settings.why_no_store
-    with pytest.raises(OSError, match="No such file"):  # holds for root too
+    with pytest.raises(OSError, match="No such file"):  # not even root can create this directory
         settings.cache_dir.mkdir(parents=True)
     with pytest.raises(ConfigError, match="no home directory"):
         config.load({"cache_dir": "~/store"})
@@ -98,5 +98,5 @@ def test_a_runtime_directory_of_another_user_is_not_used(monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert config.load().runtime_dir == tmp_path / "precompiled"
-    monkeypatch.setattr(os, "getuid", lambda: 12345)  # as after `su`, which keeps the variable
+    monkeypatch.setattr(os, "getuid", lambda: 12345)  # `su` changes the user but keeps XDG_RUNTIME_DIR
     assert config.load().runtime_dir == tmp_path / ".cache" / "precompiled" / "run"

@@ -1,5 +1,5 @@
-"""Tests that core/reasons.py has exactly the stable codes of the sources, that docs/reference/reasons.md is generated
-from it, and that a test provokes each code.
+"""Tests that core/reasons.py lists exactly the codes of the sources, that docs/reference/reasons.md is generated from
+core/reasons.py, and that a test provokes each code.
 
 A test that provokes a code has the mark ``@pytest.mark.reason("code", ...)`` and names the code in an assertion.
 """
@@ -23,7 +23,7 @@ from precompiled.core.reasons import _TABLE, REASONS, Outcome, ReasonKind, outco
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("precompiled", "service") for path in (ROOT / folder).rglob("*.py"))
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-# Calls with a code as a positional argument: its position, by the name of the called function.
+# Functions that take a code as a positional argument, and the position of this argument.
 _POSITIONS = {
     "Rejected": 0,
     "count_reason": 1,
@@ -40,12 +40,12 @@ _POSITIONS = {
 }
 # Keywords and assigned names whose values are codes.
 _NAMES = {"code", "reason"}
-# Formed as f"start-{outcome.kind}" (cli/daemon.py) for those kinds of StartOutcome that are failures.
+# cli/daemon.py forms these codes as f"start-{outcome.kind}", so no source contains them as whole strings.
 COMPOSED = {"start-timed-out", "start-failed"}
 
 
 def _strings(node: ast.AST | None) -> Iterator[str]:
-    """Yields the string constants that an expression may evaluate to, except in calls, f-strings and comparisons."""
+    """Yield the string constants that an expression may evaluate to, except in calls, f-strings and comparisons."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -87,7 +87,8 @@ def codes(tree: ast.AST) -> Iterator[str]:
                     assert isinstance(value, ast.Tuple)
                     yield from _strings(value.elts[0])
             case ast.For(target=ast.Tuple(elts=names), iter=ast.Tuple(elts=rows)):
-                # scheduler.py chooses between two rejections in a loop over rows. The code is the last element but one.
+                # scheduler.py loops over rows to choose between two rejections. The code is the second-to-last element
+                # of a row.
                 if [getattr(name, "id", "") for name in names][-2:] == ["code", "action"]:
                     for row in rows:
                         assert isinstance(row, ast.Tuple)
@@ -130,7 +131,9 @@ def test_the_page_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_outcome_of_a_pending_graph_depends_on_the_code(runs: bool) -> None:
-    """It is compiled in process, unless that would end this process too, would fail here as well, or is not wanted."""
+    """A pending graph is compiled in process, unless the compile would end this process, would fail in this process
+    too, or was cancelled by the user.
+    """
     ends = {code: outcome(code, runs=runs) for code, reason in REASONS.items() if reason.outcome is not Outcome.AGAIN}
     eager = {code for code, end in ends.items() if end is Outcome.EAGER}
     while_it_runs = {"device-lost", "job-cancelled", "no-compiler", "submit-failed"}
@@ -140,7 +143,9 @@ def test_outcome_of_a_pending_graph_depends_on_the_code(runs: bool) -> None:
 
 
 def test_bypassed_graphs_are_always_compiled_in_process() -> None:
-    """backend.py compiles such a graph in process without regard to the code."""
+    """backend.py compiles a bypassed graph in process whatever its code is, so the table must not name
+    another outcome.
+    """
     known = [reason for reason in REASONS.values() if reason.kind in (ReasonKind.BYPASS, ReasonKind.FAILURE)]
     assert {reason.outcome for reason in known} == {Outcome.IN_PROCESS}
 
@@ -161,7 +166,7 @@ _CODE_MUST_BE_GIVEN = {"PrecompiledError", "Bypass", "StoreError", "CompileFaile
 
 
 def without_a_code(tree: ast.AST) -> Iterator[int]:
-    """Yields the lines that create an error without a code."""
+    """Yield the lines that create an error without a code."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or _called(node) not in _CODE_MUST_BE_GIVEN:
             continue
@@ -179,8 +184,8 @@ def test_every_error_has_a_code() -> None:
 
 
 def provoked(tree: ast.AST) -> tuple[set[str], set[str]]:
-    """Returns the codes that marks of a file's tests claim, and those claimed codes that the file names nowhere
-    else.
+    """Return the codes that the marks of a file's tests claim, and the claimed codes that the file names
+    nowhere else.
     """
     claims = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == _MARK]
     of_marks = [argument for claim in claims for argument in claim.args if isinstance(argument, ast.Constant)]

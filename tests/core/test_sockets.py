@@ -18,7 +18,7 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture(autouse=True, params=["cookies", "inodes"])
 def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel with socket cookies, and a kernel without them."""
+    """Run each test as on a kernel with socket cookies, and as on a kernel without them."""
     if request.param == "inodes":
         monkeypatch.setattr(sockets, "_SO_COOKIE", 9999)
     with socket.socket(socket.AF_UNIX) as sock:
@@ -27,8 +27,8 @@ def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @contextmanager
 def file_under(number: int, path: Path) -> Iterator[None]:
-    """Open a file of the program under ``number``. At the end the file must be open and hold only what the program
-    wrote.
+    """Open a file of the program under the descriptor ``number``. At the end, the file must be open and hold only what
+    the program wrote.
     """
     own = os.open(path, os.O_RDWR | os.O_CREAT)
     os.dup2(own, number)

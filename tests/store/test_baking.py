@@ -1,5 +1,5 @@
-"""Tests of baking: a base store holds all that a second process needs, is readable by every user, and follows the rules
-of bases.
+"""Tests of baking a store into a base store. The base holds everything that another process needs, is readable by every
+user, and passes the checks of a base.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_base_holds_exactly_the_usable_artifacts_and_entries(store: Store, tmp_p
     for guards in ("s0 < 3", "s0 > 3", "s0 == 3"):
         store.publish(with_program(guards))
     store.publish(fmt.Payload(replace(payload().manifest, key=OTHER), {**payload().files, fmt.PROGRAM: PROGRAM}))
-    shutil.rmtree(store.artifacts / f"{KEY}.1")  # an eviction leaves a gap
+    shutil.rmtree(store.artifacts / f"{KEY}.1")  # as an eviction does, this leaves a gap in the slots of the key
     store.publish_failure(failure("0" * 64))
     name = store.packages.publish(header(), b"{}", b"body")
     store.packages.publish(header("1"), b"{}", b"body")
@@ -57,7 +57,8 @@ def test_base_holds_exactly_the_usable_artifacts_and_entries(store: Store, tmp_p
     assert [item.manifest.guards for item in above.lookup(KEY)] == ["s0 < 3", "s0 == 3"]
     for artifact in above.all_artifacts():
         assert above.read_files(artifact) == payload().files
-        # The program is kept only if a further variant may be requested without a trace.
+        # Only an artifact with guards needs its program, from which a client can request a further variant without a
+        # trace.
         assert (fmt.PROGRAM in artifact.manifest.files) == bool(artifact.manifest.guards)
     assert above.packages.read(header().function, name).body == b"body"
     assert above.packages.names(header("1").function) == []

@@ -88,7 +88,7 @@ def test_nothing_is_written_to_a_base(layered: Layered) -> None:
     store.publish(payload(guards="s0 > 2"))
     assert eviction.clear(store).artifacts == 1
     assert layered.untouched()
-    assert store.lookup(KEY) == [found]  # clear() also removed the note against the artifact
+    assert store.lookup(KEY) == [found]  # clear() also removed the note that set the base's artifact aside
 
 
 def test_base_adds_only_the_variants_that_the_store_lacks(layered: Layered) -> None:
@@ -148,7 +148,8 @@ def test_artifact_whose_file_fails_verification_is_not_used_again(layered: Layer
     [found] = layered.store.lookup(KEY)
     with pytest.raises((CorruptArtifact, UntrustedStore)):
         layered.store.read_files(found)
-    # Other processes omit it too: a worker must not consider an artifact present that no client can load.
+    # Other processes must skip the artifact, too: a worker that found it would not compile, although no client can load
+    # it.
     assert Store(layered.store.root, [layered.base.root]).lookup(KEY) == []
     assert listing(layered.base.root) == before
     assert [path.suffix for path in layered.store.quarantined.iterdir()] == [".base"]

@@ -19,7 +19,7 @@ def test_eviction_removes_the_least_recently_used_artifacts(store: Store) -> Non
     artifacts = [store.publish(payload(key)) for key in keys]
     for artifact, age in zip(artifacts, (10, 400, 200, 300), strict=True):
         use(artifact, time.time() - age)
-    store.touch(artifacts[1])  # used now: the oldest becomes the youngest
+    store.touch(artifacts[1])  # the oldest artifact becomes the most recently used
     total = sum(file.stat().st_size for file in store.artifacts.rglob("*") if file.is_file())
     removed = eviction.evict(store, total // 2 + 10, 1000)
     assert removed.artifacts == 2 and removed.bytes > 400
@@ -108,7 +108,8 @@ def test_quarantine_is_evicted_oldest_first_within_its_share(store: Store, monke
     first.mkdir()
     (first / "entry.bin").write_bytes(b"q" * 1000)
     second.write_bytes(b"q" * 1000)
-    while second.lstat().st_ctime <= first.lstat().st_ctime:  # the file system's clock may be coarse
+    # A file system with a coarse clock gives both the same time at first.
+    while second.lstat().st_ctime <= first.lstat().st_ctime:
         second.chmod(0o600)
     eviction.evict(store, 20_000, 1000)
     assert first.exists() and second.exists()

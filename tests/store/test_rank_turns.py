@@ -1,5 +1,5 @@
-"""Tests of the turns of ranks: one worker compiles while others wait. The workers are separate processes, because the
-locks belong to processes.
+"""Tests of turns among the workers of several ranks: one worker compiles while the others wait. The workers are
+separate processes, because a lock belongs to a process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_second_process_waits_until_the_first_ends_its_turn(tmp_path: Path, othe
         assert mine is not None and another is not None and not mine.waited and not another.waited
         assert line(other) == "begun"
         until_it_waits(other)
-        mine.end()  # early, because the result is for one key only
+        mine.end()  # as a worker whose artifact cannot serve the other ranks
         assert line(other) == "True"
     assert not list((tmp_path / "turns").iterdir())
 
@@ -83,7 +83,7 @@ def test_turn_reports_whether_it_waited(tmp_path: Path, other: subprocess.Popen[
 
 
 def until_it_waits(process: subprocess.Popen[str]) -> None:
-    """Waits until the kernel lists the process as waiting for a lock."""
+    """Wait until the kernel lists the process as waiting for a lock."""
     deadline = time.monotonic() + 60
     while not any("->" in text and f" {process.pid} " in text for text in Path("/proc/locks").read_text().splitlines()):
         assert process.poll() is None and time.monotonic() < deadline

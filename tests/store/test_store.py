@@ -223,7 +223,7 @@ def test_quarantine_works_without_its_directory(store: Store) -> None:
 
 
 def test_a_stale_handle_is_a_miss(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS reports this for files that another host has removed, even during a read."""
+    """NFS reports ESTALE for files that another host has removed, even during a read."""
     artifact = store.publish(payload())
 
     def stale(*_: object, **__: object) -> bytes:
@@ -262,7 +262,7 @@ def test_a_failure_counts_until_its_time_to_live(store: Store) -> None:
     store.publish_failure(record)
     assert store.failure(KEY, now=1000.0) == record == store.failure(KEY, now=1059.0)
     assert store.failure(KEY, now=1060.0) is None
-    assert store.failure(KEY, now=900.0) is None  # the clock was set back
+    assert store.failure(KEY, now=900.0) is None  # the clock was set back after the record was written
     assert store.failure(OTHER) is None
 
 
@@ -334,7 +334,9 @@ def test_an_unreadable_store_is_a_store_error_for_another_user(tmp_path: Path) -
 def test_failure_of_any_system_call_is_a_store_error(
     store: Store, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    """For each n, the n-th call below the store fails: only a StoreError is raised, and existing data stays valid."""
+    """Let the n-th system call fail, for each n. Only a StoreError or FileNotFoundError may be raised, and existing
+    artifacts must stay valid.
+    """
     other = payload(OTHER)
     steps = {
         "lookup": lambda: [store.read_files(found) for found in store.lookup(KEY)],
@@ -380,6 +382,6 @@ def test_program_above_the_size_limit_is_corrupt(monkeypatch: pytest.MonkeyPatch
     assert fmt.unpack_program(fmt.pack_program(bytes(1000))) == bytes(1000)
     with pytest.raises(CorruptArtifact):
         fmt.unpack_program(fmt.pack_program(bytes(1001)))
-    with pytest.raises(CorruptArtifact):  # its header claims 10 bytes
+    with pytest.raises(CorruptArtifact):  # the size in its trailer claims 10 bytes
         fmt.unpack_program(fmt.pack_program(bytes(1001))[:-4] + (10).to_bytes(4, "little"))
     assert fmt.unpack_program(fmt.pack_program(b"")) == b""

@@ -19,7 +19,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give fi
 
 
 def _use(store: Store) -> None:
-    """Reads as a client does on a hit."""
+    """Look up and read artifacts as a client does on a hit."""
     for entry in store.lookup(KEY):
         store.read_files(entry)
 
@@ -76,7 +76,7 @@ def test_special_file_is_refused_without_blocking(store: Store, place: str, kind
     else:
         back = os.open(".", os.O_RDONLY)
         try:
-            os.chdir(path.parent)  # a socket's path must be short
+            os.chdir(path.parent)  # the path of a socket must be short, so bind a relative path
             with socket.socket(socket.AF_UNIX) as planted:
                 planted.bind("s")
             os.rename("s", path.name)

@@ -194,7 +194,9 @@ STEPS = ("open", "mkdir", "fsync", "rename", "replace", "close", "unlink")
 
 
 def _publish_and_die(store: Store, step: int) -> None:
-    """Publish over an earlier failure record, and SIGKILL this process just before system call number `step`."""
+    """Publish an artifact over an earlier failure record. SIGKILL this process after ``step`` system calls, if it makes
+    more.
+    """
     count = 0
 
     def dying(call):  # type: ignore[no-untyped-def]
