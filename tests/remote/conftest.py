@@ -20,7 +20,7 @@ from support_remote import memory
 
 @pytest.fixture(scope="session")
 def places() -> Iterator[Callable[[str], Place]]:
-    """Starts a real server of each kind, once for all tests."""
+    """Return a function that starts a real server of a kind when a test first needs it, once per session."""
     with ExitStack() as servers:
         found: dict[str, Place] = {}
 
@@ -36,7 +36,7 @@ def places() -> Iterator[Callable[[str], Place]]:
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Callable[[str], Place]
 ) -> Iterator[str]:
-    """The URL of an empty place of each kind."""
+    """Yield the URL of an empty place, for each kind of place."""
     if request.param == "memory":
         yield memory()
     elif request.param == "file":
@@ -46,6 +46,6 @@ def url(
         for name, value in place.variables.items():
             monkeypatch.setenv(name, value)
         file_system = fsspec.get_filesystem_class(request.param)
-        file_system.clear_instance_cache()  # a cached instance of another test refers to another server
+        file_system.clear_instance_cache()  # a cached instance would refer to the server of an earlier test
         yield f"{place.url}/{uuid.uuid4().hex}"
         file_system.clear_instance_cache()

@@ -1,4 +1,4 @@
-"""Puts a connection to an S3 server in front of a test, with one of the faults that connections and servers have."""
+"""Puts a proxy between a test and an S3 server. The proxy has one of the faults that connections and servers have."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ERROR = '<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message
 class Answer:
     status: int
     body: bytes
-    sent: int | None = None  # bytes after which the connection breaks
+    sent: int | None = None  # the proxy breaks the connection after this many bytes
 
 
-# Changes a response: takes the request's method and path, and the server's response.
+# A fault gets a request's method and path and the server's response, and returns the changed response.
 Fault = Callable[[str, str, Answer], Answer]
 
 
@@ -35,14 +35,14 @@ def error(status: int, code: str) -> Answer:
 
 def slow(seconds: float) -> Fault:
     def fault(method: str, path: str, answer: Answer) -> Answer:
-        time.sleep(seconds)  # the fault itself
+        time.sleep(seconds)  # the latency is the fault
         return answer
 
     return fault
 
 
 def unavailable_for(seconds: float) -> Fault:
-    """503 for ``seconds`` from the first request on."""
+    """Answer 503 for ``seconds`` from the first request on."""
     first: list[float] = []
 
     def fault(method: str, path: str, answer: Answer) -> Answer:
@@ -69,7 +69,7 @@ def altered(method: str, path: str, answer: Answer) -> Answer:
 
 
 def another_clock(method: str, path: str, answer: Answer) -> Answer:
-    """The response of S3 to a host whose clock is off by an hour. A request's signature contains the time."""
+    """Answer as S3 does if a host's clock is off by an hour: S3 checks the time in a request's signature."""
     return error(403, "RequestTimeTooSkewed")
 
 
@@ -85,7 +85,9 @@ def revoked_after(requests: int) -> Fault:
 
 @contextmanager
 def to(port: int, fault: Fault) -> Iterator[int]:
-    """The port of a proxy to a server on this machine."""
+    """Yield the port of a proxy that passes requests to a server on this machine and applies ``fault`` to its
+    responses.
+    """
 
     class Line(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

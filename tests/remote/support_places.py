@@ -1,6 +1,6 @@
 """Starts real servers for a remote: S3 (moto), Google (fake-gcs-server), Azure (Azurite).
 
-`make test-buckets` installs them. A test whose server is missing is skipped, with the reason.
+`make test-buckets` installs the servers. A test whose server is missing is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 
 @dataclass(frozen=True)
 class Place:
-    """A place for a remote. ``variables``: the environment variables by which a program finds the place."""
+    """A place for a remote, and the environment variables by which a program finds the place."""
 
     url: str
     variables: dict[str, str]
@@ -44,7 +44,7 @@ def served(kind: str) -> Iterator[Place]:
 def _s3() -> Iterator[Place]:
     pytest.importorskip("moto.server", reason="make test-buckets installs moto")
     pytest.importorskip("s3fs", reason="make test-buckets installs s3fs")
-    from benchmarks.fleet import bucket  # imported here, because plain `pytest` does not have this checkout on its path
+    from benchmarks.fleet import bucket  # plain `pytest` does not have this checkout on its path
 
     with bucket.served() as port:
         yield Place(f"s3://{bucket.NAME}", bucket.variables(port))

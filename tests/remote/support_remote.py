@@ -18,16 +18,18 @@ HEADER = package_format.Header(FUNCTION, "program", "f", "0" * 64, False, "compi
 
 
 def fetched(root: Path, key: str) -> bool:
-    """Whether a store's helper fetched a key from the remote. The request is repeated, as a worker repeats it."""
+    """Return whether a store's helper fetches a key from the remote. The request is repeated, as a worker
+    repeats it.
+    """
     while True:
         with helper_link.turn(root, key) as turn:
             if not turn.again_s:
                 return turn.found
-        time.sleep(0.02)  # a worker's job is parked meanwhile
+        time.sleep(0.02)  # a worker would park its job for this time
 
 
 def memory() -> str:
-    """A new place in this process's memory."""
+    """Return the URL of a new place in this process's memory."""
     return f"memory://{uuid.uuid4().hex}/a/prefix"
 
 

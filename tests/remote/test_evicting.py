@@ -33,7 +33,7 @@ def old(store: Store, key: str) -> None:
 
 
 def test_helper_evicts_to_make_room_for_fetched_artifacts(settings: Settings, tmp_path: Path) -> None:
-    """In this test no worker compiles or evicts, so the helper must evict."""
+    """No worker runs in this test, so only the helper can make room in the store."""
     store, there = Store(settings.cache_dir), host(tmp_path / "other", settings.remote)
     there.put_artifact(there.store.publish(payload(OTHER, size=100_000)))
     old(store, KEY)

@@ -30,7 +30,7 @@ from precompiled.store.requests import requests
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
-    # A path that is too long for a socket.
+    # The path of this store is too long for a socket, so the helper must listen elsewhere.
     root = tmp_path / ("long" * 25) / "store"
     yield config.load(
         {"cache_dir": root, "remote": f"file://{tmp_path / 'bucket'}", "remote_unsigned": "1", "remote_timeout_s": 20.0}
@@ -77,7 +77,8 @@ def test_store_has_one_helper_until_its_settings_change(settings: Settings) -> N
     helper_process.ensure(replace(settings, cache_max_bytes=1 << 30))  # the same helper with another budget
     assert helper_link.ask(root, {"do": "flush"}) == {} and state(root)["pid"] == first
     helper_process.ensure(replace(settings, remote_put=False))
-    # The first helper exits late. The test reads its state file, since a connection to its socket would keep it alive.
+    # The first helper may exit late. The test reads the state file, because a connection would keep the first helper
+    # alive.
     wait_until(lambda: state(root).get("pid") not in (None, first), "the other one has come")
     assert helper_link.greeting(root)["arguments"][-1] == "--no-put"
     store = Store(root)
@@ -91,7 +92,8 @@ def test_without_a_helper_clients_do_not_wait(tmp_path: Path) -> None:
     assert not fetched(tmp_path, KEY) and helper_link.greeting(tmp_path) is None and helper_link.state(tmp_path) is None
     helper_link.folder(tmp_path).mkdir()
     (helper_link.folder(tmp_path) / helper_link.STARTING).touch()
-    os.utime(helper_link.folder(tmp_path) / helper_link.STARTING, (1, 1))  # its start failed long ago
+    # As if the start of a helper had failed long ago.
+    os.utime(helper_link.folder(tmp_path) / helper_link.STARTING, (1, 1))
     assert not fetched(tmp_path, KEY)
     assert time.monotonic() - began < helper_link.STARTING_S
 
@@ -156,7 +158,7 @@ def test_helper_exits_if_its_store_is_removed(settings: Settings) -> None:
 
 @contextmanager
 def suspended(root: Path) -> Iterator[psutil.Process]:
-    """A suspended helper, as on an overloaded machine."""
+    """Suspend the helper, as if its machine were overloaded."""
     assert helper_link.ask(root, {"do": "flush"}) == {}
     process = psutil.Process(int(str(state(root)["pid"])))
     process.suspend()
@@ -179,7 +181,7 @@ def test_late_helper_processes_earlier_requests(settings: Settings, tmp_path: Pa
     store = Store(root)
     helper_process.ensure(settings)
     with suspended(root):
-        # This call does not wait forever.
+        # A suspended helper sends no reply, so this call must give up.
         helper_link.put_entry(root, FUNCTION, store.packages.publish(HEADER, b"{}", b"body"))
     assert helper_link.ask(root, {"do": "flush"}) == {}
     wait_until(lambda: there.objects(ENTRY, FUNCTION))
@@ -204,7 +206,7 @@ def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_pat
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     there.put_artifact(there.store.publish(payload()))
     helper_process.ensure(settings)
-    # The job has no graph, so its compile would fail.
+    # The job has no graph, so a compile would fail. The outcome "exists" shows that the worker compiled nothing.
     job = wire.Job(
         id="1", key=KEY, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0, may_park=True
     )
@@ -222,13 +224,12 @@ def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_pat
 def test_failed_or_dead_worker_holds_no_lease(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     helper_process.ensure(settings)
-    # The helper replies that this worker must compile the key. Then the connection ends, which tells the helper that
-    # the worker has ended.
+    # The helper replies that this worker must compile the key. The connection then closes, as if the worker had died.
     assert not fetched(root, KEY)
     wait_until(lambda: not there.bucket.listed(f"artifacts/{KEY}"))
     job = wire.Job(id="1", key=OTHER, store=str(root), device="cpu", graph=b"{}", compile_threads=1, failure_ttl_s=1.0)
     assert compiler.run_job(job).outcome == "failed"
-    # The helper leaves an empty lease, so that no host waits for this one.
+    # The helper empties the lease, so that no other host waits for this host.
     wait_until(lambda: list(there.bucket.listed(f"artifacts/{OTHER}").values()) == [0])
 
 
@@ -282,7 +283,7 @@ def test_successful_compile_removes_an_earlier_empty_lease(settings: Settings, t
     """An empty lease makes every host compile, until `remote gc` removes the lease."""
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     folder, store = f"artifacts/{KEY}", Store(root)
-    there.bucket.write(f"{folder}/lease-{'0' * 16}-00000001", b"")  # of another signer
+    there.bucket.write(f"{folder}/lease-{'0' * 16}-00000001", b"")  # a lease of a different signer
     there.bucket.write(f"{folder}/lease-unsigned-00000002", b"of one who is at work")
     helper_process.ensure(settings)
     for number in (1, 3):

@@ -78,7 +78,7 @@ def test_lease_of_a_dead_holder_expires_at_any_clock_difference(url: str, tmp_pa
     dead, clock = Claim(a, KEY, clock=Clock(5.0)), Clock(1e6 + off_s)
     waiting = Claim(b, KEY, clock=clock)
     assert dead.look() is Found.MINE and waiting.look() is Found.THEIRS
-    # While a holder beats, its lease stays alive.
+    # As long as a holder renews its lease, the lease does not expire.
     for _ in range(5):
         assert dead.beat() and looks(waiting, clock, lease.TTL_S * 0.7) is Found.THEIRS
     assert looks(waiting, clock, lease.TTL_S) is Found.MINE and waiting.fence == 2
@@ -94,7 +94,7 @@ def test_time_without_answers_does_not_expire_a_lease(tmp_path: Path) -> None:
     Claim(a, KEY).look()
     waiting = Claim(b, KEY, clock=clock)
     assert waiting.look() is Found.THEIRS
-    clock.now += 10 * lease.TTL_S  # for example because neither host could reach the remote
+    clock.now += 10 * lease.TTL_S  # for example because this host could not reach the remote
     assert waiting.look() is Found.THEIRS
 
 
@@ -148,7 +148,7 @@ def test_host_without_put_waits_for_others_and_holds_no_lease(tmp_path: Path) ->
 
 
 class Others:
-    """The trust of a signer that this host does not trust."""
+    """The trust of a host that trusts only its own signature."""
 
     by = "0123456789abcdef"
 
@@ -205,7 +205,7 @@ def test_one_of_two_hosts_workers_compiles(url: str, tmp_path: Path, failed: lis
     assert "again_s" in of_a.ask(a, KEY) and "again_s" in of_b.ask(b, KEY)
     a.put_artifact(a.store.publish(payload()))
     of_a.ended(KEY, "put")
-    # The artifact arrives without another request.
+    # The artifact arrives at host b before b's worker asks again.
     wait_until(lambda: b.store.lookup(KEY))
     assert decided(lambda: of_b.ask(b, KEY)) == {"found": True}
     wait_until(lambda: names(a) == [] and of_a.held == 0)
@@ -237,7 +237,7 @@ def test_holder_renews_its_lease_and_is_replaced_if_it_stops(tmp_path: Path, fai
     assert "again_s" in of_b.ask(b, KEY)
     of_a.ended(KEY, "")
     assert decided(lambda: of_b.ask(b, KEY)) == {"compile": True}
-    # A host that disappears without releasing its lease.
+    # Host c takes a lease and disappears without releasing the lease.
     Claim(c, OTHER).look()
     assert decided(lambda: of_b.ask(b, OTHER)) == {"compile": True} and names(b, OTHER)[-1].endswith("2")
 
@@ -265,7 +265,7 @@ def test_unused_lease_is_given_back(tmp_path: Path, failed: list[Exception], mon
     there, bucket = slow_host(tmp_path / "a", memory())
     mine = Claims(failed.append, may_hold=True, ttl_s=0.3)
     assert "again_s" in mine.ask(there, KEY)
-    bucket.answers.set()  # only now, so that no worker has the lease
+    bucket.answers.set()  # the remote answers after the helper's reply to the worker, so no worker has the lease
     wait_until(lambda: names(there))
     monkeypatch.setattr(claims, "UNCLAIMED_S", 0.05)
     wait_until(lambda: not names(there))
@@ -282,7 +282,7 @@ def test_unresponsive_remote_does_not_block_a_worker(
     began = time.monotonic()
     assert "again_s" in mine.ask(there, KEY) and time.monotonic() - began < 0.2
     assert decided(lambda: mine.ask(there, KEY)) == {"compile": True} and mine.held == 0
-    # Only then does the remote answer, but no worker waits any more: the lease is given back.
+    # The remote answers only now. No worker waits for the lease any more, so the helper gives it back.
     bucket.answers.set()
     assert decided(lambda: mine.ask(there, OTHER)) == {"compile": True}
     wait_until(lambda: not names(there))
@@ -303,7 +303,7 @@ def test_failing_remote_lets_each_host_compile(
 
 
 def test_new_lease_is_never_seen_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty lease means that its holder could not compile."""
+    """Hosts read an empty lease as "its holder could not compile", so a new lease must never appear empty."""
     url = f"file://{tmp_path / 'bucket'}"
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     write, seen = bucket.durable.write, []

@@ -1,5 +1,5 @@
-"""Tests of the queue of puts: a remote that fails for a while loses no objects, and does not keep a helper alive
-forever.
+"""Tests of the queue of puts: a remote that fails for a while loses no objects. A remote that fails for long does not
+keep a helper alive forever.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def refuses(seen: PutLog) -> Callable[[QueuedPut], None]:
 
 
 def test_failed_puts_are_retried_when_the_remote_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are more failures than it takes to pause the remote. Items that wait at that moment must not be lost."""
+    """More puts fail than it takes to pause the remote. The puts that wait when the pause begins must not be lost."""
     monkeypatch.setattr(puts, "AGAIN_S", 0.05)
     monkeypatch.setattr(bucket, "REST_S", 0.1)
     place, seen = tmp_path / "bucket", PutLog()
@@ -108,8 +108,8 @@ def test_put_above_the_queue_limit_is_reported(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_list_is_put_after_earlier_puts() -> None:
-    """Otherwise the list would lack an object that the remote accepted at the second try, and an empty host would not
-    fetch it.
+    """A list that was put first would not name an object that the remote accepts at the second try. An empty host would
+    then not fetch this object.
     """
     fails, seen = threading.Event(), PutLog()
     fails.set()
@@ -149,7 +149,7 @@ def place(tmp_path: Path) -> Path:
 
 @contextmanager
 def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread]:
-    """A helper in this process, so that its waiting times can be shortened."""
+    """Run a helper in this process, so that the test can shorten its waiting times."""
     arguments = ["--store", str(root), "--remote", f"file://{place}", "--unsigned", "--idle-s", str(idle_s)]
     options: argparse.Namespace = helper._parser().parse_args(arguments)
     folder = helper_link.folder(root)
@@ -167,7 +167,7 @@ def serving(root: Path, place: Path, idle_s: float) -> Iterator[threading.Thread
 
 
 def last_state(tmp_path: Path, place: Path) -> dict[str, Any]:
-    """The last state of a helper that got a put, had no further requests, and exited by itself."""
+    """Return the last state of a helper that gets one put and no further request, and then exits by itself."""
     root = tmp_path / "store"
     slot = Store(root).publish(payload()).slot
     with serving(root, place, idle_s=3.0) as thread:
@@ -184,7 +184,7 @@ def test_helper_with_waiting_puts_outlives_its_idle_time(
     monkeypatch.setattr(puts, "KEPT_S", 3.0)
     state = last_state(tmp_path, place)
     assert (state["waiting"], state["put"], state["given_up"]) == (0, 0, 1)
-    # The state must not say that the helper gave up because it was leaving.
+    # The state must say that the helper gave up after 3 s of failures, not that it gave up because it was exiting.
     assert "3 s" in state["last"] and state["failed"], state
 
 
@@ -201,7 +201,7 @@ def test_stopped_helper_finishes_its_puts(tmp_path: Path, place: Path) -> None:
         wait_until(lambda: state()["waiting"] == 1)
         place.unlink()
         assert helper_link.ask(root, {"do": "stop"}) == {}
-        assert helper_link.greeting(root) is None  # the next helper may start
+        assert helper_link.greeting(root) is None  # the stopped helper no longer listens, so the next helper may start
         thread.join(60.0)
     assert there.objects(envelope.ARTIFACT, KEY)
     assert (state()["waiting"], state()["put"], state()["given_up"]) == (0, 1, 0)

@@ -99,7 +99,9 @@ def codes(host: Host) -> set[str]:
 def test_fault_of_a_remote_has_no_effect_except_its_reason(
     fault: support_line.Fault, reasons: set[str], filled: Filled, with_daemon: Host, tmp_path: Path
 ) -> None:
-    """This host compiles the graphs although they are in the bucket, and the losses equal those without a fault."""
+    """This host must compile the graphs although they are in the bucket. The losses must equal those without
+    a fault.
+    """
     with support_line.to(filled.port, fault) as port, other_host(filled, with_daemon, tmp_path) as b:
         env = {**filled.env("b", port), "XDG_CONFIG_HOME": str(tmp_path)}
         found = trained(b, env)
@@ -112,7 +114,7 @@ def test_fault_of_a_remote_has_no_effect_except_its_reason(
 
 
 def test_remote_is_used_again_after_an_outage(filled: Filled, with_daemon: Host, tmp_path: Path) -> None:
-    """The server answers 503 for 30 s. This host compiles graphs requested meanwhile, and uses the remote again
+    """The server answers 503 for 30 s. This host must compile the graphs of that time, and use the remote again
     afterwards.
     """
     fault = support_line.unavailable_for(30.0)
@@ -149,15 +151,14 @@ def test_replayed_older_object_computes_the_same(filled: Filled, with_daemon: Ho
         env = {**filled.env("b", filled.port), "XDG_CONFIG_HOME": str(tmp_path)}
         replay = tmp_path / "replay.py"
         replay.write_text(REPLAY)
-        # Other tests damaged objects, which were then put again under other names. So there may be more than two
-        # objects.
+        # Hosts of other tests refused the first two objects and put their own, so there may be more than two objects.
         assert int(b.program(str(replay), env=env, forked=False).ended().split()[-1]) >= 2
         found = trained(b, env)
         assert found["losses"] == pytest.approx(filled.losses)
         assert (b.stats().compiled, b.stats().fallbacks, codes(b)) == (0, {}, set())
 
 
-# Replaces the object of each artifact by one that was created and signed a year earlier.
+# This program replaces each artifact's object by a signed object whose creation time is a year earlier.
 REPLAY = """
 import dataclasses, sys
 from pathlib import Path

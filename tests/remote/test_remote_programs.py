@@ -41,7 +41,9 @@ def train(host: Host, env: dict[str, str]) -> Any:
 
 
 def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path, **more: str) -> None:
-    """The first host signs its objects, and the second trusts its key."""
+    """Train on one host, which signs its objects. Then train on two empty hosts that trust the key of the
+    first host.
+    """
     mine, theirs = settings(url, tmp_path / "a", **more), settings(url, tmp_path / "b", **more)
     public = a.answer(mine, "remote", "keys", "new")["public"]
     traced = train(a, mine)
@@ -50,9 +52,9 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
     state = a.answer(mine, "status")["remote"]
     assert (state["state"], state["refused"], state["running"]) == ("ok", {}, True) and state["put"] >= 4, state
 
-    with new_host(with_daemon) as b:  # it has an empty store, and no key
+    with new_host(with_daemon) as b:  # b has an empty store and no key of its own
         b.answer(theirs, "remote", "keys", "trust", f"{public} a")
-        # Nothing is compiled, whether objects were streamed ahead of the first trace or fetched on a worker's request.
+        # Host b compiles nothing, whether objects arrive before the first trace or at the request of a worker.
         found = train(b, {**theirs, "PRECOMPILED_REMOTE_AHEAD_S": "0"})
         assert {graph for graph, _source, _ in found["graphs"]} == {"compiled"}
         assert (b.stats().compiled, b.stats().fallbacks, found["compiles"]) == (0, {}, 0)
@@ -65,14 +67,14 @@ def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path,
         assert c.answer(theirs, "cache", "stats")["remote"]["remote"] == url
 
 
-@pytest.mark.slow  # a compile into an empty store, and four programs
+@pytest.mark.slow  # compiles into an empty store, and runs four programs
 def test_second_host_uses_a_shared_directory(served: Host, with_daemon: Host, tmp_path: Path) -> None:
     one_fills_another_uses(served, with_daemon, f"file://{tmp_path / 'bucket'}", tmp_path)
 
 
-@pytest.mark.slow  # two daemons, and a compile into an empty store
+@pytest.mark.slow  # starts two daemons, and compiles into an empty store
 def test_two_hosts_that_start_at_once_compile_each_graph_once(tmp_path: Path) -> None:
-    """Each host has its own daemon, and gets the artifacts that the other compiled."""
+    """Each of the two hosts has its own daemon, and gets the artifacts that the other host compiled."""
     env = settings(
         f"file://{tmp_path / 'bucket'}",
         tmp_path / "config",
@@ -116,7 +118,7 @@ class _Unavailable(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def unavailable() -> Iterator[int]:
-    """A server that answers 503."""
+    """Yield the port of a server that always answers 503."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Unavailable)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_port
@@ -129,7 +131,7 @@ def unavailable() -> Iterator[int]:
 def test_failing_remote_has_no_effect_except_its_reason(
     fault: str, places: Callable[[str], Place], unavailable: int, served: Host, tmp_path: Path
 ) -> None:
-    """The program uses artifacts that its own host compiles, as without a remote."""
+    """With a failing remote, a program must use artifacts that its own host compiles, as without a remote."""
     pytest.importorskip("s3fs", reason="make test-buckets installs s3fs")
     if fault == "no such bucket":
         variables, url = places("s3").variables, "s3://nowhere/prefix"
@@ -156,7 +158,7 @@ def test_failing_remote_has_no_effect_except_its_reason(
 
 
 def served_status(host: Host, env: dict[str, str]) -> int:
-    """Returns the exit status of `doctor`, which checks only this machine."""
+    """Return the exit status of `doctor`, which also depends on checks of the machine that runs the test."""
     done = subprocess.run(
         [sys.executable, "-m", "precompiled", "doctor", "--json"],
         env=host.environment(env),

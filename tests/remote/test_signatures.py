@@ -24,7 +24,9 @@ from precompiled.store import eviction
 
 @pytest.fixture
 def of_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Transfer]:
-    """The transfer of a host with its own keys, in its current state."""
+    """Return a function that opens the transfer of a host, with the keys that the host has at the moment of
+    the call.
+    """
 
     def made(name: str) -> Transfer:
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name / "config"))
@@ -87,15 +89,15 @@ def test_unsigned_or_untrusted_object_is_not_read(
     monkeypatch.setattr(b.bucket, "read", lambda path, *_: read.append(path))
     assert (b.fetch(KEY), b.fetch(OTHER)) == (0, 0)
     assert dict(b.counts.refused) == {"remote-untrusted": 1, "remote-unsigned": 1} and read == []
-    # An object of another signer does not prevent b from putting its own.
+    # An object of a different signer does not prevent b from putting its own object.
     assert b.put_artifact(b.store.publish(payload())) and len(objects(tmp_path)) == 3
 
 
 def test_teams_without_mutual_trust_share_a_bucket(
     of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]]
 ) -> None:
-    """Each team finds its own objects, however many others are listed before them, and reports no error about the
-    others.
+    """Each team must find its own objects, however many objects of other teams are listed before them. It must report
+    no error about the objects of other teams.
     """
     teams = [f"team{number}" for number in range(2 * transfer.MAX_TRIED)]
     for name in teams:
@@ -187,6 +189,6 @@ def test_key_files_that_others_could_have_written_are_not_trusted(on: Callable[[
         with pytest.raises(UntrustedStore):
             trusting.trust(False)
         keys.folder().chmod(0o700)
-        # A key file under another key's id is ignored.
+        # A key file that is named after a different key is ignored.
         (keys.folder() / f"{public.id}.pub").rename(keys.folder() / f"{'0' * 16}.pub")
         assert keys.trusted_keys() == {}

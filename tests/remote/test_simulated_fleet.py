@@ -27,9 +27,10 @@ def test_cold_fleet_compiles_each_graph_once_and_loses_none(killed: float, url: 
     plan = Plan(40, 5, killed, compile_s=(0.5, 3.0), seed=1)
     outcome = run(plan, tmp_path / "stores", url, Anybody(), lambda text: None)
     assert outcome.lost == [] and outcome.errors == 0
-    # Exactly one compile of each graph was completed. If its holder was killed, another host started the compile again.
+    # Exactly one compile of each graph was completed. If a host was killed during a compile, another host compiled the
+    # graph.
     assert set(outcome.completed.values()) == {1} and len(outcome.completed) == plan.graphs
     assert outcome.started.total() >= plan.graphs + len(outcome.gaps)
     assert (outcome.killed > 0) is (killed > 0)
-    # A host killed after its put leaves a lease, which has no effect.
+    # A host that was killed after its put leaves a lease, which has no effect.
     assert len(outcome.gaps) <= outcome.killed_holding

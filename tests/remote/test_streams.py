@@ -29,7 +29,7 @@ PROGRAM = "a" * 64
 
 
 def filled(there: Transfer) -> str:
-    """Put two artifacts and an entry into this store and the remote. Returns the entry's name."""
+    """Put two artifacts and an entry into this store and the remote, and return the name of the entry."""
     for key in (KEY, OTHER):
         there.put_artifact(there.store.publish(payload(key)))
     name = there.store.packages.publish(HEADER, b"{}", b"body")
@@ -50,7 +50,7 @@ def test_objects_that_a_program_used_are_listed_and_fetched_at_once(tmp_path: Pa
     assert {(item.kind, item.group) for item in objects} == {(form.ARTIFACT, KEY), (form.ENTRY, FUNCTION)}
     assert b.bring(objects) == 2 and b.bring(objects) == 0
     assert b.store.packages.read(FUNCTION, name).body == b"body" and b.store.lookup(OTHER) == []
-    # The list of another host adds the objects that it used, and replaces its own older list.
+    # Host b adds the objects that it used to the list. The longer list replaces the shorter one.
     assert note(b, OTHER) and note(b, KEY, OTHER) is False
     found, objects = lists.read_lists(host(tmp_path / "c", url), PROGRAM)
     assert len(found) == 1 and {item.group for item in objects} == {KEY, OTHER, FUNCTION}
@@ -112,7 +112,7 @@ def test_process_gets_objects_that_its_program_used_on_another_host(settings: Se
     assert found.wait() and not found.under_way
     mine = host(settings.cache_dir, settings.remote)
     assert mine.store.lookup(KEY) and mine.store.packages.names(FUNCTION) == [name]
-    # Objects that the process uses beyond the list are listed for the next process.
+    # Objects that this process used beyond the list are added to the list for the next process.
     found.used([KEY, OTHER], [], [(FUNCTION, name)])
     assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
     assert {item.group for item in lists.read_lists(there, ahead.identity())[1]} == {KEY, OTHER, FUNCTION}
@@ -141,7 +141,7 @@ def test_process_waits_only_once_and_briefly_for_a_hanging_helper(
     assert not found.wait() and not found.wait()
     assert waited == [pytest.approx(0.2 * ahead.QUIET), 0.0] and found.under_way
     answer.set()
-    monkeypatch.undo()  # this sends a stop request to the helper
+    monkeypatch.undo()  # the fixture's stop request can then reach the helper
 
 
 @pytest.mark.integration

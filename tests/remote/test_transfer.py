@@ -44,7 +44,7 @@ def test_object_put_by_one_host_is_fetched_by_another(url: str, tmp_path: Path) 
     assert all(b.store.read_files(artifact) == payload(size=100_000).files for artifact in found)
     assert b.store.packages.read(FUNCTION, name).body == b"body"
     assert (b.counts.fetched, dict(b.counts.refused)) == (3, {})
-    # The remote has all objects already, and no object is put twice.
+    # The remote has all objects already. No host fetches or puts an object twice.
     assert b.fetch(KEY) == 0 and b.push() == 0 and a.push() == 0
     assert len(a.everything()) == 3
     c = host(tmp_path / "c", url)
@@ -72,7 +72,7 @@ def test_program_is_put_only_for_artifacts_with_size_guards(tmp_path: Path) -> N
     }
 
 
-# ---------------------------------------------------------------- objects that are not as they should be
+# ---------------------------------------------------------------- damaged objects
 
 
 def truncated(data: bytes) -> bytes:
@@ -110,8 +110,8 @@ def test_damaged_object_is_refused_and_compiled_again(
     file.write_bytes(spoil(file.read_bytes()))
     assert b.fetch(KEY) == 0 and b.store.lookup(KEY) == []
     assert dict(b.counts.refused) == {"remote-corrupt": 1} and len(b.counts.last.split()) > 2
-    assert b.document()["state"] == "ok"  # the place answers
-    # This host compiles the graph, and puts the artifact beside the damaged object. The next host finds the valid one.
+    assert b.document()["state"] == "ok"  # a damaged object is not a failure of the remote
+    # Host b compiles the graph, and puts its artifact beside the damaged object. The next host finds the valid object.
     again = payload(size=size)
     b.put_artifact(b.store.publish(fmt.Payload(replace(again.manifest, created=1.0), again.files)))
     assert host(tmp_path / "c", f"file://{folder}").fetch(KEY) == 1
@@ -149,14 +149,14 @@ def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: P
     assert b.fetch(KEY) == 1
     [artifact] = b.store.lookup(KEY)
     b.store.set_aside(artifact, "torch cannot load it")
-    again = host(tmp_path / "b", url)  # the helper of another process
+    again = host(tmp_path / "b", url)  # as for a later process of host b
     assert (again.fetch(KEY), again.pull(), again.bring(again.everything())) == (0, 0, 0)
     assert Claim(again, KEY).look() is Found.MINE  # a worker of this host compiles the graph
-    # The result is put for other hosts, which may fail to load the same object.
+    # Host b puts its own artifact for other hosts, which may also be unable to load the first object.
     mine = payload(guards=guards)
     assert again.put_artifact(again.store.publish(fmt.Payload(replace(mine.manifest, created=1.0), mine.files)))
     assert len(a.objects(form.ARTIFACT, KEY)) == 2 and not again.put_artifact(again.store.lookup(KEY)[0])
-    # The object is not fetched again while its note is in the quarantine.
+    # The note in the quarantine prevents the fetch. Once `clear` has removed the note, the object can be fetched again.
     eviction.clear(again.store)
     assert again.fetch(KEY) == 1
 
@@ -280,7 +280,7 @@ def test_full_request_file_is_followed_by_another(tmp_path: Path) -> None:
     for number in range(12):
         record.note(RemoteRequest("read", "a", float(number), 1.0, 0, ""))
         assert record._lines is not None
-        record._lines.left = 100  # the file is nearly full, as after a few thousand requests
+        record._lines.left = 100  # make the file nearly full, as after a few thousand requests
     assert [one.began for one in requests(tmp_path, 0.0)] == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
 
 
@@ -350,7 +350,7 @@ def test_unpublishable_object_does_not_block_others(tmp_path: Path, monkeypatch:
 
 
 def test_missing_file_system_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if gcsfs were not installed
     with pytest.raises(RemoteError) as caught:
         Bucket("gs://bucket/prefix", 10.0)
     assert caught.value.code == "remote-unusable" and "pip install '.[gcs]'" in caught.value.action
