@@ -1,1 +1,1 @@
-"""Serves a user's process: looks its graphs up, submits them, awaits their artifacts and swaps these in."""
+"""Serves a user's process: looks up its graphs, submits misses, awaits the artifacts, and swaps compiled code in."""

@@ -58,8 +58,8 @@ def _connected(settings: Settings, until: float) -> Link:
 def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 5.0) -> Any:
     """Send a request and wait for the daemon's reply, for at most ``timeout_s`` seconds.
 
-    Raises DaemonError: code "no-daemon" if none listens, "no-reply" if it does not answer, else the code of its
-    refusal.
+    Raises DaemonError: code "no-daemon" if no daemon listens, "no-reply" if the daemon does not answer, else the code
+    of the daemon's refusal.
     """
     import_messages()
     from precompiled import wire
@@ -92,5 +92,5 @@ def send_now(settings: Settings, messages: list[wire.Tally]) -> None:
                     if left <= 0 or link.is_lost(time.monotonic()):
                         raise DaemonError("the daemon does not read", "Look into its log", code="no-reply")
                     link.wait(left)
-    except Exception as error:  # noqa: BLE001 - only counts, at the end of a program
+    except Exception as error:  # noqa: BLE001 - lost counts must not fail the end of a program
         log.info("counts were not sent: %s", error)

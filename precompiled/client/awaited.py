@@ -53,10 +53,10 @@ class Awaited:
     calls: GraphCalls
     program: SerializedGraph
     hints: list[int]  # the sizes that the awaited variant must serve
-    swap: Swap  # the graph's own, or a separate one for a further variant
+    swap: Swap  # the state of the graph, or a separate state for a further variant
     submit: Callable[[Awaited], None]
     dispatch: Dispatch
-    # Returns the callable and the guards on its sizes.
+    # Compiles in process. Returns the callable and the guards on its sizes.
     compile_inline: Callable[[], tuple[Callable[..., Any], str] | None]
     id: str
     since: float = field(default_factory=time.monotonic)

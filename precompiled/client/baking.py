@@ -2,8 +2,8 @@
 `precompiled bake --steps N` runs.
 
 ``PRECOMPILED_BAKING=<N>:<directory>``. The process creates the file ``<pid>`` in the directory when it has its first
-graph, and ``<pid>.done`` after N calls of its most-called graph. It counts calls, since a hook on optimizer steps
-would change what a trace reads.
+graph, and ``<pid>.done`` after N calls of its most-called graph. Calls are counted instead of optimizer steps, because
+a hook on the optimizer would change what a trace reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLUSH_S = 60.0
 
 
 def begin(session: SessionProtocol) -> None:
-    """Start the thread if `precompiled bake` runs this process. Called when this process gets a session."""
+    """Start the reporting thread if `precompiled bake` runs this process. Called when this process gets a session."""
     described = os.environ.get(VARIABLE)
     if described:
         steps, _, directory = described.partition(":")

@@ -9,7 +9,7 @@ sends it (client/daemon_link.py).
                                              submits: id -> message, graph, state
 
 A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next daemon gets
-all submits again. A repeated submit is harmless: its id joins the same job, and a published artifact is found.
+all submits again. A repeated submit is harmless: its id joins the same job, and the daemon finds a published artifact.
 
 Per submit::
 
@@ -84,7 +84,7 @@ class _Submit:
 class DaemonConnection:
     """This process's connection to the daemon. Thread-safe; only ``flush`` and ``close`` block."""
 
-    _expected: tuple[wire.Expect, float] | None  # the message, and until when it is worth sending
+    _expected: tuple[wire.Expect, float] | None  # the message, and the time at which it expires
     _link: Link | None = None
     _waker: sockets.Waker | None = None
 
@@ -121,7 +121,7 @@ class DaemonConnection:
             left = list(self._tallies) if self._thread is None else []
             if left:
                 self._tallies.clear()
-        if left:  # a tally is left if no thread could be started: from Python 3.12 on, none can at exit
+        if left:  # no thread could be started; from Python 3.12 on, none can be started at exit
             send_now(self._settings, left)
 
     def expect(self, message: wire.Expect) -> None:
@@ -135,7 +135,8 @@ class DaemonConnection:
     def flush(self, timeout_s: float) -> bool:
         """Wait until every submit is accepted or rejected, and every tally is sent. False after ``timeout_s`` seconds.
 
-        Returns false at once if no thread can be started to send them: from Python 3.12 on, none can at exit.
+        Returns false at once if no thread can be started to send them. From Python 3.12 on, none can be started at
+        exit.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
@@ -334,7 +335,7 @@ class DaemonConnection:
             if is_busy(error):
                 return False
         with self._changed:
-            self._tallies.clear()  # best effort
+            self._tallies.clear()  # without a daemon, counts are dropped
             wanted = bool(self._submits)
             self._changed.notify_all()
         if wanted:
@@ -372,7 +373,7 @@ class DaemonConnection:
         assert self._link is not None
         with self._changed:
             due = [p for p in self._submits.values() if p.state == "unsent" and p.due <= now]
-            # The submits for which a call of the program waits come first, as in the daemon.
+            # The submits for which a call of the program waits come first, as in the daemon's queue.
             due.sort(key=lambda submit: not submit.message.waiting)
         for submit in due:
             size, limit = len(submit.blob), self._settings.max_graph_bytes
@@ -415,8 +416,8 @@ class DaemonConnection:
         with self._changed:
             if isinstance(reply, wire.Accepted | wire.Busy | wire.Rejected):
                 if isinstance(reply, wire.Rejected) and not reply.id:
-                    # The daemon could not read the id, for example in another protocol version: the reply is about
-                    # every submit that was sent.
+                    # The daemon could not read the id, for example because its protocol version differs. So the reply
+                    # applies to every submit that was sent.
                     found = [p for p in self._submits.values() if p.state == "sent"]
                 else:
                     found = [p for p in [self._submits.get(reply.id)] if p is not None]
@@ -428,7 +429,7 @@ class DaemonConnection:
                         submit.state = "unsent"
                         submit.due = now + max(0.1, min(reply.retry_after_s, 300.0))
                     elif outcome(reply.code, runs=True) is Outcome.AGAIN:  # the daemon is stopping
-                        self._daemon_was_stopped = True  # on request, so this process starts no other
+                        self._daemon_was_stopped = True  # on request, so this process starts no other daemon
                         submit.state = "unsent"
                         submit.due = now + RETRY_MAX_S
                         continue

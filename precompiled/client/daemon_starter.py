@@ -1,4 +1,4 @@
-"""Starts a daemon for this process's graphs, at most once, and says why none runs."""
+"""Starts a daemon for this process's graphs, at most once, and reports why no daemon runs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class DaemonStarter:
         if self._starting is not None:
             outcome = self._starting.result(START_S)
             if outcome.runs:
-                return None  # if it has ended since, the connection starts another one
+                return None  # if that daemon has ended since, the connection starts a new one
             problem = outcome.error()
         else:
             said = f"no daemon listens in {self._settings().runtime_dir}, and starting one is switched off"

@@ -46,12 +46,16 @@ class EagerRunner(Protocol):
         """
 
     def looks_for_nan(self, args: Sequence[object]) -> bool:
-        """Whether autograd checks the gradients of each operator for NaN in this call. Compiled code would be one
-        operator.
+        """Whether autograd checks the gradients of each operator for NaN in this call.
+
+        The call then waits for compiled code, which autograd checks as one operator.
         """
 
     def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
-        """Prepare a run. Returns a function that undoes the run after an exception, and returns false if it cannot."""
+        """Prepare a run. Returns a function that undoes the run after an exception.
+
+        The returned function takes the exception. It returns false if the run cannot be undone.
+        """
 
 
 class Dispatch:
@@ -76,10 +80,10 @@ class Dispatch:
         - ``is_capturing``: whether a CUDA graph is being captured. Code must not run for the first time in a capture,
           since its first run loads and measures kernels.
         - ``safe_point``: the safe point of the function to which the graph belongs
-        - ``waits``: the graph must not run eager, so a call that no artifact serves waits for one
+        - ``waits``: the graph must not run eager, so a call that no artifact serves waits for an artifact
         - ``stays_eager``: artifacts are recorded, but calls run eager (session.py)
-        - ``without_a_job``: called with the values of the size inputs if such a call has no job to wait for. It may
-          set what the call waits for. If it raises, the call raises.
+        - ``without_a_job``: called with the values of the size inputs if a call that must wait has no job to wait for.
+          It may set what the call waits for. If it raises, the call raises.
         - ``raised``: called with the error and false after an eager run has raised, before its call waits for
           compiled code; called again with true once compiled code has served the call
         """
@@ -150,7 +154,8 @@ class Dispatch:
     def serve_with(self, function: Compiled, check: Check | None = None) -> None:
         """Serve calls with ``function`` from the next call or the next safe point on.
 
-        ``check``: whether ``function`` serves given values of the size inputs. None means that it serves all.
+        ``check`` returns whether ``function`` serves given values of the size inputs. None: ``function`` serves all
+        values.
         """
         if self._stays_eager:
             function = self._eager
@@ -179,8 +184,9 @@ class Dispatch:
         self._flip(self._guarded)
 
     def _not_first_in_a_capture(self, function: Compiled, settle: Callable[[Compiled], None]) -> Compiled:
-        """Return a callable that runs ``function``, except that a first run in a CUDA graph capture is replaced by an
-        eager run. After the first run of ``function``, ``settle`` gets it, so that later calls skip this check.
+        """Return a callable that runs ``function``, but runs eager if the first run would be in a CUDA graph capture.
+
+        After the first run, the callable passes ``function`` to ``settle``, so that later calls skip this check.
         """
         is_capturing, eager = self._is_capturing, self._eager
         if is_capturing is None:
@@ -270,8 +276,8 @@ class Dispatch:
         return self._run_instead(args, cause)
 
     def _run_instead(self, args: tuple[object, ...], error: Exception) -> object:
-        """Run compiled code after the eager run has raised ``error`` and was undone. Raises ``error`` if there is
-        none.
+        """Run compiled code after the eager run has raised ``error`` and was undone. Raises ``error`` if no compiled
+        code arrives.
         """
         keeper, _ = self._eager.repeated(args)
         if keeper is not None:
@@ -291,7 +297,7 @@ class Dispatch:
         return outputs
 
     def _await(self, args: tuple[Any, ...]) -> Compiled | None:
-        """Wait for compiled code for this call. Returns None if none will come."""
+        """Wait for compiled code for this call. Returns None if no compiled code will arrive."""
         sizes = [args[position] for position in self._size_inputs]
         if (function := self._ready(sizes)) is not None:
             return function

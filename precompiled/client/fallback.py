@@ -13,8 +13,9 @@ from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 
 def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> None:
-    """Leave the graph eager in this process, or have its next call compile it as plain torch.compile would have. The
-    table in core/reasons.py decides by ``code``.
+    """Leave the graph eager in this process, or make its next call compile it as plain torch.compile does.
+
+    ``code`` decides between the two, by the table in core/reasons.py.
     """
     report, warn = item.calls.report, session.outcomes.warn_once
     report.reason, report.message = code, message
@@ -40,7 +41,7 @@ def compile_later(session: SessionView, item: Awaited) -> None:
     action = functools.partial(compile_now, session, item)
     if item.swap is item.calls.swap:
         item.dispatch.before_next_call(action, in_captures=False)
-    else:  # compile only when a call with these sizes comes again
+    else:  # compile only at the next call with these sizes
         item.dispatch.before_call_with(item.program.sizes(item.hints), action)
 
 

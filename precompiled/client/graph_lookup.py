@@ -96,13 +96,13 @@ class GraphLookup:
         return self._miss(program)
 
     def _keep(self, program: capture.SerializedGraph) -> None:
-        """Keep the program of a miss that is not submitted, in the run record, so that `explain` can name the cause."""
+        """Store the program of a miss that is not submitted in the run record, so that `explain` can name the cause."""
         self.session.outcomes.keep(
             self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
         )
 
     def record(self, recorder: RecorderProtocol) -> Compiled:
-        """Report to a watch's recorder what ``serve`` would find, and submit what is missing. The graph runs eager."""
+        """Report to a watch's recorder what ``serve`` would find, and submit the graph on a miss. It runs eager."""
         program, artifacts, failure = self._look_up()
         report = self.calls.report
         state = "reused" if any([self._serves(program, artifact) for artifact in artifacts]) else "compiling"
@@ -148,8 +148,8 @@ class GraphLookup:
         self.session.ledger.count(hits=1, saved_s=saved_s)
         self.session.loaded_from(artifact)
         if self.safe_point.is_held() and not program.no_stand_in:
-            # A checkpoint may have to repeat an eager run of another graph of this function, and its second run may use
-            # this graph. It must then run eager too, so the dispatch decides for each call.
+            # A checkpoint may repeat an eager run of another graph of this function, and the second run may use this
+            # graph. Then the second run must be eager, too. So the dispatch decides for each call.
             dispatch = self._dispatch(program)
             dispatch.serve_with(function)
             return self._named(dispatch.call, program)
@@ -207,8 +207,8 @@ class GraphLookup:
                     said = f"no artifact was there within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
                     raise Bypass(said, code="not-in-time")
                 raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
-            # Continue as after a hit: Dynamo guards on the artifact's sizes. For other sizes it retraces, and that
-            # graph waits for its artifact as well.
+            # Continue as after a hit: Dynamo guards on the artifact's sizes. For other sizes, Dynamo retraces, and the
+            # new graph waits for its own artifact.
             for artifact in self.session.store.lookup(self.calls.report.key):
                 if self._serves(program, artifact):
                     break
@@ -227,10 +227,9 @@ _AHEAD = "the program compiles it ahead of its calls, and runs none of them eage
 
 @dataclass
 class LookupAhead(GraphLookup):
-    """A graph that is compiled ahead of its calls, for all of its sizes at once, since no call can wait for a
-    variant.
+    """A graph that is compiled ahead of its calls, for all sizes at once, because no call can wait for a variant.
 
-    ``written_down``: the result is torch's own artifact, which the program may keep.
+    ``written_down``: the result is torch's own artifact, which the program may save.
     """
 
     written_down: bool

@@ -10,7 +10,7 @@ from typing import Any
 from precompiled.client.swap import Event, State, Swap
 from precompiled.core.spans import Span, span_until_now
 
-MAX_SPANS = 32  # kept per graph: a loop over ever new sizes loads ever new variants
+MAX_SPANS = 32  # spans kept per graph, because a loop whose sizes always change loads new variants without end
 
 
 @dataclass

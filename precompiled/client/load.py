@@ -32,7 +32,7 @@ _ARTIFACTS_FAULT = (
 
 
 def load_for_graph(store: Store, artifact: Artifact, program: SerializedGraph) -> Callable[..., object]:
-    """As ``load``, with what the captured program says of its graph."""
+    """Call ``load`` with the modes, classes, device and groups of the captured program."""
     return load(
         store,
         artifact,

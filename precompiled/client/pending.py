@@ -59,7 +59,7 @@ class Pending:
         self._thread: threading.Thread | None = None
         self._hint = False
         self._closing = False
-        self._dormant: list[Awaited] = []  # the fork's parent awaits these; this process does not yet
+        self._dormant: list[Awaited] = []  # graphs that the fork's parent awaits; this process awaits none of them yet
 
     def add(self, awaited: Awaited) -> None:
         """Await this graph's artifact from now on. Raises RuntimeError if no thread can be started."""
@@ -233,7 +233,7 @@ class Pending:
                     self.abandon(item)
         finally:
             with self._changed:
-                # If another thread has taken over, it has already set its own number.
+                # If another thread has taken over, that thread has already set its number of threads.
                 if self._thread in (None, threading.current_thread()):
                     openmp_threads.beside_compile(0)
 

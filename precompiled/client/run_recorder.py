@@ -151,7 +151,7 @@ class RunRecord:
             log.info("the program of %s is not kept: %s", key[:12], error)
 
     def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
-        """Write the end of the process. A process that asked for compiles and had no graph is recorded as well.
+        """Write the end of the process. A process that used torch.compile and had no graph is recorded as well.
 
         ``functions``: reports of the functions for which packages were searched (packages/automatic.py). ``files``:
         the program's own source files, path -> digest.

@@ -1,8 +1,8 @@
 """Explains a cache miss in terms of the user's program: what changed, where, and what the user can do.
 
 This file takes two captured graphs as plain data (capture.py) and their differences (difference.py), and returns
-causes. If one difference follows from another, only the other is a cause. (A constant of the graph may follow from a
-size.)
+causes. A difference that follows from another difference is not a cause. For example, a changed size also changes
+constants of the graph.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
 
 
 def family(program_bytes: bytes) -> str:
-    """Return one key that is equal for the programs of all these ranks; "" if no other rank has such a program."""
+    """Return a key that is equal for all ranks of the same meshes; "" if no other rank is in all of these meshes."""
     if b'"meshes":' not in program_bytes:
         return ""
     program: ProgramData = json.loads(program_bytes)
