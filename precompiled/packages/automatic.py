@@ -1,4 +1,4 @@
-"""Publishes packages of what Dynamo traces, and serves later processes from the packages without a trace.
+"""Publishes a package entry for each frame that Dynamo traces, and serves later processes from entries without a trace.
 
 Dynamo calls ``find`` at each frame for which it has no valid code, and ``traced`` after each trace. If a package may be
 wrong for a frame, Dynamo traces as usual, and the frame's report in ``reports`` says why.
@@ -37,7 +37,7 @@ from precompiled.torch_internals.client import garbage_collection, structured_tr
 from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.package")
-_REMOTE = parts.REMOTE.get()  # imported here, since a fork waits for imports of other threads
+_REMOTE = parts.REMOTE.get()  # imported at module level, because a fork waits for imports in other threads
 
 # Reason codes of traces that an audit cannot compare because of this process or host, not because of the package.
 _OF_THIS_PROCESS = ("package-graph", "package-internal-error", "package-passing", "package-profiler")
@@ -114,9 +114,7 @@ class Automatic:
     # ------------------------------------------------------------------ serving
 
     def find(self, frame: Frame) -> Any:
-        """Serve a frame from a package. Returns the value that a trace would return to Dynamo, or None if Dynamo must
-        trace.
-        """
+        """Serve a frame from a package. Returns Dynamo's result for the frame, or None if Dynamo must trace."""
         started = time.perf_counter()
         session: sessions.Session | None = None
         self._looked = looked = FrameSearch(weakref.ref(frame), started)

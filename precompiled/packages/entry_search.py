@@ -60,8 +60,8 @@ class FrameSearch:
 class EntrySearch:
     """Searches the entries of this process's store.
 
-    ``source_files``: gets the functions of each entry that is used. ``used``: gets each entry of the store that is
-    used.
+    For each entry that is used, the search passes the entry's functions to ``source_files`` and adds the entry to
+    ``used``.
     """
 
     def __init__(self, source_files: SourceFiles, used: set[tuple[str, str]]) -> None:

@@ -1,7 +1,7 @@
 """Computes a digest of the parts of a program's text that can change what the program does.
 
 Users often start a program after an edit that cannot affect a trace: of a comment, the formatting, a docstring, a line
-that prints, or a function that runs later. So a source counts by the code into which Python compiles it, without:
+that prints, or a function that runs later. So the digest of a source covers its compiled code, without:
 
 - line numbers and docstrings,
 - statements that only print or log,
@@ -101,7 +101,7 @@ class Text:
     """
 
     def __init__(self, content: bytes | None, digest: str = "") -> None:
-        """``content`` is None for a program without a text, which counts by its ``digest``."""
+        """``content`` is None for a program without a text, which is identified by ``digest``."""
         self.digest = digest if content is None else hashlib.sha256(content).hexdigest()
         self._content = content
         self._source: _Source | None = None

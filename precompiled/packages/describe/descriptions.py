@@ -5,9 +5,9 @@ sound within one process, because its guards detect a change. Another process mu
 a trace depends on is described when an entry is recorded, and again in the later process. If two descriptions differ,
 the entry is not used.
 
-Code counts by its digest (codes.py), so moving a function does not change its description. A class counts with the code
-that it and its bases define, so a replaced method changes its description. An object without a description raises
-``NotPortable``; no object is left out silently.
+Code is described by its digest (codes.py), so moving a function does not change its description. The description of a
+class covers the code of the class and its bases, so a replaced method changes it. An object without a description
+raises ``NotPortable``; no object is left out silently.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
 )
 _OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types of the objects to which pybind11 binds a function
-# The interpreter or abc writes these. They differ between processes or class bodies, and no trace depends on them.
+# Attributes that the interpreter or abc writes. They differ between processes or class bodies, and no trace depends on
+# them.
 _NOT_OF_A_CLASS = frozenset(
     {
         "__dict__",
@@ -94,7 +95,7 @@ describe_distributed: Callable[[Any], Any] = _nothing
 
 
 class Descriptions:
-    """Makes and caches descriptions of one frame. The program may replace a method before the next frame."""
+    """Makes and caches descriptions for one frame only: the program may replace a method before the next frame."""
 
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to a digest that replaces the code's own digest.
@@ -121,11 +122,10 @@ class Descriptions:
         self._classes.clear()
 
     def number(self, value: object) -> int | None:
-        """Return a number for an object, counted in the order of calls. Two values get one number only if they are one
-        object.
+        """Number the objects in the order of the first calls: 0, 1, ... Equal numbers mean the same object.
 
-        A trace may distinguish two objects that have equal descriptions (``marker is MARKER``). None for constants,
-        whose identity is up to the interpreter.
+        A trace may distinguish two objects that have equal descriptions (``marker is MARKER``). Returns None for
+        constants, whose identity is up to the interpreter.
         """
         if type(value) in ATOMS or type(value) in (tuple, frozenset, slice, range):
             return None
@@ -245,7 +245,7 @@ class Descriptions:
         return known
 
     def _named(self, value: object) -> list[object] | None:
-        """Describe an object of C or torch that an import leads to (a builtin, operator, dtype); None for others."""
+        """Describe an importable object of C or torch (a builtin, operator, dtype) by its name; None for others."""
         kind = type(value)
         if kind.__module__.split(".")[0] == "torch":
             if kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size"):
@@ -464,8 +464,8 @@ class Descriptions:
     def attribute(self, value: Any, depth: int = 0) -> object:
         """Describe a value in a class or a closure, although it may contain objects without a description.
 
-        Such an object (a lock, a logger) counts by its type alone; the rest of its container is compared. A trace that
-        reads such an object is not kept (unguarded.py).
+        Such an object (a lock, a logger) is described by its type alone. The rest of its container is described in
+        full. A trace that reads such an object is not kept (unguarded.py).
         """
         try:
             return self.value(value, depth)

@@ -1,4 +1,4 @@
-"""Describes, in words for users, the differences that packages find between two calls.
+"""Describes for users, in words, the differences that packages find between two calls.
 
 ``fact`` compares two descriptions at one guard (descriptions.py makes them). ``entries`` compares two entries of one
 function by their package_format.About. This module needs no torch and runs no code of an entry.

@@ -1,4 +1,4 @@
-"""Classifies values by type: is the type the same in each process, and is the state of its instances visible?"""
+"""Classifies types: whether a type is the same in each process, and whether the state of its instances is visible."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def state_of(value: object) -> dict[str, object] | None:
     """The attributes and slots of an instance of a Python class. None if the instance may hold other state."""
     state = dict(namespace_of(value))
     if type(value) is contextlib._GeneratorContextManager and _is_unused(state.get("gen")):
-        del state["gen"]  # made from func, args and kwds; a decorator makes a new one for each call
+        del state["gen"]  # a generator, which a decorator makes from func, args and kwds for each call
     if _holds_more(type(value)):
         return None
     for base in type(value).__mro__[:-1]:

@@ -21,7 +21,7 @@ _CACHE = type(functools.lru_cache(lambda: None))
 
 
 class Places:
-    """Finds places for the code objects of a trace, at which a later process finds its own code."""
+    """Finds the places of a trace's code objects: names under which a later process finds the same code."""
 
     def __init__(self) -> None:
         self._by_file: dict[str, str] | None = None

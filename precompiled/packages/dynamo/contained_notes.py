@@ -90,6 +90,6 @@ def contain_errors(
             return call.result
         finally:
             _calls.open.pop()
-            call.error = call.result = None  # an error's traceback leads back to ``call``, and to the program's objects
+            call.error = call.result = None  # else an error's traceback keeps ``call`` and the program's objects alive
 
     return replacement

@@ -78,7 +78,7 @@ def process_state() -> dict[str, str]:
         "devices": ", ".join(torch.cuda.get_device_name(index) for index in range(_devices())) or "none",
         "module hooks": str([len(getattr(module, name, ())) for name in _GLOBAL_HOOKS]),
         "forward-mode level": str(torch.autograd.forward_ad._current_level),
-        # Constants of a trace as well: GlobalStateGuard checks the types only if autocast is on.
+        # These types are constants of a trace, too. GlobalStateGuard checks them only if autocast is on.
         "autocast types": ", ".join(str(torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")),
         "digits": str(getattr(sys, "get_int_max_str_digits", int)()),
         "process groups": ranks.process_groups(),
@@ -112,7 +112,7 @@ def in_a_mode() -> NotPortable:
 
 
 def global_state() -> str:
-    """Grad mode, autocast, precision, threads and more, as Dynamo guards on them."""
+    """Return the state that Dynamo's global guard checks (grad mode, autocast, precision, threads, ...), as text."""
     return str(torch._C._dynamo.guards.GlobalStateGuard().__getstate__())
 
 

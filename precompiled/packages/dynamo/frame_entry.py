@@ -202,8 +202,7 @@ def device_numbers(traced: Traced) -> list[str]:
 
 
 def bytecode_digest(body: Body, names: Mapping[str, str]) -> str:
-    """Return a digest of an entry's bytecode and of the values that Dynamo put into the globals. Graphs count by their
-    keys.
+    """Return a digest of an entry's bytecode, its graphs' keys, and the values that Dynamo put into the globals.
 
     ``names`` maps names made up in this process to placeholders.
     """

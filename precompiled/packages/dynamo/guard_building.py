@@ -82,11 +82,12 @@ class Rebuilder:
             name_of_builtins_dict_key_in_fglobals=kept.builtins_name,
             **kept.extra,
         )
-        # Some guards look up constants of the trace in the tracing context, so they get an empty context.
+        # Some guards look up constants of the trace in the tracing context, so they get an empty context. Dynamo
+        # disables torch functions here, too. ``manager.check`` runs outside, because it must see the current state.
         with (
             tracing(TracingContext(None)),
             torch._C.DisableTorchFunction(),
-        ):  # as in Dynamo; manager.check, below, must see the current state
+        ):
             manager = CheckFunctionManager(
                 self._code, OutputGraphCommon(state), None, fail, None, shape_code_parts=shapes
             ).guard_manager

@@ -139,7 +139,7 @@ def describe(
 
 
 def facts(guards: Iterable[Guard], reader: object, described: Descriptions) -> list[GuardFact]:
-    """Describe the values at the guards' sources. ``reader`` is a GuardBuilder or a Reader. Raises NotPortable."""
+    """Describe the values at the guards' sources. ``reader``: a GuardBuilder or a SourceReader. Raises NotPortable."""
     kept: list[GuardFact] = []
     for guard in guards:
         kind, parameters = _how(guard)
@@ -385,7 +385,7 @@ def _key(key: object, described: Descriptions) -> object:
 
 
 def codes_digest(guards: list[Guard]) -> str:
-    """Digest of the guards' own expressions, without ids. It checks that the descriptions miss no difference."""
+    """Return a digest of the guards' own expressions, without ids. It reveals differences that descriptions miss."""
     lines = set()
     for guard in guards:
         for code in guard.code_list or ():
@@ -412,7 +412,7 @@ class SourceReader:
 
 
 def value_at(source: Source, reader: GuardBuilder | SourceReader) -> Any:
-    """The value at a source. ``reader``: a GuardBuilder or a Reader. Raises NotPortable if it cannot be read."""
+    """The value at a source. ``reader``: a GuardBuilder or a SourceReader. Raises NotPortable if it cannot be read."""
     try:
         return reader.get(Guard(source, GuardBuilder.TYPE_MATCH))  # the kind has no effect here
     except Exception as error:

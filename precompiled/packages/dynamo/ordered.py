@@ -54,8 +54,8 @@ _IN_ORDER = ("pop", "__repr__", "__str__", "__format__")
 _ALGEBRA = ("sets.py", "dicts.py", "base.py", "hashable.py", "codegen.py")
 # Callers that test whether a set is empty; ``inner`` is a conditional jump
 _ASKS = ("generic_bool", "generic_is_true", "inner")
-_PASSES_ON = "realize_and_forward"  # a method of a lazy variable
-# Dynamo's function that makes a function with the contents of its cells, and its caller that only needs the file name.
+_PASSES_ON = "realize_and_forward"  # a lazy variable's method, which calls the same method of the realized variable
+# Dynamo's function that rebuilds a Python function with its closure, and a caller that only needs the file's name.
 _OF_A_CELL, _ASKS_FOR_THE_FILE = "_get_function_impl", "check_verbose"
 _FROM_KEYS = "call_custom_dict_fromkeys"
 # Functions whose result does not depend on the order of a set, unless a key makes two items equal.
@@ -120,7 +120,7 @@ def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> No
 
 
 def _before(note: Callable[..., None]) -> Callable[..., object]:
-    """Make wrappers that call ``note`` with the log and the arguments, and then the wrapped function."""
+    """Return a function that wraps: it calls ``note`` with the log and the arguments, then the wrapped function."""
 
     def wrapper(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
         def call(*args: object, **kwargs: object) -> object:
@@ -145,7 +145,7 @@ def _read(noted: TraceLog, variable: object, tx: object = None, *_: object, **__
 
 
 def _as_a_constant(noted: TraceLog, variable: object, *_: object, **__: object) -> None:
-    """Note that Dynamo passes the set itself to a function, for example to make a text or a list of the set."""
+    """Note that Dynamo passes a set itself to a function, for example to make a text or a list of the set."""
     callers = (frame.f_code for frame in dynamos_frames() if frame.f_code.co_name != _PASSES_ON)
     code = next(callers)
     if code.co_name == _OF_A_CELL and _ASKS_FOR_THE_FILE in [outer.co_name for outer in itertools.islice(callers, 3)]:
@@ -187,7 +187,7 @@ def _in_a_list(noted: TraceLog, args: Any, *, item_by_item: bool = True) -> None
 
 
 def _in_any_order(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Wrap a function whose result does not depend on the order of its argument: a set may have any order there.
+    """Wrap a function whose result does not depend on the order of its argument, so that it may read any set.
 
     A generator over a set is not exempt, because it may add operators to the graph in the set's order.
     """

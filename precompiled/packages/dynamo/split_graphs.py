@@ -2,8 +2,9 @@
 buckets.
 
 The gradients of one bucket are sent while the backward of the next one runs. Dynamo gets a ``torch.fx.GraphModule``
-that calls what the backend returned for each part: ``submod`` of a module, and ``unwrap_singleton_tuple``, which says
-that the part returns its only output bare. An entry stores these steps as plain data, and the parts as separate graphs.
+that calls what the backend returned for each part (``submod`` of a module). The module's ``unwrap_singleton_tuple``
+means that the part returns its only output without a tuple. An entry stores these steps as plain data, and the parts as
+separate graphs.
 
 Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
 torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15),
@@ -33,7 +34,7 @@ Step = tuple[Any, ...]
 
 
 def module_of(value: object) -> torch.fx.GraphModule | None:
-    """The module that calls the parts, if ``value`` calls one; else None."""
+    """The module that calls the parts, if ``value`` is a callable of such a module; else None."""
     module = getattr(value, "_orig_mod", None)
     if module is None:
         module = getattr(getattr(value, "_torchdynamo_orig_callable", None), "__self__", None)
@@ -41,13 +42,13 @@ def module_of(value: object) -> torch.fx.GraphModule | None:
 
 
 def is_of_nothing(value: object) -> bool:
-    """Whether Dynamo calls its own function in place of an empty graph."""
+    """Whether ``value`` is the function of Dynamo that replaces an empty graph."""
     nothing = getattr(output_graph, "noop_graph_call", None)
     return nothing is not None and getattr(value, "_torchdynamo_orig_callable", None) is nothing
 
 
 def of_nothing() -> object:
-    """The function that Dynamo calls in place of an empty graph."""
+    """Make the function with which Dynamo replaces an empty graph."""
     return torch._dynamo.disable(output_graph.noop_graph_call, reason="do not trace Dynamo-compiled graph")
 
 

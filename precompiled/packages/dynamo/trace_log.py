@@ -30,7 +30,7 @@ class TraceLog:
     values: list[Source] = field(default_factory=list)
     attributes: list[tuple[Source, str]] = field(default_factory=list)  # source of an object, name
     keys: list[tuple[Source, Any]] = field(default_factory=list)  # source of a dictionary, key
-    # Source; "str", "dir", "keys", "order", "state" or HAS.
+    # Source of an object that was read as a whole, and how: "str", "dir", "keys", "order", "state" or HAS.
     wholes: list[tuple[Source, str]] = field(default_factory=list)
     met: dict[int, tuple[object, dict[str, object]]] = field(default_factory=dict)  # by id: an object, its sources
     made: dict[int, Any] = field(default_factory=dict)  # by id: a value that became a variable without a source
@@ -45,8 +45,8 @@ class TraceLog:
     def read(self, source: Source | None) -> None:
         """Note that a value was read.
 
-        A ConstantSource names a result that assume_constant_result has put into the globals. Its function is called
-        again instead.
+        A ConstantSource is left out. It names a result that assume_constant_result has put into the globals, and the
+        function of that result is called again instead.
         """
         if source is not None and not isinstance(source, ConstantSource):
             self.values.append(source)

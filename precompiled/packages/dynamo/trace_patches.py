@@ -85,7 +85,9 @@ _OF_THE_PROCESS: tuple[object, ...] = (importlib.util.find_spec, importlib.metad
 
 
 def wrap(now: Callable[[], TraceLog | None]) -> Callable[[], None]:
-    """Note what this thread's traces read in ``now()``, unless it is None. Returns a function that stops this."""
+    """Note in the log ``now()`` what this thread's traces read, unless the log is None. Returns a function that stops
+    this.
+    """
     patches = Patches()
 
     def restore() -> None:

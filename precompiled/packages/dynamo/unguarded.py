@@ -105,7 +105,7 @@ def describe_facts(
     reader: object,
     described: Descriptions,
 ) -> Seen:
-    """Describe the facts of a trace. ``reader`` is a GuardBuilder or a Reader. Raises NotPortable."""
+    """Describe the facts of a trace. ``reader``: a GuardBuilder or a SourceReader. Raises NotPortable."""
     found = Seen()
     for source, name in _once(noted.attributes):
         found.attributes.append((source, name, _has(value_at(source, reader), name)))
@@ -205,8 +205,9 @@ def _is_a_key_of_pythons(source: Source) -> bool:
 
 
 def _is_in_a_set(source: Source) -> bool:
-    """Whether a source is an item of a set by its position, which differs between processes. Tests of membership are
-    noted.
+    """Whether a source names an item of a set by its position, which differs between processes.
+
+    Membership tests are noted separately.
     """
     return isinstance(source, NonSerializableSetGetItemSource)
 

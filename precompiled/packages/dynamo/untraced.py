@@ -92,7 +92,7 @@ def _is_of(original: Callable[..., object], now: Callable[[], TraceLog | None]) 
 
 
 def _classes(asked: object) -> Iterator[object]:
-    """The classes in nested tuples and unions. For an alias (typing.List), its class."""
+    """The classes in nested tuples and unions. An alias (typing.List) is replaced by its class."""
     origin = typing.get_origin(asked)
     if isinstance(asked, tuple) or origin in (typing.Union, types.UnionType):
         for item in asked if isinstance(asked, tuple) else typing.get_args(asked):
