@@ -27,7 +27,7 @@ def is_capturing() -> bool:
 
 @contextmanager
 def unconcerned() -> Iterator[None]:
-    """Within this context, other threads' captures do not restrict this thread, and it does not break them."""
+    """Within this context, captures of other threads do not restrict this thread, and this thread breaks none."""
     exchange = _exchange() if torch.cuda.is_initialized() else None
     if exchange is None:
         yield

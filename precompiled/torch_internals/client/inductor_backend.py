@@ -16,7 +16,7 @@ from precompiled.torch_internals.inductor import direct_inductor_calls
 
 
 def options_of(mode: str | None, options: Mapping[str, object] | None) -> dict[str, object]:
-    """Inductor's settings for mode= and options=. Raises what torch.compile raises for unknown ones."""
+    """Inductor's settings for mode= and options=. Raises torch.compile's errors for unknown modes and options."""
     return dict(torch._TorchCompileInductorWrapper(mode, options, None).config)
 
 

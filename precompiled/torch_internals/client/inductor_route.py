@@ -72,7 +72,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
 
 
 def install_refusal(refuse: Callable[[Any], None]) -> None:
-    """Make Inductor's compiles raise what ``refuse`` raises for a graph.
+    """Call ``refuse`` with each graph that Inductor is about to compile, so that its exception reaches the program.
 
     This is used in processes where routing is impossible.
     """

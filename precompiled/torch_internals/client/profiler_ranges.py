@@ -25,7 +25,7 @@ def load(name: str) -> AbstractContextManager[object]:
 def wrap_swapped(function: Compiled, name: str, settle: Callable[[Compiled], None]) -> Compiled:
     """Wrap ``function``, to which a graph is swapped, with a range around its first call.
 
-    After that call, ``settle`` gets the bare function. Without a profiler the result is ``function`` itself.
+    After that call, the wrapper passes ``function`` to ``settle``. Without a profiler, returns ``function`` itself.
     """
     if not profiler._is_profiler_enabled:
         return function

@@ -1,4 +1,4 @@
-"""Makes an eager run look like compiled code to autograd, by a node before its inputs and a node after its outputs.
+"""Makes an eager run look like compiled code to autograd, by one autograd node at its start and one at its end.
 
 Compiled code is a single node of the autograd graph (torch/_functorch/_aot_autograd/runtime_wrappers.py,
 ``CompiledFunction``). This affects which gradients a program gets, and when:

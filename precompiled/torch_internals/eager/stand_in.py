@@ -41,7 +41,7 @@ from precompiled.torch_internals.graph.selective_checkpointing import CONTEXT
 log = logging.getLogger("precompiled.stand_in")
 
 
-# Marks dynamic dimensions. 2.11 marks another attribute, by a function of another name.
+# Torch's function that marks dynamic dimensions. In 2.11, the function has a different name and sets another attribute.
 _mark = (
     runtime_wrappers.mark_dynamo_propagated_dynamic_indices
     if hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
@@ -88,7 +88,7 @@ class StandIn:
         return outputs
 
     def before(self, args: Sequence[object]) -> Callable[[Exception], bool]:
-        """Call this before a run. The result undoes the run after an exception.
+        """Prepare a run. Returns a function that undoes the run after an exception.
 
         The returned function takes the exception. It returns False if the run cannot be undone, or if compiled code
         would raise the same exception.

@@ -121,7 +121,7 @@ def _searched() -> dict[int, tuple[str, str]]:
         for attribute in dir(space):
             try:
                 value = getattr(space, attribute)
-            except Exception:  # noqa: BLE001 - lazily failing attributes of torch (deprecated storages and the like)
+            except Exception:  # noqa: BLE001 - some attributes of torch raise when they are read (deprecated storages)
                 continue
             if callable(value) and not isinstance(value, ModuleType):
                 table.setdefault(id(value), (name, attribute))

@@ -33,7 +33,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from precompiled.core.errors import CompileFailed
 from precompiled.torch_internals.gpu_room import FULL
 
-OF_OTHERS = 0.25  # fraction of a GPU's memory above which other processes count; a context takes far less
+OF_OTHERS = 0.25  # other processes count if they use more than this fraction of a GPU's memory; a context uses far less
 OF_FREE = 0.5  # fraction of the free memory, for a compile beside other processes
 _COMPUTE_MODE, _DEFAULT = 20, 0  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT
 _MPS = "/tmp/nvidia-mps"
