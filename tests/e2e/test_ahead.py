@@ -1,5 +1,6 @@
-"""Tests of graphs that a program compiles before their first call: they are served, calls wait for them, and torch
-saves them itself.
+"""Tests of graphs that a program compiles before their first call, as vLLM does.
+
+The daemon serves these graphs, each call waits for its artifact, and torch can save the compiled graphs to a file.
 """
 
 from __future__ import annotations
@@ -20,13 +21,11 @@ def run(host: Host, tmp_path: Path, *way: str, **env: str) -> Any:
 
 
 def test_graphs_compiled_ahead_wait_for_artifacts_and_hit_later(served: Host, tmp_path: Path) -> None:
-    """The mode has no effect on these graphs: a call waits even in the mode that never waits, because they must not run
-    eager.
-    """
+    """A graph of this kind must not run eager, so its call waits for the artifact even in the mode "eager"."""
     first = run(served, tmp_path, PRECOMPILED_MODE="eager")
     assert first == {"graphs": [["compiled", "swap", "", 0]] * 2, "in_process": []}
     assert run(served, tmp_path) == {"graphs": [["compiled", "hit", "", 0]] * 2, "in_process": []}
-    # The file that torch has saved works without precompiled.
+    # torch has saved the graphs to a file, which must also work without precompiled.
     assert run(served, tmp_path, "load", PRECOMPILED="0") == {"graphs": [], "in_process": []}
 
 
@@ -44,7 +43,7 @@ def test_graphs_that_cannot_be_served_are_compiled_in_process(
 
 @pytest.mark.reason("size-guards")
 def test_graphs_with_size_guards_are_compiled_in_process(served: Host, tmp_path: Path) -> None:
-    """These graphs are not served, because a call at other sizes could not wait for another variant."""
+    """A graph with size guards is not served, because a call at other sizes could not wait for another variant."""
     for _ in range(2):
         found = run(served, tmp_path, "guarded")
         assert found["graphs"][0][:3] == ["bypassed", "inline", "size-guards"] and found["in_process"][0] == "all"

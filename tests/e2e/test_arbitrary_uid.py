@@ -1,6 +1,7 @@
-"""Tests of a process with a uid that has no account, as Kubernetes and OpenShift give to containers.
+"""Tests of a process whose uid has no account. Kubernetes and OpenShift run containers with such uids.
 
-Such a process is served if it names a directory. Otherwise it runs plain torch.compile, with one warning.
+precompiled serves the process if a setting names a writable directory. Otherwise the process runs plain torch.compile
+and prints one warning.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ pytestmark = [
 
 
 class Container:
-    """Runs commands as the uid, in a working directory that the uid can write to."""
+    """Runs commands as the uid UID, in a working directory that this uid can write to."""
 
     def __init__(self, root: Path) -> None:
         self.cwd, self.volume = root / "cwd", root / "volume"
         for folder in (self.cwd, self.volume):
             folder.mkdir(mode=0o700)
             os.chown(folder, UID, UID)
-        for folder in (root, *root.parents):  # only root can enter pytest's directories
+        for folder in (root, *root.parents):  # pytest's directories let only root in
             if folder.stat().st_mode & 0o055 != 0o055 and folder.is_relative_to("/tmp"):
                 folder.chmod(folder.stat().st_mode | 0o055)
 
@@ -79,7 +80,7 @@ class Container:
             f"--regid={UID}",
             "--clear-groups",
             "--inh-caps=+dac_read_search",
-            # This capability lets the interpreter be read, which may lie in root's home.
+            # The interpreter may be in /root. With this capability the process can read it.
             "--ambient-caps=+dac_read_search",
         ]
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
@@ -128,7 +129,7 @@ def test_commands_without_a_directory_end_without_a_traceback(container: Contain
 
 
 def test_writable_volume_is_enough_to_be_served(container: Container) -> None:
-    """The worker compiles although its libraries do not find a home directory either."""
+    """The worker runs with the same uid. It must compile although its libraries do not find a home directory."""
     given = {"HOME": "/", "PRECOMPILED_CACHE_DIR": str(container.volume), "XDG_RUNTIME_DIR": "/root"}
     for source in ("swap", "hit"):
         done = container.program(PRECOMPILED_MODE="wait", PRECOMPILED_PACKAGES="off", **given)

@@ -1,4 +1,4 @@
-"""Tests that model architectures of several kinds are compiled by the daemon, and hit in the next process."""
+"""Tests that the daemon compiles model architectures of several kinds, and that the next process has cache hits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.models.suite import TASKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
-# One architecture of each kind that no everyday test has. `make architectures` runs all.
+# One architecture of each kind that the everyday tests do not cover. `make architectures` runs all architectures.
 NAMES: list[Name] = [(name, task) for name in ("llama", "t5", "vit", "mixtral", "unet") for task in TASKS]
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[Name, Row]:
-    """The rows of two successive processes, each of which runs all of these architectures."""
+    """Runs all these architectures in two successive processes. Returns one row per architecture and task."""
     return {(row.architecture, row.task): row for row in examine(NAMES, print)}
 
 

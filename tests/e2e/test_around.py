@@ -1,5 +1,6 @@
-"""Tests of calls to Inductor that bypass torch.compile: torch handles them as without precompiled, and they are
-counted.
+"""Tests of calls to Inductor that bypass torch.compile.
+
+torch must handle such a call as it does without precompiled. precompiled only counts the call.
 """
 
 from __future__ import annotations

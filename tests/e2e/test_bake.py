@@ -1,4 +1,4 @@
-"""Tests of `precompiled bake`: the first process of another user, whose store is empty, compiles and traces nothing."""
+"""Tests that after `precompiled bake`, the first process of a user with an empty store compiles and traces nothing."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def bake(home: Path, *arguments: str, status: int = 0) -> Any:
 
 
 def as_a_user() -> list[str]:
-    """Returns the start of a command that runs as an unprivileged user.
+    """Returns the first words of a command that runs the rest of the command as an unprivileged user.
 
-    For root this is the user nobody, with the capability to read all files. Other users need no prefix.
+    For root, this is the user ``nobody`` with the capability to read all files. For other users, it is empty.
     """
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []
-    # The interpreter may be in /root, which the user nobody cannot read.
+    # The interpreter may be in /root, which ``nobody`` cannot read without this capability.
     read = ["--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"]
     return ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", *read]
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that other users can enter."""
+    """Creates a directory that other users can enter."""
     with tempfile.TemporaryDirectory(prefix="pc-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -65,7 +65,7 @@ def listing(root: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-@pytest.mark.slow  # a compile into an empty store, with the start of a daemon and a worker
+@pytest.mark.slow  # starts a daemon and a worker, and compiles into an empty store
 def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) -> None:
     base, home = place / "opt", place / "home"
     home.mkdir()
@@ -83,7 +83,7 @@ def test_first_process_of_another_user_compiles_and_traces_nothing(place: Path) 
         os.chown(theirs, NOBODY, NOBODY)
     done = subprocess.run(
         [*user, sys.executable, "-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3"],
-        # Prevent the start of a daemon, so that a graph without an artifact would be compiled in this process.
+        # Without a daemon, a graph that has no artifact would be compiled in this process, and the test would fail.
         env=environment(theirs, PRECOMPILED_BASE=str(base), PRECOMPILED_AUTOSTART="0", TMPDIR=str(theirs)),
         check=False,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Tests of base stores with real programs: artifacts come from a base, and a damaged artifact costs only a compile."""
+"""Tests of base stores with real programs. A program runs artifacts of a base. A damaged one costs only a compile."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MLP = {"model": "mlp"}
 
 @pytest.fixture(scope="module")
 def filled(shared_host: Host) -> Host:
-    """A host that has compiled the graphs. Its store serves as the base of another host."""
+    """A host that has compiled the graphs. Its store is the base store of ``above``."""
     shared_host.run(MLP)
     return shared_host
 
 
 @pytest.fixture
 def above(filled: Host, with_daemon: Host) -> Iterator[Host]:
-    """A host whose own store is empty."""
+    """A host whose own store is empty and whose base is the store of ``filled``."""
     with new_host(with_daemon) as found:
         yield found
 
@@ -44,7 +44,7 @@ def test_program_runs_artifacts_of_a_base_and_compiles_nothing(filled: Host, abo
     assert (stats.hits, stats.compiled, stats.fallbacks) == (1, 0, {})
     assert stats.from_base == {str(filled.store.root)[:80]: 1}
     assert not above.store.artifacts.exists() and listing(filled.store.root) == before
-    # If a graph that the base has is submitted nevertheless, the worker searches the base too.
+    # A client may submit a graph although the base has its artifact. The worker must find the artifact and not compile.
     job = wire.Job(
         id="1",
         key=graph["key"],

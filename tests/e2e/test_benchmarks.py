@@ -1,4 +1,4 @@
-"""Tests of the benchmarks' harness: real starts give a figure of each kind, and a crash of a contender is reported."""
+"""Tests of the benchmarks' harness. Each start of a program yields all figures, and a crash appears in the report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GROUP = Group("resnet", "inference", "static")
 
 @pytest.fixture(scope="module")
 def samples() -> Iterator[dict[str, Sample]]:
-    """Samples on the smallest model: precompiled with an empty store, precompiled with a filled store, and eager."""
+    """One sample with the smallest model for each contender: eager, and precompiled with an empty or filled store."""
     said: list[str] = []
     found = run([Plan(GROUP, ("eager", "ours-cold", "ours-warm"), 1)], "small", said.append)
     assert len(said) == len(found) == 3
@@ -66,7 +66,7 @@ def test_a_start_has_all_its_figures(samples: dict[str, Sample]) -> None:
         assert sample.artifact_bytes
         assert sample.memory["client"][0] > sample.memory["daemon"][0] > 0
     assert cold.compiled_s > cold.first_s and warm.compiled_s == warm.first_s
-    # The process has one graph, which one worker compiles. A hit needs no worker.
+    # The program has one graph. With an empty store one worker compiles it. A cache hit needs no worker.
     assert len(cold.compiles) == 1 and len(cold.memory["worker"]) >= 1 and cold.worker_started
     assert not warm.compiles and "worker" not in warm.memory
     assert cold.swap and cold.swap["longest_s"] >= cold.swap["compiled_s"]
@@ -100,14 +100,14 @@ def test_contender_that_crashes_or_is_wrong_is_reported_with_its_error(
     (crashed,) = run([Plan(GROUP, (crashing.name,), 1)], "small", lambda _: None)
     assert crashed.outcome == "crashed" and "FileNotFoundError" in crashed.error
     assert "FileNotFoundError" in tables([*samples.values(), crashed])
-    # The sample of eager does not have the graphs that "ours, warm" must have.
+    # The sample of "eager" has no graphs, but a sample of "ours-warm" must have some.
     assert unexpected(CONTENDERS["ours-warm"], samples["eager"].program) == "no graph came to precompiled"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_loading_an_artifact_starts_no_process() -> None:
-    """Inductor's own load probes the CPU with subprocesses and precompiles a header, which took 0.9 s."""
+    """Inductor's own load probes the CPU with subprocesses and precompiles a header. That takes 0.9 s of each start."""
     results = {result.title: result for result in load(QUICK, lambda _: None)}
     assert results["child processes that a load starts"].samples == [0.0]
     assert results["load of GPT-2's artifact in a fresh process"].median > 0
@@ -157,7 +157,7 @@ def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:
 
 @dataclasses.dataclass
 class Number(MeasuredRow):
-    """A table's row that counts as right if its number is even."""
+    """A row of a table. It counts as right if its number is even."""
 
     name: str
     number: int
@@ -172,8 +172,9 @@ class Number(MeasuredRow):
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A page of docs/ with a part that `make numbers` writes. The handler of SIGTERM, which a command replaces, is
-    restored.
+    """Creates a page of docs/ with a part that `make numbers` writes.
+
+    Afterwards restores the handler of SIGTERM, because the command of a table replaces it.
     """
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(result, "ROOT", tmp_path)
@@ -243,6 +244,6 @@ def test_run_whose_graphs_stay_pending_is_not_counted() -> None:
     run = {"traced": 1, "reports": [{"state": "pending", "source": None, "reason": None}], "functions": []}
     with pytest.raises(BenchmarkError, match="still pending"):
         row.add_run([{**run, "seconds": [1.0], "waited": False}])
-    assert (row.graphs, row.shares) == ([], "")  # the text that the row prints beside the error
+    assert (row.graphs, row.shares) == ([], "")  # the row prints no figures beside the error
     row.add_run([{**run, "seconds": [1.0, 0.1], "waited": True}, {**run, "seconds": [2.0], "waited": True}])
     assert (row.shares, row.first_steps, row.traced, row.reasons) == ("0/2", "2.0", [2], {"pending": 2})

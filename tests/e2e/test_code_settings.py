@@ -1,4 +1,4 @@
-"""Tests of Inductor settings that are code: the worker runs the user's pass, and the key identifies the pass."""
+"""Tests of Inductor settings that are code. The worker runs the user's pass, and the key depends on the pass's code."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def project(served: Host) -> Path:
 
 
 def run(host: Host, project: Path, *arguments: str) -> list[Any]:
-    """Returns the functions that the compiled code computes, the graph's state, source and reason, and its key."""
+    """Run the program. Returns the functions that the compiled code computes, and the graph's report and key."""
     env = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": "off"}
     return list(host.program(str(project / "main.py"), *arguments, env=env).result())
 

@@ -1,6 +1,7 @@
-"""Tests that each program of the corpus is served: swapped in the first process, a cache hit in the next one.
+"""Tests that each program of the corpus is served.
 
-The values must equal those of eager code, and no client may compile a graph.
+Its graphs are swapped in the first process and cache hits in later processes. The values must equal those of eager
+code, and no client may compile a graph.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import support_corpus
 from support_corpus import BYPASSED, Answer
 from support_host import Host
 
-# Three processes with all rows take 15 minutes on two slow cores, and a test's timeout includes its fixtures.
+# A test's timeout includes its fixtures. Three processes with all rows take 15 minutes on two slow cores.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3000)]
 
 DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
@@ -20,7 +21,7 @@ DDP_PROGRAM = Path(__file__).parent.parent / "programs" / "ddp_program.py"
 
 @pytest.fixture(scope="module", params=["every-sixteenth-row", pytest.param("all-rows", marks=pytest.mark.slow)])
 def answers(shared_host: Host, request: pytest.FixtureRequest) -> list[Answer]:
-    """The answers of three successive processes that run the rows. Only the second has packages off."""
+    """Runs the rows in three successive processes and returns their answers. Packages are off in the second process."""
     names = ["every-sixteenth", *BYPASSED] if request.param == "every-sixteenth-row" else []
     settings = [{"PRECOMPILED_PACKAGES": on} for on in ("program", "off", "program")]
     return [support_corpus.run(shared_host, *names, env=env) for env in settings]
@@ -32,7 +33,7 @@ def test_no_result_is_wrong(answers: list[Answer]) -> None:
 
 def test_every_graph_comes_from_the_daemon(answers: list[Answer]) -> None:
     first, second, third = answers
-    # The second step of a compiled optimizer uses the package that its first step recorded.
+    # "package" is possible because an optimizer's second step uses the package that its first step recorded.
     assert support_corpus.not_served(first, "swap", "hit", "package") == {}
     assert support_corpus.not_served(second, "hit") == {}
     assert support_corpus.not_served(third, "hit", "package") == {}
@@ -40,7 +41,7 @@ def test_every_graph_comes_from_the_daemon(answers: list[Answer]) -> None:
 
 def test_no_frame_with_a_package_is_traced(answers: list[Answer]) -> None:
     first, _second, third = answers
-    # Check first which frames the first process did not record, because the third process traces these.
+    # The third process traces the frames that the first process did not record. Only expected reasons may prevent that.
     for name, frames in support_corpus.traced(first).items():
         reasons = {frame[2] for frame in frames if frame[1] == "traced"}
         assert reasons <= support_corpus.TRACED.get(name, set()), (name, frames)
@@ -58,7 +59,7 @@ def test_bypassed_rows_have_the_expected_reasons(answers: list[Answer]) -> None:
 
 @pytest.mark.slow
 def test_both_ranks_of_a_data_parallel_model_share_their_artifacts(served: Host) -> None:
-    """DDPOptimizer splits the model into graphs, which are compiled once for both ranks."""
+    """DDPOptimizer splits the model into several graphs. The daemon must compile each of them once for both ranks."""
     for source in ("swap", "hit"):
         file = str(served.root / f"rendezvous-{source}")
         ranks = [served.program(str(DDP_PROGRAM), str(rank), file, env={"OMP_NUM_THREADS": "1"}) for rank in range(2)]

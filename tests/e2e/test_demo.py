@@ -1,4 +1,4 @@
-"""Tests of examples/demo: its messages, its time limits, and how it ends."""
+"""Tests of examples/demo: its messages, its time limits, and its end after a signal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_progress_names_the_process_and_its_step(demo: ModuleType, tmp_path: Pat
     assert "1/5  eager (not compiled)" in said(shown.eager, 20, 0, steps(3, 0))
     assert "step 3 of 20, 1000 ms (eager)" in said(shown.eager, 20, 0, steps(3, 0))
     assert "step 1 of 20, " in said(shown.plain_cold, 0, 20, steps(0, 1))
-    # The step at which A's compile ends cannot be predicted. After the compile, the number of remaining steps is known.
+    # A's number of steps is unknown until its compile has ended.
     assert "step 70, " in said(shown.a, 0, 20, steps(70, 0))
     assert "step 75 of 90, " in said(shown.a, 0, 20, steps(70, 5))
     assert "step 30 of 90 at most, " in said(shown.b, 90, 20, steps(0, 30), most_s=50.0)
@@ -101,7 +101,7 @@ def test_process_starts_no_step_after_its_time_limit() -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_demo_ended_by_a_signal_leaves_no_files(tmp_path: Path, number: signal.Signals, status: int) -> None:
-    """`timeout` first signals its child and then the group, so the child gets two signals, as after two Ctrl-C."""
+    """`timeout` signals its child and then the group. So the child gets two signals, as after two Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, str(DEMO / "demo.py")],
         env={**os.environ, "TMPDIR": str(tmp_path)},

@@ -1,5 +1,6 @@
-"""Tests of examples/deploy: recipes that can run here are run, and the others are checked against their schemas
-(docs/guides/deploying.md).
+"""Tests of the recipes in examples/deploy (docs/guides/deploying.md).
+
+The tests run a recipe if a test machine can run it. Otherwise they check the recipe against its schema.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def test_manifests_match_their_schemas(command: list[str]) -> None:
 
 
 def settings_of(task: dict[str, str]) -> dict[str, str]:
-    """The environment variables that Slurm would take from the task prolog."""
+    """Run the task prolog. Returns the environment variables that Slurm would export to the task."""
     done = subprocess.run(
         ["sh", RECIPES / "slurm" / "task_prolog.sh"],
         env={**os.environ, **task},
@@ -66,7 +67,7 @@ def run(host: Host, env: dict[str, str], *arguments: str) -> Any:
 
 @contextmanager
 def node(host: Host, env: dict[str, str]) -> Iterator[dict[str, str]]:
-    """The environment of a node's tasks, which start their own daemon. The daemon ends with the block."""
+    """Yields the environment of a node's tasks. They start a daemon of their own, which is stopped at the end."""
     env = {
         **env,
         "PRECOMPILED_AUTOSTART": "1",
@@ -124,7 +125,7 @@ def test_store_cached_by_ci_serves_a_new_host(served: Host, tmp_path: Path) -> N
     served.program(*train, env=env, forked=False).result()
     archive = tmp_path / "cache.tar"
     with tarfile.open(archive, "w") as file:
-        for kept in ("artifacts", "packages"):  # these are the paths in github-actions/test.yml
+        for kept in ("artifacts", "packages"):  # the paths that github-actions/test.yml caches
             file.add(served.store.root / kept, kept)
     with new_host(served) as other, tarfile.open(archive) as file:
         file.extractall(other.store.root, filter="fully_trusted")

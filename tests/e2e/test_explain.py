@@ -1,5 +1,6 @@
-"""Tests, with a real daemon and real compiles, that `explain --last` names what changed and `show` prints source
-lines.
+"""Tests of `explain` and `show` with a real daemon and real compiles.
+
+`explain --last` names what changed since the closest graph. `show` prints the source lines of a graph.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ print(json.dumps([vars(graph) for graph in precompiled.report()]))
 
 @pytest.fixture(scope="module")
 def base(shared_host: Host) -> str:
-    """The key of the unchanged program."""
+    """Runs the unchanged program, and returns the key of its graph."""
     graph = run(shared_host, PROGRAM)
     assert graph["state"] == "compiled"
     return str(graph["key"])
@@ -113,8 +114,8 @@ def test_show_code_prints_the_code_that_inductor_generated(shared_host: Host, ba
 
 @pytest.mark.reason("aliased-mutation")
 def test_failed_compile_is_explained(shared_host: Host, base: str) -> None:
-    """The worker refuses the graph, because two inputs share memory and the graph changes one of them. The failure
-    record keeps the graph.
+    """`explain` reads the graph from the failure record. The worker refuses this graph, because it changes one of two
+    inputs that share memory.
     """
     program = (
         PROGRAM.replace("def scaled(x):", "def scaled(x, y):")

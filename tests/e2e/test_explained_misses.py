@@ -1,6 +1,7 @@
-"""Tests ten deliberate misses: `explain` names the cause and the line of each, with a real daemon and real compiles.
+"""Tests that `explain` names the cause and the source line of ten deliberate cache misses.
 
-The time of each answer is printed (``-s``) but not asserted, because the machine may be busy.
+Daemon and compiles are real. With ``-s`` pytest shows the time of each answer. The time is not checked, because the
+machine may be busy.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def train():
 train()
 """
 CALL = "program.py:16, in train: compiled(x)"
-# Each case is a change of the program (old text, new text) or environment variables, then the kind of the cause, and
-# parts of the message.
+# Each case is a change, the expected kind of cause, and parts of the expected message. A change is an old and a new
+# text, or a dict of environment variables.
 CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
     "size": (("ones(8, 16)", "ones(9, 16)"), "size", ["new size: x: shape [8, 16] -> [9, 16]", CALL, "mark_dynamic"]),
     "dtype": (
@@ -106,8 +107,8 @@ CASES: dict[str, tuple[tuple[str, str] | dict[str, str], str, list[str]]] = {
 
 def run(host: Host, variables: dict[str, str]) -> None:
     program = host.root / "project" / "program.py"
-    # The program is not forked: the process that forks programs has read the variables already, and is older than the
-    # operator's file.
+    # The program cannot be a fork of the zygote. The zygote has already read such variables, and is older than the
+    # file of the operator.
     host.program(str(program), env=variables, cwd=program.parent, forked=False).ended()
 
 
@@ -118,7 +119,7 @@ def asked(host: Host, *arguments: str) -> tuple[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # a dozen processes and compiles in sequence
+@pytest.mark.timeout(1800)  # a dozen processes, one after the other, with a compile each
 def test_explain_names_the_cause_of_ten_deliberate_misses(served: Host, capsys: pytest.CaptureFixture[str]) -> None:
     folder = served.project(program=PROGRAM, explained_ops=OPERATOR)
     (served.root / "libraries" / "triton-3.99.0.dist-info").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Tests of frozen weights: they are keyed by content, and later in-place changes act as in plain torch.compile."""
+"""Tests of frozen weights. The key contains their content. A later change in place acts as in plain torch.compile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(host: Host, scenario: str, **env: str) -> tuple[bool, list[Any]]:
 
 @pytest.mark.slow
 def test_weights_changed_after_the_swap_act_as_in_plain_torch(served: Host) -> None:
-    """Changes of packed weights have no effect, but changes of other weights do, both after a swap and after a hit."""
+    """In plain torch.compile, a later change has an effect unless the weight was packed. Swaps and hits must agree."""
     assert run(served, "after-the-swap")[1][:3] == ["compiled", "swap", ""]
     equal, (*graph, key) = run(served, "after-the-swap")
     assert (equal, graph) == (True, ["compiled", "hit", ""])
@@ -33,11 +33,11 @@ def test_weights_changed_after_the_swap_act_as_in_plain_torch(served: Host) -> N
 
 @pytest.mark.reason("weights-changed")
 def test_weight_changed_before_the_swap_causes_a_bypass(host: Host) -> None:
-    """The compiled code contains the weight's old value. Its results would be wrong from the swap on."""
+    """The compiled code contains the old value of the weight, so its results would be wrong after the swap."""
     equal, graph = run(host, "before-the-swap")
     assert equal
     assert graph[:3] == ["bypassed", "inline", "weights-changed"]
-    # The artifact still serves processes whose weights have the old values.
+    # The artifact is still a cache hit for a process whose weights have the old values.
     assert run(host, "after-the-swap")[1][:3] == ["compiled", "hit", ""]
 
 

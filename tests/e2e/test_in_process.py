@@ -1,4 +1,4 @@
-"""Tests of graphs that are compiled in process: with their guards, with right results, and without an error message."""
+"""Tests of graphs that are compiled in process. Their guards and results must be right, and no error may be printed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BROKEN = Path(__file__).parent.parent / "programs" / "broken_submit_program.py"
 
 @pytest.mark.slow
 def test_graph_above_the_size_limit_is_compiled_in_process_with_guards(served: Host) -> None:
-    """The client itself refuses a graph above the size limit."""
+    """A client does not submit a graph above the size limit, so the graph must be compiled in process."""
     names = ("pool_of_any_size", "branch_on_a_size", "custom_function", "checkpoint_with_dropout")
     answer = support_corpus.run(served, *names, env={"PRECOMPILED_MAX_GRAPH_BYTES": "10"})
     assert support_corpus.wrong(answer) == {}
     for name in names:
         graphs = {tuple(graph) for graph in answer[name]["graphs"]}
-        # A graph that is not called again is not compiled.
+        # A graph is compiled at its call. If there is no further call, its source is None.
         assert ("bypassed", "inline", "too-large") in graphs
         assert graphs <= {("bypassed", "inline", "too-large"), ("bypassed", None, "too-large")}
 
@@ -83,7 +83,10 @@ print(json.dumps([[graph.state, graph.source, graph.reason, graph.calls_compiled
 @pytest.mark.integration
 @pytest.mark.parametrize("mode", ["eager", "wait"])
 def test_graph_with_a_fixed_float_is_retraced_and_served(served: Host, mode: str) -> None:
-    """With ``dynamic=True`` a module's float becomes a symbol, and AOTAutograd finds its value fixed."""
+    """With ``dynamic=True`` a float of the module becomes a symbol. AOTAutograd then makes its value a constant.
+
+    The graph is retraced with the constant, so that later processes can share its artifact.
+    """
     file = served.project(floats=FLOATS) / "floats.py"
     found = served.program(str(file), "clamp", env={"PRECOMPILED_MODE": mode}).result()
     assert found[0][0] == "bypassed" and found[0][2] == "fixed-float"
@@ -94,7 +97,7 @@ def test_graph_with_a_fixed_float_is_retraced_and_served(served: Host, mode: str
 
 @pytest.mark.integration
 def test_float_that_no_operator_reads_costs_no_compile(served: Host) -> None:
-    """``norm_type`` of an embedding is such a float: Dynamo retraces the function before any compile."""
+    """``norm_type`` of an embedding is such a float. Dynamo must retrace the function before any compile."""
     file = served.project(floats=FLOATS) / "floats.py"
     assert served.program(str(file), "embedding").result() == [["compiled", "swap", "", True]]
 
@@ -108,8 +111,9 @@ def test_later_sizes_of_a_refused_graph_are_compiled_in_process(served: Host) ->
 
 @pytest.mark.integration
 def test_failure_record_does_not_leave_collectives_eager(served: Host) -> None:
-    """Ranks must not mix eager and compiled collectives, so the graph is compiled in process despite the failure
-    record.
+    """If only one rank had the failure record, it alone would run eager, and the ranks could hang.
+
+    A graph with collectives is therefore compiled in process despite its failure record.
     """
     name = "collective"
     looked_up = support_corpus.run(served, name, env={"PRECOMPILED_MODE": "lookup"})[name]
@@ -126,8 +130,8 @@ def test_internal_error_during_a_miss_does_not_reach_the_program(served: Host) -
 
 @pytest.mark.reason("compile-error")
 def test_compile_error_is_raised_with_the_message_of_torch(served: Host) -> None:
-    """The error is the same in plain torch, with a daemon that compiles the graph first, from a failure record, and in
-    mode wait.
+    """The program must get plain torch's error in three cases: the daemon compiles the graph first, a failure record
+    exists, or the mode is "wait".
     """
 
     def run(**env: str) -> Any:
@@ -138,7 +142,7 @@ def test_compile_error_is_raised_with_the_message_of_torch(served: Host) -> None
     late, graphs = run()
     assert late == ["", *plain[1:]] and graphs == [["bypassed", None, "compile-error"]]
     by_its_record, graphs = run()
-    # Dynamo retraces the graph at each call.
+    # Each of the three calls fails, so Dynamo traces the graph at each call.
     assert by_its_record == plain and graphs == [["bypassed", None, "compile-error"]] * 3
     eviction.clear(served.store)
     waited, graphs = run(PRECOMPILED_MODE="wait")

@@ -1,4 +1,7 @@
-"""Tests the parts of `make interpreter` that need no CUDA build: CUDA's functions in numpy, and the states of rows."""
+"""Tests the parts of `make interpreter` that do not need a CUDA build of torch.
+
+They are the numpy versions of CUDA's functions, and the states of a table's rows.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,9 @@ TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "nextafter": torch.nextafter,
     "pow": torch.pow,
 }
-# Other tests below compare these functions with torch.
+# test_the_others_are_what_c_says tests these functions.
 OTHERS = {"fma", "ilogb", "ldexp", "llrint"}
-# Inductor's sources use these functions, but no reference exists for them: a kernel with one of them is "not runnable".
+# Inductor's sources use these functions, but there is no numpy version. A kernel with one of them is "not runnable".
 WITHOUT = {"y0", "y1", "nextafterf"}
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -3.7, 0.1, 1e-3, -1e-8, 1e-38, 1e-42, 7.3, 19.9, 24.0, 25.5, 88.0]
@@ -79,8 +82,8 @@ VALUES += [-20.0, 1e4, -1e4, 3.4e38, float("inf"), float("-inf"), float("nan")]
 
 
 def values(name: str, dtype: torch.dtype) -> torch.Tensor:
-    # torch's own Bessel functions come from the Cephes library, which loses digits, or returns NaN, for large
-    # arguments.
+    # Large arguments are left out for Bessel functions. torch's come from the Cephes library, which then loses digits
+    # or returns NaN.
     far = name in ("j0", "j1", "cyl_bessel_i0", "cyl_bessel_i1")
     return torch.tensor([value for value in VALUES if abs(value) < 80 or not far], dtype=dtype)
 
@@ -92,8 +95,8 @@ def test_cudas_functions_in_numpy_are_torchs(name: str, dtype: torch.dtype) -> N
     given = values(name, dtype)
     pairs = torch.cartesian_prod(given, given).unbind(1)
     arguments = [given] if name in ONE else [part.contiguous() for part in pairs]
-    # The expected values are computed in double: in single precision, torch's fmod returns NaN for a subnormal divisor,
-    # and its Bessel functions have few digits.
+    # torch computes the expected values in double precision. In single precision, its fmod returns NaN for a subnormal
+    # divisor, and its Bessel functions have few digits.
     exact = [value if name == "nextafter" else value.double() for value in arguments]
     expected = function(*exact)
     expected = expected.to(dtype) if expected.is_floating_point() else expected
@@ -107,7 +110,7 @@ def test_the_others_are_what_c_says() -> None:
     scaled = libdevice.evaluate("ldexp", [np.array([1.5, -3.0]), np.array([4, -1], np.int32)], np.float64)
     assert scaled.tolist() == [24.0, -1.5]
     assert libdevice.evaluate("llrint", [np.array([2.5, 3.5, -0.5])], np.int64).tolist() == [2, 4, 0]
-    # fma rounds once: the product has more digits than a float.
+    # The product has more digits than a float. fma must round only the sum.
     x = np.array([1 + 2**-12], np.float32)
     assert libdevice.evaluate("fma", [x, x, -x * x], np.float32)[0] == np.float32(2.0**-24)
 
@@ -120,7 +123,7 @@ def test_every_function_that_inductor_writes_has_a_reference_or_is_known_to_have
         folder / "runtime" / "triton_helpers.py",
     ]
     written = {name for source in sources for name in re.findall(r"libdevice\.([a-z]\w*)\(", source.read_text())}
-    # The sources compose these names from parts, so the pattern does not find them.
+    # The pattern does not find these names, because the sources compose them from parts.
     written |= {"j0", "j1", "y0", "y1", "cyl_bessel_i0", "cyl_bessel_i1", "sqrt"}
     known = libdevice.IN_DOUBLE.keys() | libdevice.IN_OWN_PRECISION.keys()
     assert {"erf", "pow"} <= written
@@ -164,7 +167,7 @@ def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (answer(kernel(stored=0)), "equal", ["not runnable"]),
         (answer(kernel(programs=0)), "equal", ["not runnable"]),
         (answer(kernel(), different=["call 0"]), "wrong", ["wrong"]),
-        # The device has recorded a launch, whatever was compared. Then: code that came from no artifact.
+        # In these two results, the kernel was launched on the device, or the code did not come from an artifact.
         (answer(kernel(), launches=1), "launched", ["not runnable"]),
         (answer(kernel(), strangers=["k"]), "launched", ["not runnable"]),
         (answer(kernel(), kernel(runs=0, error="OutsideOfArguments: 3"), error="3"), "wrong", ["wrong", "wrong"]),

@@ -1,6 +1,6 @@
-"""Tests of operators of C++ libraries: a worker loads the library, the key identifies it, and the next process hits.
+"""Tests of operators of C++ libraries. A worker loads the library, and the key contains the library's digest.
 
-tests/torch_internals/test_libraries.py tests which parts of a library count, and which cannot be determined.
+tests/torch_internals/test_libraries.py tests which files of a library count, and which operators are refused.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def test_cpp_operators_are_compiled_by_the_daemon_and_hit_later(served: Host, pr
     *first, key = run(served, project, "in_cpp")
     assert first == ["compiled", "swap", ""]
     assert run(served, project, "in_cpp") == ["compiled", "hit", "", key]
-    support_library_ops.width(project, 4)  # a dependency: the fake kernel returns another size
+    # An edit of a library on which the operator's library depends. The fake kernel then returns another size.
+    support_library_ops.width(project, 4)
     *edited, other = run(served, project, "in_cpp")
     assert edited == ["compiled", "swap", ""] and other != key
 

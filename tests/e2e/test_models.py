@@ -1,7 +1,7 @@
-"""Tests of real models with a real daemon: eager first, then swapped, and compiled from the first call of the next
-process.
+"""Tests of real models with a real daemon.
 
-The next process hits the artifacts, or uses packages and traces nothing. All results equal eager's.
+The first process runs eager and swaps. The next process runs compiled code from its first call: it has cache hits, or
+uses packages and traces nothing. All results equal eager's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests of the modes, and of the ways to enable precompiled."""
+"""Tests of precompiled's modes, and of the ways to enable precompiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MLP = {"model": "mlp", "training": True}
 
 @pytest.fixture(scope="module")
 def warm_host(shared_host: Host) -> Host:
-    """A host whose store has the MLP's artifact."""
+    """A host whose store has the artifact of the MLP."""
     shared_host.run(MLP)
     return shared_host
 
@@ -89,7 +89,7 @@ def test_run_switches_on_in_the_command_and_its_children(warm_host: Host) -> Non
 
 @pytest.mark.integration
 def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
-    """If mode= or options= differ, the artifact differs too, and the worker compiles with these settings."""
+    """A graph must not get an artifact that was compiled with another mode= or other options= of torch.compile."""
     plain = warm_host.run(MLP)["reports"][0]
     seen = {plain["key"]}
     for compile_arguments in ({"mode": "max-autotune-no-cudagraphs"}, {"options": {"epilogue_fusion": False}}):
@@ -103,7 +103,7 @@ def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
 
 @pytest.mark.integration
 def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
-    """The client is not connected to a daemon at first: it starts one."""
+    """The client starts the daemon itself, so it may exit before it is connected. Its graph must not be lost."""
     host.run({**MLP, "exit_after_first": True})
     (graph,) = host.run(MLP, {"PRECOMPILED_MODE": "wait"})["reports"]
     assert graph["state"] == "compiled"
@@ -113,9 +113,9 @@ def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
 
 @pytest.mark.integration
 def test_graph_of_a_multiprocessing_child_that_exits_early_is_compiled(served: Host) -> None:
-    """A child of multiprocessing ends with os._exit and runs no atexit handlers."""
+    """A child of multiprocessing ends with os._exit, without atexit handlers. Its graph must not be lost."""
     daemon = served.status().pid
-    os.kill(daemon, signal.SIGSTOP)  # the daemon receives only what the child hands over before its exit
+    os.kill(daemon, signal.SIGSTOP)  # the daemon receives only what the child sends before its exit
     client = served.start({**MLP, "exit_after_first": True, "in_child_of_multiprocessing": True})
     client.wait_for("first-step")
     os.kill(daemon, signal.SIGCONT)
@@ -145,7 +145,7 @@ def test_processes_that_start_at_once_compile_each_graph_once(served: Host, mode
 @pytest.mark.parametrize("when", ["before", "pending"])
 def test_parent_and_child_of_a_fork_are_both_served(served: Host, when: str) -> None:
     spec = {**MLP, "fork": when, "child_result": str(served.root / "child.json")}
-    # OMP_NUM_THREADS=1, because torch itself hangs in a child whose parent has used libgomp's thread pool.
+    # torch itself hangs in a fork if the parent has used libgomp's thread pool. One thread needs no pool.
     result = served.run(spec, {"OMP_NUM_THREADS": "1"})
     assert result["child_status"] == 0
     for process in (result, result["child"]):

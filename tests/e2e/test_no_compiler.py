@@ -1,4 +1,4 @@
-"""Tests of a host without a working C++ compiler: a server stays eager, with one warning and no failure record."""
+"""Tests of a host without a working C++ compiler: a server stays eager, warns once, and writes no failure record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support_host import Host
 
 pytestmark = pytest.mark.integration
 
-# The program acts as a server: requests until the worker has failed, more requests, then a second graph.
+# The program acts as a server. It has requests until the worker has failed, more requests, and then a second graph.
 SERVER = """
 import json, time, torch, precompiled
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()

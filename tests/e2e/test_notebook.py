@@ -1,4 +1,4 @@
-"""Tests a notebook (nbclient, real Jupyter kernel, real daemon) that is run, restarted and run again."""
+"""Tests a notebook that is run, restarted and run again, with nbclient, a real Jupyter kernel and a real daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CELLS = [
     "import torch, precompiled\n\ndef scaled(x):\n    return (x * 2.0).relu() + 1\n\ncompiled = torch.compile(scaled)",
     "out = compiled(torch.ones(8, 16))",
     "assert precompiled.wait(300)\ntorch.testing.assert_close(compiled(torch.ones(8, 16)), out)",
-    # A thread updates the line below the cell once the graph is compiled.
+    # This cell waits for the thread that updates the line below the earlier cell once the graph is compiled.
     "import threading\nfor thread in threading.enumerate():\n"
     "    if thread.name == 'precompiled-notebook':\n        thread.join()",
     "%precompiled",
@@ -27,7 +27,7 @@ CELLS = [
 
 
 def run(host: Host, cells: list[str]) -> list[str]:
-    """The output that a new Jupyter kernel shows below each cell."""
+    """Run the cells in a new Jupyter kernel. Returns the output that the kernel shows below each cell."""
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     client = NotebookClient(made, timeout=400, kernel_name="python3", resources={"metadata": {"path": str(host.root)}})
     client.execute(env=host.environment({"PRECOMPILED_PACKAGES": "program", "IPYTHONDIR": str(host.root / "ipython")}))
@@ -41,7 +41,7 @@ def run(host: Host, cells: list[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_notebook_that_is_run_again_traces_nothing(served: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The Jupyter kernel runs in this environment, and writes its files to the test's folder.
+    # The Jupyter kernel must not write into the user's own folders.
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(served.root / "jupyter"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(served.root / "jupyter-run"))
     monkeypatch.setenv("IPYTHONDIR", str(served.root / "ipython"))
@@ -54,7 +54,7 @@ def test_notebook_that_is_run_again_traces_nothing(served: Host, monkeypatch: py
     assert first[8].strip() == "recorded ['swap']"
     assert first[0] == first[1] == first[3] == first[9] == ""
 
-    # A cell with only a %precompiled command is not part of the program.
+    # Without one cell that has only a %precompiled command, the notebook must still be the same program.
     again = run(served, [cell for cell in CELLS if cell != "%precompiled explain"])
     assert again[2] == "precompiled: 1 graph: 1 found in the store (1 not traced)", again
     assert again[7].strip() == "used ['package']" and "traced:" not in again[5]

@@ -1,5 +1,6 @@
-"""Tests of objects that operators take as inputs, such as a layer's name: one artifact serves all objects of a
-class.
+"""Tests of opaque objects that operators take as inputs, such as the name of a layer.
+
+One artifact must serve all objects of a class.
 """
 
 from __future__ import annotations

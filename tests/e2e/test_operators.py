@@ -1,4 +1,4 @@
-"""Tests some of the operators for which torch has samples, through a daemon. `make operators` tests all."""
+"""Tests some of the operators for which torch has sample inputs, with a daemon. `make operators` tests all of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def torch_has_it() -> bool:
 
 
 def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of eight operators in one function, one raises, so nothing is known of the others. Another one is compiled in
-    process, and a third differs only in a function with others.
+    """A deviation must be attributed to one operator, although a function with eight operators is compiled at once.
+
+    Here one operator raises, so the function has no result. Another one is compiled in process. A third has a different
+    result only in a function with other operators.
     """
     compiled: list[list[str]] = []
 
@@ -57,7 +59,7 @@ def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.Monk
     results = Found({answer["row"]: answer for answer in settled})
     assert results.wrong() == [("raises", "bool"), ("differs", "bool")]
     assert results.in_process() == {"custom-op": [("in process", "bool")]}
-    # In plain torch.compile, too, this operator differs in a function with others. Alone it would have been equal.
+    # Now plain torch.compile has the same deviation, so it is not precompiled's error.
     results.plain[("differs", "bool")] = {"row": ("differs", "bool"), "state": "equal", "among": "why"}
     assert results.state(("differs", "bool")) == "as plain"
     again = Found()

@@ -1,6 +1,6 @@
-"""Tests of custom operators that the program defines: the worker gets their source, and the next process hits by the
-key.
+"""Tests of custom operators that a main program defines, which a worker cannot import.
 
+The client sends the source of such an operator, and the key contains it, so that the next process has a cache hit.
 tests/torch_internals/test_program_source.py tests which operators can be described.
 """
 
@@ -82,7 +82,7 @@ def project(served: Host) -> Path:
 
 
 def run(host: Host, project: Path, packages: str = "off", **env: str) -> list[Any]:
-    """Returns state, source, reason and key of each graph."""
+    """Run the program. Returns state, source, reason and key of each graph."""
     found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages, **env}
     return list(host.program(str(project / "main.py"), env=found).result())
 

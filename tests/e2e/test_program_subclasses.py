@@ -1,6 +1,6 @@
-"""Tests of tensor subclasses that the program defines: the worker gets their source, and the next process hits by the
-key.
+"""Tests of tensor subclasses that a main program defines, which a worker cannot import.
 
+The client sends the source of such a subclass, and the key contains it, so that the next process has a cache hit.
 tests/torch_internals/test_program_classes.py tests which subclasses can be described.
 """
 
@@ -93,7 +93,7 @@ def project(served: Host) -> Path:
 
 
 def run(host: Host, project: Path, packages: str = "off") -> tuple[list[str], str]:
-    """Returns state, source, reason and message of the graph, and its key."""
+    """Run the program. Returns state, source, reason and message of its graph, and the graph's key."""
     found = {"PYTHONPATH": str(project), "PRECOMPILED_PACKAGES": packages}
     ((*what, key),) = host.program(str(project / "main.py"), env=found).result()
     return what, key

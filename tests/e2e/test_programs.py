@@ -1,4 +1,4 @@
-"""Tests the table of `make programs` with the programs whose libraries the tests have."""
+"""Tests the table of `make programs`, with two programs whose libraries are installed and one whose library is not."""
 
 from __future__ import annotations
 

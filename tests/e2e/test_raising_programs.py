@@ -1,4 +1,4 @@
-"""Tests programs whose eager run raises although compiled code does not: they behave as under plain torch.compile."""
+"""Tests that a program behaves as under plain torch.compile if its eager run raises and its compiled code does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ FAST = [
 
 
 def compare_with_plain(host: Host, *arguments: str) -> list[str]:
-    """Run the program under plain torch.compile and precompiled, compare, and return the reasons of its graphs."""
+    """Run the program with plain torch.compile and with precompiled. Check that the results are equal.
+
+    Returns the reasons of its graphs.
+    """
     wanted = host.program(str(PROGRAM), *arguments, env={"PRECOMPILED": "0"}).result()
     found = host.program(str(PROGRAM), *arguments).result()
     assert set(found["results"]) == set(wanted["results"])

@@ -1,4 +1,4 @@
-"""Tests of the ranks of a job (gloo): results equal eager's, and equal graphs of several ranks are compiled once."""
+"""Tests of jobs with several ranks over gloo. Results equal eager's, and a graph that ranks share is compiled once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = [
 
 
 class Job:
-    """Starts one case of the program, several times, on one host."""
+    """One case of the ranks program on one host. The case can be started several times."""
 
     def __init__(self, host: Host, case: str, ranks: int) -> None:
         self.host, self.case, self.ranks, self.starts = host, case, ranks, 0
 
     def start(self, spare: int = 0) -> list[list[Any]]:
-        """Returns state, source, reason and key of each graph, by rank."""
+        """Run all ranks. Returns state, source, reason and key of each graph, by rank. ``spare``: additional groups."""
         self.starts += 1
         spec = {
             "case": self.case,
@@ -44,7 +44,7 @@ class Job:
 
 
 def keys_of(ranks: list[list[Any]], source: str | None = None) -> set[str]:
-    """Returns the keys of all graphs, after a check that each graph was served."""
+    """Check that each graph was served, from ``source`` if given. Returns the keys of all graphs."""
     for reports in ranks:
         assert reports, "no graph"
         for state, how, reason, _key in reports:
@@ -69,8 +69,9 @@ def test_graph_with_several_groups_is_served_after_a_group_more(served: Host) ->
 
 @with_dtensors
 def test_tensor_parallel_layers_are_served_and_a_second_start_hits(served: Host) -> None:
-    """Each place in the device mesh has its own key, because shards may differ. The names of groups do not affect the
-    key.
+    """Each of the two ranks has its own key, because its shard may differ.
+
+    The second start has other names of groups, which must not change the keys.
     """
     job = Job(served, "tensor_parallel", 2)
     keys = keys_of(job.start())

@@ -1,4 +1,4 @@
-"""Tests the table of `make ranks` with two of its cases."""
+"""Tests the table of `make ranks` with a few of its cases."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tests of sequences of runs, edits and settings across processes. Each involves a feature of torch that needs care
-across processes.
+"""Tests of programs that run several times with edits or other settings in between.
+
+Each program uses a feature of torch that is hard to serve across processes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ print(json.dumps([graph.source, graph.key, gradient.tolist(), torch._dynamo.util
 
 
 def test_edit_of_a_custom_backward_alone_changes_the_key(served: Host, tmp_path: Path) -> None:
-    """The forward's graph does not contain the backward, so the key must contain the code of the custom Function."""
+    """The forward graph does not contain a custom backward, so the key must contain the code of the custom Function."""
     program = tmp_path / "program.py"
 
     def run(factor: float) -> Any:
@@ -74,8 +75,9 @@ def test_forward_is_shared_with_and_without_compiled_autograd(served: Host, orde
 
 @pytest.mark.slow
 def test_edit_of_a_constant_that_a_custom_op_reads_changes_the_key(served: Host, tmp_path: Path) -> None:
-    """The backward's constant is in another module. The edit must give a new key, and a worker that has not imported
-    the old module.
+    """The operator's backward reads a constant of another module.
+
+    After an edit of the constant, the key must differ. The worker must not use the old module, which it has imported.
     """
     shutil.copytree(support_corpus.PROGRAM.parent, tmp_path, dirs_exist_ok=True)
 

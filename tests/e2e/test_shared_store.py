@@ -1,11 +1,11 @@
-"""Tests a store on a shared file system: a process survives the removal of its artifact by another host."""
+"""Tests a store on a shared file system, where another host may remove an artifact that a process uses."""
 
 from __future__ import annotations
 
 from support_host import Host
 
-# The program treats the store's file system as shared. The file is truncated in place of a removal by another host: on
-# a network file system, a process loses the pages that it has mapped from a removed file.
+# The program makes precompiled treat the store's file system as shared. It then truncates the artifact's libraries. The
+# effect is that of a removal on a network file system: the process loses the pages that it has mapped.
 PROGRAM = """\
 import json, os, sys
 from pathlib import Path

@@ -1,8 +1,10 @@
-"""Tests that a program sees the same while a graph runs eager, across its swap, and with compiled code.
+"""Tests that training gives the same losses before, during and after a swap.
 
-A checkpoint outside of a compiled block compares the tensors that its first run saves with those of its recomputation,
-so both runs must be eager or both compiled. DDP waits for a gradient of each parameter, so an eager run must return
-zero gradients too, as a compiled graph does.
+Two cases need special care:
+
+- A checkpoint around a compiled block compares the tensors that its first run and its recomputation save. So both runs
+  must be eager, or both compiled.
+- DDP waits for a gradient of each parameter. So an eager run must return zero gradients, as compiled code does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tests with real artifacts that a program sees the same before and after a swap (docs/explanation/stand-in.md)."""
+"""Tests that a program sees the same behaviour before and after a swap, with real artifacts.
+
+docs/explanation/stand-in.md describes the behaviour before a swap.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "swapped_program.py"
 
 
 def test_retain_graph_and_double_backward_are_the_same_after_the_swap(served: Host) -> None:
-    """A worker compiles the backward before its first call, and may let it overwrite the tensors that the forward
-    saved.
+    """A worker compiles the backward before any call. Its code must not overwrite saved tensors, because a program may
+    retain the graph and call the backward again.
     """
     before, after = served.program(str(PROGRAM)).result()
     assert (before["state"], after["state"]) == ("pending", "compiled")
@@ -43,8 +46,9 @@ print(json.dumps([graph.reason for graph in precompiled.report()]))
 
 
 def test_dynamic_inputs_with_shared_mutated_memory_do_not_raise(served: Host) -> None:
-    """Torch can compile such a graph neither in a worker nor, after the trace, in the client. The graph stays eager:
-    its call must not raise.
+    """A worker cannot compile such a graph, and after the trace the client cannot compile it either.
+
+    The graph must then stay eager instead of raising an error.
     """
     (served.root / "overlapping.py").write_text(OVERLAPPING)
     assert served.program(str(served.root / "overlapping.py")).result() == ["aliased-mutation"]
@@ -84,8 +88,9 @@ print(json.dumps([seen, [graph.source for graph in precompiled.report()], induct
 
 
 def test_artifact_is_loaded_with_the_settings_of_its_compile(served: Host) -> None:
-    """Torch reads some settings when it loads an artifact (cudagraph_trees), and since 2.13 each thread has its own
-    settings.
+    """When torch loads an artifact, it reads settings such as cudagraph_trees.
+
+    A thread of precompiled may load an artifact. Since torch 2.13, each thread has its own settings.
     """
     file = served.project(settled=SETTINGS) / "settled.py"
     seen, sources, after = served.program(str(file)).result()

@@ -1,4 +1,4 @@
-"""Tests of `make torch-tests`, with a small file that has the form of torch's tests."""
+"""Tests of `make torch-tests`, with a small file in the style of torch's own tests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_test_file_is_run_in_all_ways_and_differences_are_reported(tmp_path: Pat
         outcomes = {name.split("::")[-1]: outcome["outcome"] for name, outcome in different(found)[way].items()}
         assert outcomes == {"test_ends_ours": "died", "test_fails_with_ours": "failed"}
         assert {kind(outcome) for outcome in different(found)[way].values()} == {OURS}
-    # The process that died reported no graphs, and the later processes compiled none.
+    # The number varies, because a process that dies reports no graphs.
     assert sum(found["cold"].graphs.values()) in (0, 1, 2, 3)
 
 

@@ -1,4 +1,4 @@
-"""Tests that torch's own tools show precompiled's events: tlparse on a structured trace, TORCH_LOGS, and a profile."""
+"""Tests that torch's own tools show precompiled's events: tlparse, TORCH_LOGS and the profiler."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Seen:
     key: str
     ranges: list[str]
     log: str
-    report: Path  # tlparse's folder
+    report: Path  # the folder that tlparse has written
 
     def artifacts(self, name: str) -> list[dict[str, Any]]:
         files = sorted(self.report.glob(f"*/precompiled_{name}_*.json"))
@@ -70,7 +70,7 @@ def run(host: Host, number: int, file: Path, packages: str) -> Seen:
 
 @pytest.fixture(scope="module")
 def seen() -> Iterator[list[Seen]]:
-    """What the tools recorded of four runs: a miss, a hit, a package hit, and a miss after an edit."""
+    """Runs a program four times under torch's tools: a miss, a hit, a package hit, and a miss after an edit."""
     with new_host() as host:
         file = host.project(train=PROGRAM) / "train.py"
         found = [run(host, number, file, packages) for number, packages in enumerate(("off", "program", "program"))]
@@ -85,7 +85,7 @@ def seen() -> Iterator[list[Seen]]:
 def test_tlparse_shows_misses_swaps_hits_and_packages(seen: list[Seen]) -> None:
     cold, hit, package, _ = seen
     (miss,), (swap,) = cold.artifacts("miss"), cold.artifacts("swap")
-    # The swap happens later in another thread, but is shown in the folder of its miss.
+    # Although another thread swaps the graph later, tlparse must show the swap in the folder of the miss.
     assert miss["folder"] == swap["folder"] and miss["id"] == swap["id"] and swap["compile_s"] > 0
     assert hit.artifacts("hit")[0]["key"] == package.artifacts("package")[0]["key"] == miss["key"]
     assert not hit.artifacts("miss") and not package.artifacts("miss") and not package.artifacts("hit")
@@ -103,7 +103,7 @@ def test_tlparse_shows_frames_and_why_a_package_was_not_recorded(seen: list[Seen
     assert frames[2]["scaled"]["folder"] == package.artifacts("package")[0]["folder"]
     assert frames[1]["scaled"]["folder"] == hit.artifacts("hit")[0]["folder"]
     assert frames[3]["scaled"]["state"] == "recorded" and edited.artifacts("miss")
-    # The other function is unchanged, but its graph has no artifact.
+    # The graph of the other function was compiled in process, so the function has no package.
     assert frames[2]["shifted"]["reason"] == "package-graph"
 
 
@@ -117,7 +117,7 @@ def test_torch_logs_accepts_precompiled(seen: list[Seen]) -> None:
 @pytest.mark.slow
 def test_profile_has_ranges_for_loads_and_swaps(seen: list[Seen]) -> None:
     cold, hit, package, _ = seen
-    # The range of the load is not listed, because another thread loads.
+    # The profile has no range for the load, because another thread loads the artifact.
     assert cold.ranges == ["precompiled: swap scaled [0/0]"]
     assert hit.ranges == package.ranges == [f"precompiled: load scaled [0/0] {cold.key}.0"]
 

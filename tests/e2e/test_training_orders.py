@@ -1,5 +1,6 @@
-"""Tests of the orders in which libraries apply checkpoints, torch.compile, DDP and FSDP2 to a model, with a swap during
-the training.
+"""Tests that training survives a swap, for each order in which libraries wrap a model.
+
+The wrappers are checkpoints, torch.compile, DDP and FSDP2.
 """
 
 from __future__ import annotations

