@@ -14,16 +14,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "reasons.md"
 sys.path.insert(0, str(ROOT))
 
-from precompiled.core.reasons import REASONS, Reason, ReasonKind  # noqa: E402 - needs the sys.path entry above
+from precompiled.core.reasons import REASONS, Outcome, Reason, ReasonKind  # noqa: E402 - needs the sys.path entry above
 
 # Within these kinds, codes have different consequences. All bypasses share one consequence; other kinds have none.
 _SAYS_WHAT_FOLLOWS = (ReasonKind.FAILURE, ReasonKind.STORE, ReasonKind.DAEMON, ReasonKind.REMOTE, ReasonKind.FARM)
+# What follows most codes. The text above the tables says it once, so rows leave it out.
+_USUAL = (Outcome.IN_PROCESS.value, "a local worker compiles the graph")
 
 
 def _advice(reason: Reason) -> str:
     if reason.kind not in _SAYS_WHAT_FOLLOWS:
         return reason.advice
-    return ". ".join(text for text in (reason.follows, reason.advice) if text)
+    return ". ".join(text for text in (reason.follows, reason.advice) if text and text not in _USUAL)
 
 
 def table(kind: ReasonKind) -> str:

@@ -101,7 +101,7 @@ _TABLE = (
     _bypass(
         "no-stand-in",
         "the graph must not run eager (collectives, `flex_attention`), and no artifact came within `wait_s`",
-        "see why with `precompiled cache show KEY`",
+        "run `precompiled cache show KEY`",
     ),
     _bypass(
         "ahead-of-time",
@@ -110,7 +110,7 @@ _TABLE = (
     ),
     _bypass(
         "checkpoint-context",
-        "a worker cannot import a selective checkpoint's policy, defined in the main program or in a function",
+        "a selective checkpoint's policy is defined in the main program or in a function",
         "move the policy to the top level of a module",
     ),
     _bypass(
@@ -137,7 +137,7 @@ _TABLE = (
     _bypass(
         "custom-pass",
         "a pass or setting is a lambda, or a local function that reads objects or the environment",
-        "define the function at the top level of a module",
+        "move the function to the top level of a module",
     ),
     _bypass(
         "device-index",
@@ -161,7 +161,7 @@ _TABLE = (
     _bypass(
         "graph-attribute",
         "the graph has a script object, a submodule, or a tensor whose origin Dynamo does not record",
-        "pass the object to the function as an argument",
+        "pass the object as an argument",
     ),
     _bypass(
         "higher-order-operator",
@@ -171,25 +171,25 @@ _TABLE = (
     _bypass("lookup-only", "the store has no artifact, and the mode is `lookup`", "run once in another mode"),
     _bypass(
         "marked-node",
-        "a node of the graph has a tag, hook, `steal_arg` or `override_cudagraphs`, or the graph has several streams",
+        "a node has a tag, hook, `steal_arg` or `override_cudagraphs`, or the graph has several streams",
         "no remedy yet",
     ),
     _bypass(
         "direct-call",
-        "the program called Inductor directly (`compile_fx`, for example). With `require`, this is not an error",
+        "the program called Inductor directly (`compile_fx`); with `require`, this is not an error",
         "call `torch.compile`",
     ),
     _bypass(
         "double-backward",
         "compiled autograd captured a backward that will itself be differentiated",
-        "nothing to do: torch does not compile this graph either",
+        "nothing to do: torch does not compile it either",
     ),
     _bypass(
         "mesh", "a device mesh does not contain this rank, is reordered, or has flattened dimensions", "see the message"
     ),
     _bypass(
         "rank-dependent",
-        "a setting lets ranks communicate during the compile (overlap scheduling), or a pass of yours reads the rank",
+        "ranks communicate during the compile (overlap scheduling), or a pass of yours reads the rank",
         "switch off the setting in the message",
     ),
     _bypass(
@@ -200,11 +200,11 @@ _TABLE = (
     _bypass(
         "saved-tensors-hooks", "the hooks of `saved_tensors_hooks` are graph modules", "use plain functions as hooks"
     ),
-    _bypass("several-devices", "the graph uses more than one accelerator", "split the graph into one graph per device"),
+    _bypass("several-devices", "the graph uses more than one accelerator", "compile one graph per device"),
     _bypass(
         "symbolic-scalar",
         "an input is a bool or a computed float that Dynamo treats as symbolic",
-        "use `mark_dynamic` on the sizes that change instead of `dynamic=True`",
+        "use `mark_dynamic` instead of `dynamic=True`",
     ),
     _bypass(
         "unpicklable-option",
@@ -213,7 +213,7 @@ _TABLE = (
     ),
     _bypass(
         "unsupported-argument",
-        "an operation has an argument of a type that cannot be encoded",
+        "an operation's argument has a type that cannot be encoded",
         "pass plain Python values",
     ),
     _bypass("unsupported-device", "the graph runs on a device other than CPU and CUDA", "no remedy yet"),
@@ -239,12 +239,12 @@ _TABLE = (
     _bypass(
         "operator-override",
         "the program replaced a torch operator that the graph may use",
-        "define a custom op instead, or change the operator after the last compile",
+        "define a custom op instead",
     ),
     _bypass(
         "user-function",
         "the graph calls a function that does not belong to torch, or a torch function that the program replaced",
-        "do not use `allow_in_graph`, so that Dynamo traces into the function",
+        "do not use `allow_in_graph`",
     ),
     _failure(
         _IN_PROCESS,
@@ -287,7 +287,7 @@ _TABLE = (
     _failure(
         _IN_PROCESS,
         "environment-differs",
-        "worker and client differ in torch, compiler, CPU or a variable; the message has both values",
+        "worker and client differ in torch, compiler, CPU or a variable",
         "Start clients and daemon from one virtual environment",
     ),
     _failure(
@@ -319,7 +319,7 @@ _TABLE = (
     _store(
         _IN_PROCESS,
         "store-unreadable",
-        "the file system does not let this process read the store",
+        "this process cannot read the store",
         "Make the store readable, or set `PRECOMPILED_CACHE_DIR`",
     ),
     _store(
@@ -334,8 +334,8 @@ _TABLE = (
     _store(
         _AGAIN,
         "artifact-format",
-        "a version of precompiled with a different format wrote the artifact",
-        then=": this version compiles the graph; the old artifact stays",
+        "an artifact has the format of another version of precompiled",
+        then=": this version compiles the graph",
     ),
     _store(
         _AGAIN,
@@ -461,14 +461,14 @@ _TABLE = (
     _daemon(
         None,
         "stand-in-raised",
-        "an eager run raised an error that compiled code may not raise (too little memory, for example)",
-        then="this call and later calls of the graph wait for the artifact",
+        "an eager run raised an error that compiled code may not raise (too little memory)",
+        then="all calls of the graph wait for the artifact",
     ),
     _daemon(
         _AGAIN,
         "busy",
         "the queue is full",
-        then=": the client submits later; `rejected` counts this, without a warning",
+        then=": the client submits later, without a warning",
     ),
     _daemon(_AGAIN, "stopping", "the daemon is shutting down", then=": the client submits to the next daemon"),
     _daemon(
@@ -510,8 +510,8 @@ _TABLE = (
     ),
     _command(
         "bad-config",
-        "a setting has an invalid value; the message says where it came from",
-        "correct the setting; `precompiled config` shows all settings",
+        "a setting has an invalid value",
+        "correct the setting in the message",
     ),
     _command(
         "socket-path-too-long",
@@ -539,8 +539,8 @@ _TABLE = (
     _command("ambiguous-key", "several keys begin with these digits", "give more digits"),
     _command(
         "graph-not-kept",
-        "the store has no copy of the graph (perhaps too large), so `explain` cannot compare it",
-        "see what the store has with `precompiled cache show KEY`",
+        "the store has no copy of the graph (perhaps too large)",
+        "run `precompiled cache show KEY`",
     ),
     _command("stop-timed-out", "the daemon did not stop in time", "see the daemon's log; then `kill` the daemon"),
     _command(
@@ -548,7 +548,7 @@ _TABLE = (
     ),
     _command(
         "start-failed",
-        "a daemon could not be started; the message has its last output",
+        "a daemon could not be started",
         "run `precompiled daemon serve` to see its output",
     ),
     _command(
@@ -556,7 +556,7 @@ _TABLE = (
         "the running daemon has other values for the settings in `--set`",
         "run `precompiled daemon restart --set NAME=VALUE`",
     ),
-    _command("no-log", "no daemon has written a log yet", "start a daemon; the message has the path of its log"),
+    _command("no-log", "no daemon has written a log yet", "start a daemon"),
     _command(
         "already-running", "another daemon holds the lock of this runtime directory", "use that daemon, or stop it"
     ),
@@ -566,7 +566,7 @@ _TABLE = (
     _command("runtime-dir", "the runtime directory cannot be created or used", "set `PRECOMPILED_RUNTIME_DIR`"),
     _command(
         "runtime-dir-untrusted",
-        "the runtime directory belongs to another user, or others may write to it",
+        "the runtime directory belongs to another user, or others can write to it",
         "remove the directory, or set another `PRECOMPILED_RUNTIME_DIR`",
     ),
     _command(
@@ -575,9 +575,7 @@ _TABLE = (
         "pass the line that `precompiled remote keys new` printed",
     ),
     _command("key-exists", "this user already has a key", "move the key's file away, then create a new key"),
-    _command(
-        "bake-command-failed", "the command below `precompiled bake` failed", "see the message of the command itself"
-    ),
+    _command("bake-command-failed", "the command below `precompiled bake` failed", "see the command's output"),
     _command(
         "bake-empty",
         "the command below `precompiled bake` compiled nothing",
@@ -600,7 +598,7 @@ _TABLE = (
     _command(
         "bake-target",
         "a base store cannot be written to the given directory",
-        "name a new directory in a directory that you can write to",
+        "name a new directory that you can write to",
     ),
     _command(
         "unknown-target",
@@ -643,20 +641,20 @@ _TABLE = (
     _watch("command-not-found", "the command to watch is not on `PATH`", "check its spelling"),
     _watch(
         "no-last-run",
-        "no run has used the hook yet, or the run's record cannot be read or trusted",
+        "no run has used the hook yet, or its record cannot be read",
         "run the program once",
     ),
     _watch(
         "no-such-module",
         "the module to watch cannot be found",
-        "check the spelling; `watch --wait` watches a module that does not exist yet",
+        "check the spelling, or use `watch --wait`",
     ),
     _watch("no-such-watch", "nothing is registered under that name or id", "run `precompiled watch --list`"),
     _watch("too-many-watches", "64 watches are registered already", "remove watches that you do not need"),
     _watch(
         "bad-registration",
-        "a registration is invalid (an empty command or a relative path, for example)",
-        "register the watch again as the message says",
+        "a registration is invalid (an empty command, a relative path)",
+        "register the watch again",
     ),
     _watch(
         "watch-not-saved", "the registration cannot be written below the cache directory", "run `precompiled doctor`"
@@ -676,7 +674,7 @@ _TABLE = (
     _worker("evicted", "a job of another user, interpreter or device needed the worker's place"),
     _worker("recycled", "the worker has done 200 jobs; the next job gets a new worker"),
     _worker("shut-down", "the daemon is shutting down"),
-    _worker("died", "the worker ended by itself or was killed (by the kernel when memory ran out, for example)"),
+    _worker("died", "the worker ended by itself or was killed (when memory ran out, for example)"),
     _worker(
         "memory",
         "a worker exceeded `job_memory_bytes` or 1,000 processes, or all workers together used too much memory",
@@ -710,7 +708,7 @@ _TABLE = (
     ),
     _remote(
         "remote-unsigned",
-        "an object in the remote is not signed, and this host accepts only signed objects",
+        "an object in the remote is not signed",
         "Upload it from a host with a key (`precompiled remote keys new`)",
         then="the object is ignored",
     ),
@@ -740,7 +738,7 @@ _TABLE = (
     ),
     _farm(
         "farm-failed",
-        "a node could not compile the graph; the message has the worker's own code",
+        "a node could not compile the graph",
         "See `precompiled cache show KEY`",
         then="a local worker compiles the graph",
     ),
@@ -758,7 +756,7 @@ _TABLE = (
     ),
     _package(
         "package-assumed-constant",
-        "a function under `assume_constant_result` has no name, or takes objects, so other processes cannot call it",
+        "a function under `assume_constant_result` has no name, or takes objects",
         "move the function to the top level of a module",
     ),
     _package(
@@ -769,10 +767,10 @@ _TABLE = (
     _package("package-corrupt", "an entry or a package file does not match its digests", "save the file again"),
     _package(
         "package-format",
-        "a version of precompiled with a different format wrote the entry or package file",
+        "an entry or package file has the format of another version of precompiled",
         "save the file again",
     ),
-    _package("package-global", "Dynamo put a global into the trace that other processes cannot name", "no remedy yet"),
+    _package("package-global", "the trace contains a global that other processes cannot name", "no remedy yet"),
     _package(
         "package-graph",
         "a graph of the frame was compiled in process, or has CUDA graphs or frozen weights",
@@ -792,8 +790,8 @@ _TABLE = (
     _package("package-internal-error", "precompiled has a bug", "report this bug, with the log"),
     _package(
         "package-device-numbers",
-        "the code reads the GPU's memory, cache or clocks, which differ among GPUs of one name",
-        "read these numbers outside of the compiled code",
+        "the code reads the GPU's memory, cache or clocks",
+        "read these numbers outside the compiled code",
     ),
     _package(
         "package-mode",
@@ -802,12 +800,12 @@ _TABLE = (
     ),
     _package(
         "package-native-call",
-        "Dynamo called your function while it traced, and what the function reads cannot be compared",
-        "compute the value before the call, and pass it as an argument",
+        "Dynamo called your function while it traced, and what this function reads cannot be compared",
+        "pass the value as an argument",
     ),
     _package(
         "package-not-portable",
-        "a guard is on an object without comparable state (a lock, for example)",
+        "a guard is on an object without comparable state (a lock)",
         "give the object in the message plain attributes, or compare by value",
     ),
     _package(
@@ -822,8 +820,8 @@ _TABLE = (
     ),
     _package(
         "package-profiler",
-        "a profiler or debugger hid the functions that Dynamo called while it traced",
-        "run the program once without the profiler or debugger",
+        "a profiler or debugger hid the functions that Dynamo called",
+        "run the program once without it",
     ),
     _package(
         "package-program",
@@ -832,13 +830,13 @@ _TABLE = (
     ),
     _package(
         "package-set-order",
-        "your code changes a set, or iterates over a set of strings, whose order differs between processes",
+        "your code changes a set, or iterates over a set of strings",
         "use a tuple, or `sorted()`",
     ),
     _package("package-too-large", "an entry is larger than readers accept", "no remedy yet"),
     _package(
         "package-unsupported",
-        "this version of torch does not support packages; everything else works",
+        "this version of torch does not support packages",
         "use a supported version of torch",
     ),
     _package(
@@ -848,7 +846,7 @@ _TABLE = (
     ),
     _package(
         "artifact-program",
-        "an artifact in the package file serves only some sizes, and the file lacks the graph for other sizes",
+        "the package file lacks the graph for some sizes",
         "save the file again",
     ),
     _package_file(
@@ -860,12 +858,12 @@ _TABLE = (
     _package_file(
         "package-empty",
         "the function has no recorded entries",
-        "call the function with the hook on; `precompiled.package_report()` says why a frame has no entry",
+        "call the function with the hook on; see `precompiled.package_report()`",
     ),
     _package_file(
         "package-environment",
         "the file is for a different torch, Python, CPU, GPU or configuration",
-        "save the file on a host like this one",
+        "save the file on a host like this",
     ),
     _package_file(
         "package-evicted",
@@ -887,7 +885,7 @@ _TABLE = (
     _package_file(
         "package-untrusted",
         "other users could have written the file, and loading it would run its code",
-        "if you trust the file's content, run `chmod go-w` on the file",
+        "if you trust the file, run `chmod go-w` on it",
     ),
 )
 REASONS = {reason.code: reason for reason in _TABLE}
