@@ -18,7 +18,7 @@ from precompiled.core.words import human_bytes, human_seconds  # noqa: E402
 
 _HEAD = """# Settings
 
-Every setting, its default and its meaning. You can set a value in four places. The first place that has a value wins:
+You can set a value in four places. The first place that has a value wins:
 
 1. a flag of the command: `--set NAME=VALUE`;
 2. an environment variable: `PRECOMPILED_` and the name in capitals;
@@ -26,8 +26,7 @@ Every setting, its default and its meaning. You can set a value in four places. 
 4. the system's file, `/etc/precompiled.toml`.
 
 `precompiled config` shows each value and its origin. A daemon keeps the settings that it was started with, so run
-`precompiled daemon restart` after a change. The environment variable `PRECOMPILED=0`, which is not a setting, switches
-the hook off for a process.
+`precompiled daemon restart` after a change. `PRECOMPILED=0` in the environment switches the hook off for a process.
 """
 _PARTS = {
     "mode": "What programs do",
@@ -53,15 +52,12 @@ If these settings have no value, the first choice that applies is used:
 this directory and can write to it | `run/` in the default store |
 | settings, keys | `$XDG_CONFIG_HOME/precompiled` | `~/.config/precompiled` | none |
 
-If you cannot write to the default store, `run/` is in `cache_dir`.
-
-`~` means `$HOME`, or the home directory of your account in `/etc/passwd`. If a variable is not an absolute path
-(`HOME=~`), precompiled treats it as unset. precompiled writes nothing to the working directory or to `/tmp`
-([0055](../decisions/0055-no-place.md)).
+If you cannot write to the default store, `run/` is in `cache_dir`. `~` means `$HOME`, or the home directory of your
+account in `/etc/passwd`. If a variable is not an absolute path (`HOME=~`), precompiled treats it as unset.
 
 A container with an arbitrary uid (Kubernetes `runAsUser`, OpenShift, `docker run --user`) often has no account, and
-`HOME` is unset or `/`. Then `torch.compile` works without precompiled, and the program warns once (`no-place`). Set
-`PRECOMPILED_CACHE_DIR` to a directory on a volume that the uid can write to. You need no other variable.
+`HOME` is unset or `/`. Then `torch.compile` works without precompiled, and the program warns once (`no-place`,
+[0055](../decisions/0055-no-place.md)). Set `PRECOMPILED_CACHE_DIR` to a directory that the uid can write to.
 """
 
 
