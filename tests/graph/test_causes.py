@@ -1,4 +1,4 @@
-"""Tests of the causes of a miss, in words, from two programs as plain data."""
+"""Tests of the causes of a miss, which are derived in words from two programs as plain data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
     ("change", "kind", "short", "what", "line"),
     [
         (put(*ARGS, 1, "shape", [12, 16]), "size", "new size", "self.y: shape [8, 16] -> [12, 16]", CALLED),
-        # A parameter gets no advice to mark its size as dynamic.
+        # A parameter has a kind of its own, because the advice to mark its size as dynamic would be wrong.
         (
             everything(put(*ARGS, 1, "parameter", True), put(*ARGS, 1, "shape", [12, 16])),
             "parameter",
@@ -44,7 +44,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             "the range asked for, 2 to any -> 2 to 64",
             CALLED,
         ),
-        # The size also occurs as a constant of the graph. That is not a separate cause.
+        # The changed size also occurs as a constant of the graph, which must not count as a second cause.
         (
             everything(put(*ARGS, 0, "shape", [12, 16]), put(*NODES, 2, 2, 1, 12)),
             "size",
@@ -59,7 +59,8 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             "'return x * 2 + y' -> 'return x * 3 + y'",
             "/home/me/model.py:12, in forward: return x * 3 + y",
         ),
-        # The text of every line is unchanged, so this line may not have run before.
+        # No line has a changed text, and the operation comes from a different line: the program has taken a different
+        # branch.
         (
             everything(put(*NODES, 2, 2, 1, 3), BRANCH),
             "way",
@@ -74,8 +75,8 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             "operator.mul(%0, 2) -> operator.mul(%0, 3)",
             "/home/me/model.py:12",
         ),
-        # Another operation on the same line, such as an activation that a module holds. There is no number to turn into
-        # a tensor.
+        # A different operation comes from the same line, for example an activation that a module holds. In this case
+        # there is no number to turn into a tensor.
         (
             put(*NODES, 2, ["m", "sin", [{"n": 0}], []]),
             "way",
@@ -123,7 +124,7 @@ def test_change_has_one_cause_with_its_line(
 
 
 def test_operations_shifted_by_a_missing_input_are_not_another_way() -> None:
-    """As from training to evaluation: one input less shifts all operations, so each is compared with a different
+    """Evaluation has one input less than training. This shifts all operations, so each is compared with a different
     one.
     """
     lines = [["/home/me/model.py", number, "forward", f"line {number}"] for number in (12, 13)]
@@ -152,8 +153,8 @@ def test_difference_without_a_line_is_not_called_an_edit() -> None:
 
 
 def test_functions_of_one_name_in_two_files_are_not_an_edit() -> None:
-    """As in a transformer with another depth: both modules' functions are named `forward`, in installed files that were
-    not edited.
+    """Two modules of a transformer may each have a function `forward`, in installed files that were not edited. A
+    different depth of the model must not be reported as an edit of these files.
     """
     places = [
         ["/env/site-packages/a.py", 7, "forward", "x = x.view(y)"],

@@ -14,7 +14,7 @@ from precompiled.graph import devices
 
 
 def graph_of(target: Any, *args: Any, devices: list[str], method: bool = False, **kwargs: Any) -> torch.fx.GraphModule:
-    """A graph with one node, whose input and value are on these devices."""
+    """Return a graph with one node. ``devices``: the device of the node's input, and the device of its value."""
     graph = torch.fx.Graph()
     given = graph.placeholder("x")
     made = graph.call_method(target, (given, *args)) if method else graph.call_function(target, (given, *args), kwargs)

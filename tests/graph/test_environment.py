@@ -1,4 +1,6 @@
-"""Tests of which environment variables of a process reach its workers. Workers are distinguished by these variables."""
+"""Tests of the environment variables that a process passes to its workers. A worker serves only processes with equal
+variables.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ SHARED = {"PATH": "/bin", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "MASTER_ADD
 
 
 def torchrun(rank: int, run: int = 0) -> dict[str, str]:
-    """The variables that torchrun, and a batch system around it, set for one rank of one run."""
+    """Return the variables that torchrun, and a batch system around it, set for one rank of one run."""
     return {
         **SHARED,
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "CUDA_VISIBLE_DEVICES": str(rank),
-        "CUDA_DEVICE_ORDER": ("PCI_BUS_ID", "FASTEST_FIRST")[rank],  # the pool sets it
+        "CUDA_DEVICE_ORDER": ("PCI_BUS_ID", "FASTEST_FIRST")[rank],  # the pool sets this variable for its workers
         "CUDA_LAUNCH_BLOCKING": str(rank),  # affects when a program waits, not the compiled code
         "TORCHELASTIC_RUN_ID": f"run-{run}",
         "TORCHELASTIC_RESTART_COUNT": str(run),
@@ -119,7 +121,7 @@ def test_variables_that_vllm_declares_count_if_vllm_is_imported(monkeypatch: pyt
     assert variables() == {**before[1], "VLLM_USE_LAYERNAME": "0"}
     here = facts("cpu")
     assert here["variables"] == {**before[0]["variables"], "VLLM_USE_LAYERNAME": "0"}
-    # A worker reads the variables that it was given, before and after it imports vLLM.
+    # A worker must find the same facts in the variables that it got, before and after it imports vLLM.
     monkeypatch.delenv("VLLM_HOST_IP")
     assert facts("cpu", of_a_worker=True) == here
     monkeypatch.delitem(sys.modules, "vllm.envs")
@@ -128,7 +130,9 @@ def test_variables_that_vllm_declares_count_if_vllm_is_imported(monkeypatch: pyt
 
 
 def test_library_path_does_not_count_for_a_graph_without_cpu_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sanitizers and cluster modules set this variable for a program. Machine code for a GPU does not depend on it."""
+    """Sanitizers and cluster modules set LD_LIBRARY_PATH for a program. Machine code for a GPU does not
+    depend on it.
+    """
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     before = facts("cpu"), facts("cpu", uses_cpu=False)
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/tool")

@@ -26,7 +26,7 @@ def subtract(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return scaled - y
 
 
-# The same function two lines further down and with other names, as after an edit above it.
+# ``subtract`` with other names and two more lines above it, as after an edit.
 
 
 def renamed(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_values_are_not_in_the_key() -> None:
 def test_two_layers_of_a_model_share_a_key() -> None:
     first, second = Layer(), Layer()
     assert key_of(first, X) == key_of(second, X)
-    # This also holds within one model, where the parameters have other names and sources.
+    # Equal layers of one model share a key, too, although their parameters have different names and sources.
     net = torch.nn.ModuleDict({"a": first, "b": second})
     assert key_of(net["a"], X) == key_of(net["b"], X)
 
@@ -189,7 +189,7 @@ differ("Inductor's configuration", BASE, under(lambda: torch._inductor.config.pa
 differ("functorch's configuration", BASE, under(lambda: torch._functorch.config.patch(activation_memory_budget=0.5)))
 differ("sizes' configuration", BASE, under(lambda: torch.fx.experimental._config.patch(backed_size_oblivious=True)))
 for name, value in (
-    # Inductor generates other code for these too: torch/_inductor/codegen/wrapper.py and cpp_builder.py.
+    # These options of AOTInductor change Inductor's code, too: torch/_inductor/codegen/wrapper.py and cpp_builder.py.
     ("debug_intermediate_value_printer", "2"),
     ("debug_compile", True),
     ("debug_symbols", True),
@@ -197,7 +197,7 @@ for name, value in (
     aot = {f"aot_inductor.{name}": value}
     differ(f"AOTInductor's {name}", BASE, under(lambda aot=aot: torch._inductor.config.patch(aot)))
 for name, value in (
-    # torch omits these from its saved configuration.
+    # torch omits these options from its saved configuration, although they affect a compile.
     ("activation_memory_budget_solver", "greedy"),
     ("activation_memory_budget_runtime_estimator", "testing"),
     ("joint_custom_pass", torch.fx.symbolic_trace),
@@ -247,7 +247,8 @@ def test_one_key_serves_all_values_of_a_symbolic_size() -> None:
     first, second = captured(linear, small, W), captured(linear, large, W)
     assert first.key == second.key
     assert first.program.hints != second.program.hints
-    # The program sent to a worker contains a value, which the worker needs. The key does not.
+    # The program for the worker contains a value of the symbolic size, which the worker needs. The key contains no
+    # value.
     assert first.program.to_bytes() != second.program.to_bytes()
 
 

@@ -1,11 +1,11 @@
-"""Properties of the key over generated programs: names never count, and every meaningful detail does.
+"""Tests of the key with generated programs: names never affect the key, and every detail of the computation does.
 
 A program is drawn as data (arguments, statements, outputs) and written as Python source, which Dynamo captures. Two
-programs that differ only in names share a key, and two programs that differ in one detail do not. Capture changes
-nothing of the caller's graph.
+programs that differ only in names share a key, and two programs that differ in one detail do not. A capture must not
+change the caller's graph.
 
-Each statement takes the previous value, so none is dead. All arguments are used in order first, because Dynamo orders a
-graph's inputs by their first use.
+Each statement uses the previous value, so no statement is dead code. All arguments are used in order first, because
+Dynamo orders a graph's inputs by their first use.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Statement:
-    """``other`` selects {o} among the values so far except {v}, modulo their number."""
+    """``other`` is an index, modulo their number, into the values before {v}. It selects the value for {o}."""
 
     template: str
     other: int = 0
@@ -97,7 +97,7 @@ class Helper:
 
     operator: str
     default: float
-    nested: bool  # defined in the function itself, as a closure over its first argument
+    nested: bool  # if true, the helper is defined inside the program's function and closes over the first argument
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ class Program:
     statements: tuple[Statement, ...]
     helper: Helper
     outputs: tuple[int, ...] = (-1,)  # indices of statement values
-    positions: tuple[int, ...] = ()  # the argument at each place where arguments are used after their first use
+    # After the first use of all arguments, argument ``positions[i]`` takes the place of argument i.
+    positions: tuple[int, ...] = ()
 
     def with_statement(self, at: int, statement: Statement) -> Program:
         statements = list(self.statements)
@@ -117,7 +118,7 @@ class Program:
 
 @st.composite
 def programs(draw: st.DrawFn, arguments: int = 1) -> Program:
-    """Draws a program with at least ``arguments`` arguments."""
+    """Draw a program with at least ``arguments`` arguments."""
     templates = UNARY + BINARY + tuple(DETAILS)
 
     def statement() -> Statement:
@@ -140,7 +141,7 @@ def programs(draw: st.DrawFn, arguments: int = 1) -> Program:
 
 @dataclass(frozen=True)
 class Spelling:
-    """Everything about a program's text that must not count."""
+    """The parts of a program's text that must not affect the key."""
 
     names: tuple[str, ...]
     file: str
@@ -216,7 +217,7 @@ PLAIN = Spelling(tuple(f"name{number}" for number in range(30)), "plain", 0, "")
 
 
 def source(program: Program, spelling: Spelling) -> tuple[str, str]:
-    """Returns the Python source of a program, and the name of its function."""
+    """Return the Python source of a program, and the name of its function."""
     names = iter(spelling.names)
     function, helper, first, second, scale, default = (next(names) for _ in range(6))
     arguments = [next(names) for _ in program.arguments]
@@ -224,7 +225,7 @@ def source(program: Program, spelling: Spelling) -> tuple[str, str]:
     body: list[str] = []
     seen: list[str] = list(used)
     value = next(names)
-    # Uses each argument once, in order. The statements follow.
+    # Use each argument once, in order, before the first statement.
     body.append(f"{value} = {' + '.join(f'{name} * {number + 2}' for number, name in enumerate(arguments))}")
     results = []
     for statement in program.statements:
@@ -258,12 +259,14 @@ def source(program: Program, spelling: Spelling) -> tuple[str, str]:
 
 
 def _literal(detail: object) -> str:
-    return detail if isinstance(detail, str) else f"({detail!r})"  # parentheses keep -3 one constant
+    return detail if isinstance(detail, str) else f"({detail!r})"  # in parentheses, -3 stays one constant
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Program, Spelling], Callable[..., Any]]:
-    """Writes a program to its own file, which Dynamo can read, and imports it."""
+    """Return a function that writes a program to its own file, where Dynamo can read its source, and imports the
+    program.
+    """
     folder = tmp_path_factory.mktemp("programs")
     numbers = count()
 
@@ -314,7 +317,7 @@ CHANGES: dict[str, Change] = {}
 
 
 def change(function: Change) -> Change:
-    """Registers a function that draws two versions of a program, which differ in one detail."""
+    """Register a function that draws two versions of a program, which differ in one detail."""
     CHANGES[function.__name__] = function
     return function
 
@@ -324,7 +327,7 @@ def two_of(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> list[Any]:
 
 
 def with_either(draw: st.DrawFn, program: Program, left: Statement, right: Statement) -> Pair:
-    """The program with either statement at the same drawn position."""
+    """Return the program with ``left`` and the program with ``right`` inserted at the same drawn position."""
     at = draw(st.integers(0, 9))
     return program.with_statement(at, left), program.with_statement(at, right)
 
@@ -338,7 +341,7 @@ def operator(draw: st.DrawFn, program: Program) -> Pair:
 
 @change
 def constant(draw: st.DrawFn, program: Program) -> Pair:
-    # Of one type: 2 and 2.0 are different constants, but most operators treat them alike.
+    # Both constants have one type, because most operators treat 2 and 2.0 alike.
     constants = draw(
         st.lists(INTEGERS, min_size=2, max_size=2, unique=True)
         | st.lists(FLOATS, min_size=2, max_size=2, unique=True)
@@ -356,7 +359,7 @@ def order_of_operands(draw: st.DrawFn, program: Program) -> Pair:
 
 @change
 def which_operand(draw: st.DrawFn, program: Program) -> Pair:
-    """Another argument is used, possibly with the same shape."""
+    """One statement uses a different argument, possibly of the same dtype."""
     left, right = two_of(draw, st.integers(0, len(program.arguments) - 1))
     template = draw(st.sampled_from(BINARY))
     return with_either(draw, program, Statement(template, left), Statement(template, right))
@@ -419,7 +422,7 @@ def shape(draw: st.DrawFn, program: Program) -> Pair:
 def swapped_arguments(draw: st.DrawFn, program: Program) -> Pair:
     """Two arguments with equal metadata exchange their places of use."""
     alike = (program.arguments[0],) * len(program.arguments)
-    # At least one statement must use them asymmetrically, so that the exchange has an effect.
+    # At least one statement must treat its two operands differently, so that the exchange has an effect.
     statement = Statement("torch.atan2({v}, {o})", 0)
     used = replace(program, arguments=alike).with_statement(draw(st.integers(0, 9)), statement)
     others = tuple(range(2, len(alike)))
@@ -445,7 +448,7 @@ def test_programs_that_differ_in_one_detail_have_different_keys(written: Written
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         left, right = CHANGES[what](data.draw, data.draw(programs(arguments=2)))
-        # The spelling is equal, so only the detail differs.
+        # Both programs have the same spelling, so they differ in the detail only.
         assert key_of(written, left) != key_of(written, right), (source(left, PLAIN)[0], source(right, PLAIN)[0])
 
     check()
@@ -470,7 +473,7 @@ def _graphs(module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
 
 
 def snapshot(module: torch.fx.GraphModule) -> list[Any]:
-    """Everything of a graph that capture could change: texts, nodes and their metadata (by identity), names,
+    """Return everything of a graph that a capture could change: texts, nodes and their metadata (by identity), names,
     attributes.
     """
     found: list[Any] = []
@@ -497,7 +500,7 @@ def snapshot(module: torch.fx.GraphModule) -> list[Any]:
 
 @contextmanager
 def refusing(expected: str | None) -> Iterator[None]:
-    """Expects that a capture refuses the graph with code ``expected``, or accepts it if that is None."""
+    """Expect that a capture refuses the graph with code ``expected``, or accepts the graph if ``expected`` is None."""
     try:
         yield
     except Bypass as refused:
@@ -507,12 +510,12 @@ def refusing(expected: str | None) -> Iterator[None]:
 
 
 def mark(module: torch.fx.GraphModule, name: str, value: Any) -> None:
-    """Mark the last operation, so that capture reads the graph before it up to that point."""
+    """Mark the last operation, so that a capture has read the rest of the graph when it finds the mark."""
     *_, last, _output = module.graph.nodes
     last.meta[name] = value
 
 
-# Causes of a refusal: at the start of a capture, in the middle, in the inputs, and at the end.
+# Causes that stop a capture at different points, with the expected code and the options of the capture.
 REFUSALS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "none": (None, {}),
     "a marked node": ("marked-node", {}),

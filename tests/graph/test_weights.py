@@ -1,4 +1,6 @@
-"""Tests of frozen weights: the key holds a digest of their content, which is sent with the job and checked again."""
+"""Tests of frozen weights: the key holds a digest of their content. The client sends the content with the job, and
+checks later whether the weights have changed.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def test_any_change_of_a_weight_is_detected() -> None:
 
 
 def test_freed_or_moved_memory_is_not_read() -> None:
-    """This check runs in a separate thread before a swap. An invalid read would end the program."""
+    """The check for changed weights runs in a separate thread before a swap. An invalid read would end the program."""
     for change in (
         lambda weight: weight.untyped_storage().resize_(0),
         lambda weight: setattr(weight, "data", torch.empty(5)),

@@ -1,4 +1,6 @@
-"""Tests of which worker gets which job, and of when workers start and stop. They use a scheduler without processes."""
+"""Tests of how the scheduler assigns jobs to workers, and of when it starts and stops workers. They run no
+processes.
+"""
 
 from __future__ import annotations
 

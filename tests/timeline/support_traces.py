@@ -15,12 +15,14 @@ NEEDED = {
 
 
 def slices(document: dict[str, Any], name: str = "") -> list[dict[str, Any]]:
-    """The slices of a trace whose names begin with ``name``."""
+    """Return the slices of a trace whose names begin with ``name``."""
     return [event for event in document["traceEvents"] if event["ph"] == "X" and event["name"].startswith(name)]
 
 
 def arrows(document: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """The slices along each arrow, in order. The format assigns each point of an arrow to the innermost slice there."""
+    """Return the slices along each arrow, in order. In the format, a point of an arrow belongs to the innermost slice
+    around the point.
+    """
     points: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in document["traceEvents"]:
         if event["ph"] in "stf":
@@ -45,7 +47,7 @@ def _around(document: dict[str, Any], point: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(document: dict[str, Any]) -> None:
-    """Raises AssertionError if the trace violates the format."""
+    """Raise AssertionError if the trace violates the format."""
     named = set()
     rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for event in document["traceEvents"]:
@@ -58,11 +60,11 @@ def check(document: dict[str, Any]) -> None:
             rows[event["pid"], event["tid"]].append(event)
     for (pid, tid), events in rows.items():
         assert ("process_name", pid, 0) in named and ("thread_name", pid, tid) in named, (pid, tid)
-        ends: list[float] = []  # of the enclosing slices
+        ends: list[float] = []  # end times of the enclosing slices, the innermost last
         for event in sorted((event for event in events if event["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
             while ends and ends[-1] <= event["ts"]:
                 ends.pop()
             end = event["ts"] + event["dur"]
-            assert not ends or end <= ends[-1] + 1e-3, f"a slice does not nest: {event}"  # rounding: 1 ns
+            assert not ends or end <= ends[-1] + 1e-3, f"a slice does not nest: {event}"  # times are rounded to 1 ns
             ends.append(end)
     arrows(document)

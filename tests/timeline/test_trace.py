@@ -1,7 +1,7 @@
 """Tests of `tools trace` and `timeline` over real runs. Only the tests of single functions use made-up data.
 
-Perfetto's trace processor is a program that its Python package downloads, so tests cannot use it. Instead they check a
-trace by the rules of its format (support_traces.py), and its sums against those of `stats`.
+Perfetto's trace processor is a program that its Python package downloads, so tests cannot use it. Instead, the tests
+check a trace by the rules of the format (support_traces.py), and the sums of a trace against those of `stats`.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ print(json.dumps([graph.source for graph in precompiled.report()]))
 @dataclass
 class Seen:
     host: Host
-    traces: list[dict[str, Any]]  # of a run that misses, of one that hits, of one that traces nothing
+    traces: list[dict[str, Any]]  # of three runs: one misses, one hits, and one traces nothing
     pages: list[str]
     stats: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def seen() -> Iterator[Seen]:
-    """Three runs of the same program, each under `precompiled timeline`."""
+    """Run the same program three times under `precompiled timeline`, and yield what the runs wrote."""
     with new_host() as host:
         file = host.project(train=PROGRAM) / "train.py"
         found = Seen(host, [], [], [])
@@ -86,7 +86,7 @@ def test_arrow_connects_submit_queue_job_and_load_by_one_id(seen: Seen) -> None:
     (way,) = arrows(cold)
     assert [event["name"].split()[0] for event in way] == ["submit", "queued", "job", "load"]
     assert len({event["args"]["id"] for event in way}) == 1
-    assert len({event["pid"] for event in way}) == 3  # client, daemon, worker
+    assert len({event["pid"] for event in way}) == 3  # the client, the daemon and the worker
     # Compiles that ended before these runs began are not in their traces.
     assert arrows(hit) == arrows(package) == []
 
@@ -114,7 +114,7 @@ def test_sums_of_a_trace_equal_those_of_stats(seen: Seen) -> None:
     for document, stats in zip(seen.traces, seen.stats, strict=True):
         spent = [event for what in ("lookup", "load") for event in slices(document, what)]
         assert sum(event["args"]["seconds"] for event in spent) == pytest.approx(stats["load_s"], abs=1e-9)
-        # Drawn slices may be cut where two clocks disagree.
+        # A slice may be drawn shorter where two clocks disagree, hence the tolerance of 2 ms.
         assert sum(event["dur"] for event in spent) / 1e6 == pytest.approx(stats["load_s"], abs=2e-3)
 
 
@@ -151,7 +151,7 @@ def test_timeline_page_compares_the_start_with_plain_torch(seen: Seen) -> None:
         assert not parser.open and parser.seen.count("svg") == 1
     cold = seen.pages[0]
     assert "eager steps" in cold and "worker: starts" in cold and "plain torch.compile" in cold
-    # The third run traces nothing. The second run tells what plain torch.compile would have traced.
+    # The third run traces nothing, so its page shows the tracing time of the second run for plain torch.compile.
     assert "Dynamo need not trace" not in seen.pages[2] and "a package instead of a trace" in seen.pages[2]
 
 
@@ -200,7 +200,7 @@ def test_trace_covers_the_requested_time(seen: Seen, tmp_path: Path) -> None:
     whole, last = trace("2h"), trace("last")
     assert (whole["processes"], whole["graphs"], whole["jobs"], whole["workers"]) == (3, 3, 1, 1)
     assert (last["processes"], last["graphs"], last["jobs"]) == (1, 1, 0)
-    # Both hits use the artifact of the first run's job, so an arrow leads to each.
+    # The second and third runs use the artifact of the first run's job, so an arrow leads from this job to each load.
     ways = arrows(json.loads(json.dumps(_document(seen, tmp_path))))
     assert sorted(len(way) for way in ways) == [2, 2, 4]
 
@@ -376,7 +376,9 @@ def test_files_of_old_workers_are_removed_and_file_size_is_limited(
 
 
 def test_spans_that_ended_before_the_requested_time_are_omitted() -> None:
-    """For a long-running process, the trace shows how its graphs run now, and omits how they were compiled."""
+    """For a process that has run for a long time, the trace shows how its graphs run now and omits how they were
+    compiled.
+    """
     graph = {
         "id": "1",
         "name": "f",
@@ -412,9 +414,9 @@ def test_spans_that_ended_before_the_requested_time_are_omitted() -> None:
     assert min(event["ts"] for event in slices(whole)) == 0.0
 
 
-@pytest.mark.timeout(60)  # takes seconds; a comparison of each pair would take minutes
+@pytest.mark.timeout(60)  # the test takes seconds; code that compared all pairs of spans would take minutes
 def test_thousands_of_spans_and_jobs_are_handled_in_seconds() -> None:
-    """The innermost of nested spans counts, and each row of a queue holds one job at a time."""
+    """Of nested spans, only the innermost counts. Each row of a queue shows one job at a time."""
     count = 4000
     graphs = {
         f"{number}": {
@@ -453,7 +455,7 @@ def test_thousands_of_spans_and_jobs_are_handled_in_seconds() -> None:
 
 
 def test_a_trace_has_each_request_to_the_remote() -> None:
-    """Two concurrent requests are in two rows. A request that began before the trace starts at the trace's
+    """Two concurrent requests are drawn in two rows. A request that began before the trace is drawn from the trace's
     beginning.
     """
     asked = [

@@ -49,7 +49,7 @@ print("@done", flush=True)
 
 
 def test_first_run_announces_eager_and_the_first_compiled_step(host: Host) -> None:
-    """The host starts its daemon and worker first, so the graph stays pending for a measurable time."""
+    """This run also starts the daemon and its worker, so the graph stays pending for a measurable time."""
     file = host.root / "train.py"
     file.write_text(PROGRAM.format(factor=2))
     with on_terminal([sys.executable, str(file)], host.environment(), host.root) as terminal:
@@ -60,7 +60,7 @@ def test_first_run_announces_eager_and_the_first_compiled_step(host: Host) -> No
     assert re.fullmatch(r"precompiled: compiled from step 3 on, after \d+\.\d s|.* after \d min", ours[1])
     assert len(ours) == 2 and lines[-1] == "@done"
 
-    file.write_text(PROGRAM.format(factor=3))  # another graph, without a terminal
+    file.write_text(PROGRAM.format(factor=3))  # a new graph in a process without a terminal must print nothing
     command = [sys.executable, str(file)]
     done = subprocess.run(command, env=host.environment(), capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "@done\n" and done.stderr == ""
@@ -91,7 +91,7 @@ class Pty:
     stderr: TextIO
 
     def said(self) -> list[str]:
-        """Returns the lines so far. A terminal's output can be read as soon as it is written."""
+        """Return the lines so far. A terminal's output can be read as soon as it is written."""
         os.write(self.stderr.fileno(), b"@\n")
         data = b""
         while not data.endswith(b"@\r\n"):
@@ -103,7 +103,7 @@ class Pty:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pty]:
     master, slave = pty.openpty()
     with open(slave, "w") as stderr:
-        # Not sys.stderr itself, because pytest replaces it between a fixture and its test.
+        # Replace ``sys`` in the module under test, because pytest replaces sys.stderr between a fixture and its test.
         monkeypatch.setattr(progress_of_a_client, "sys", SimpleNamespace(stderr=stderr))
         yield Pty(master, stderr)
     os.close(master)
@@ -196,7 +196,7 @@ def test_progress_is_off_by_setting_and_for_other_ranks(terminal: Pty, monkeypat
 
 
 def test_progress_waits_for_the_end_of_a_prompt(terminal: Pty) -> None:
-    """readline and full-screen programs edit a line or the screen, which a progress line would spoil."""
+    """readline and full-screen programs edit a line or the screen. A progress line would spoil this line or screen."""
     usual = termios.tcgetattr(terminal.master)
     termios.tcsetattr(terminal.master, termios.TCSANOW, [*usual[:3], usual[3] & ~termios.ICANON, *usual[4:]])
     progress, item = Progress(wanted=True, waits=False), pending()

@@ -35,7 +35,7 @@ COMPILING, QUEUED, SERVED = "ab12" * 16, "cd34" * 16, "ef56" * 16
 
 
 def process(root: Path, run: str, rank: int, ranks: int, program: str, *graphs: dict[str, object]) -> None:
-    """Writes the record of a live process, namely this one."""
+    """Write a record that claims this process as rank ``rank`` of the program ``program``."""
     now = time.time()
     first = {
         "rank": rank,
@@ -79,7 +79,7 @@ class Busy:
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
-    """One job runs and one waits. Two ranks and a server are their clients."""
+    """Yield a daemon with one running and one waiting job, beside records of two ranks and a server."""
     directory = tmp_path_factory.mktemp("d")
     go_on = directory / "go-on"
     with running_daemon(directory, workers=1) as daemon, raw_client(daemon.settings) as client:
@@ -110,10 +110,10 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
 
 
 def golden(name: str, screen: str) -> None:
-    """Compare the screen with a golden, ignoring numbers and the widths of numbers at the left."""
+    """Compare the screen with a golden file, regardless of numbers and of their widths."""
     text = re.sub(r"\d+(\.\d+)?", "N", re.sub(r"\b(ab12|cd34|ef56)+\b", lambda key: key[0][:4] + "...", screen))
     text = re.sub(r"N (s|min|h|ms)\b", "N s", re.sub(r"N (KiB|MiB)", "N MiB", text))
-    text = re.sub(r"(\w{4})\w*\.\.(?!\.)", r"\1..", text)  # shortened if the numbers beside it need the room
+    text = re.sub(r"(\w{4})\w*\.\.(?!\.)", r"\1..", text)  # a name is shortened if the numbers beside it need the room
     text = re.sub(r"( for N s) \(.*", r"\1", text)
     text = "\n".join(re.sub(r" {2,}", "  ", line) for line in text.splitlines()) + "\n"
     file = GOLDENS / f"{name}.txt"
@@ -124,7 +124,7 @@ def golden(name: str, screen: str) -> None:
 
 
 def whole(screen: str) -> bool:
-    """Returns whether the frame is complete, by its last line."""
+    """Return whether the screen shows a complete frame. The last line of a frame lists the keys."""
     return "q quit" in screen.splitlines()[-1] if screen else False
 
 
@@ -136,7 +136,7 @@ def test_screen_fits_the_terminal_and_equals_the_golden(busy: Busy, columns: int
         golden(f"top-{columns}", screen)
         terminal.press("q")
         assert terminal.ended() == 0
-    # The terminal is restored: its own screen, with a cursor.
+    # At its end, `--watch` shows the cursor again and leaves the alternate screen.
     assert terminal.written.endswith("\x1b[?25h\x1b[?1049l")
 
 
@@ -153,7 +153,7 @@ def test_keys_filter_search_sort_and_quit(busy: Busy) -> None:
         terminal.press("\r")
         screen = terminal.wait_for("of serv")
         assert "train.py" not in screen and "graph-attribute" in screen
-        terminal.press("/\x1b")  # shows all again
+        terminal.press("/\x1b")  # Escape ends the search, so all programs are shown again
         terminal.press("ss")
         screen = terminal.wait_for(lambda text: "sort: program" in text and "train.py" in text)
         graphs = screen[screen.index("STATE") :]
@@ -164,7 +164,9 @@ def test_keys_filter_search_sort_and_quit(busy: Busy) -> None:
 
 
 def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
-    """The worker's record has the form of store/job_phases.py. Two jobs of a graph with that name have ended."""
+    """The test writes a worker's record in the form of store/job_phases.py. Two jobs of a graph with that name have
+    ended.
+    """
     (worker,) = busy.daemon.status().workers
     root = busy.daemon.settings.cache_dir
     now = time.time()
@@ -251,7 +253,7 @@ def test_once_and_json_print_one_snapshot(busy: Busy) -> None:
 @pytest.mark.integration
 @pytest.mark.reason("no-such-job")
 def test_cancel_and_retry_work_by_keys_and_commands(tmp_path: Path) -> None:
-    """Both key presses and commands work. The job's worker is killed, and its client gets a reply."""
+    """Key presses and commands cancel and retry jobs. A cancel kills the job's worker, and the client gets a reply."""
     go_on = tmp_path / "go-on"
     with running_daemon(tmp_path / "d", workers=1) as daemon, raw_client(daemon.settings) as client:
         host = Busy(daemon, go_on)
@@ -297,12 +299,12 @@ def test_cancel_and_retry_work_by_keys_and_commands(tmp_path: Path) -> None:
         assert client.ended(second.id).code == "job-cancelled"
         assert command("daemon", "cancel", QUEUED[:12], status=1)["error"]["code"] == "no-such-job"
         assert command("daemon", "cancel", "short", status=2)["error"]["code"] == "usage"
-        # The key is not blocked: a later submit is compiled.
+        # A cancelled key is not blocked: a later submit of the key is compiled.
         go_on.touch()
         again = daemon.submit(QUEUED)
         client.submit(again, graph())
         assert client.ended(again.id).state == "published"
-        # Two deaths quarantine a key. A retry removes the quarantine.
+        # The deaths of two workers quarantine a key. A retry ends the quarantine.
         for expected in ("key-quarantined", "key-quarantined"):
             message = daemon.submit(SERVED)
             client.submit(message, graph("die"))
@@ -346,7 +348,7 @@ def test_rates_cover_the_last_minute() -> None:
     for second in range(0, 200, 10):
         rates.add(float(second), {"hits": second, "misses": second // 10})
     assert rates.said() == "60 hits, 6 misses in the last minute"
-    rates.add(200.0, {"hits": 1, "misses": 0})  # another daemon
+    rates.add(200.0, {"hits": 1, "misses": 0})  # a new daemon counts from 0 again
     assert rates.said() == "1 hit, 0 misses since the daemon started"
     rates.add(210.0, {"hits": 2, "misses": 1})
     assert rates.said() == "1 hit, 1 miss in the last minute"
@@ -355,7 +357,7 @@ def test_rates_cover_the_last_minute() -> None:
 @pytest.mark.parametrize("columns", [40, 80, 120])
 @pytest.mark.parametrize("rows", [10, 24, 60])
 def test_screen_never_exceeds_the_terminal_size(columns: int, rows: int) -> None:
-    """For any content, no line wraps, the last line lists the keys, and omitted rows are counted."""
+    """For any content, no line wraps, the last line lists the keys, and the number of omitted rows is shown."""
     many = [view.GraphRow("queued", 0.0, "p" * 50, "1/2", "n" * 50, "k" * 64, "w" * 50) for _ in range(100)]
     clients = [view.Client("p" * 50, "1/2", 99999, 0.0, dict.fromkeys(view.STATES, 9), 1.0) for _ in range(100)]
     lines = view.screen(
