@@ -20,7 +20,7 @@ INTERPRETER = wire.Interpreter(sys.executable, sys.prefix, "3", "2", "", {})
 
 
 def job(key: str, store: str = "/s") -> wire.Job:
-    """A courier's."""
+    """Return a job as the daemon gives it to a courier."""
     return wire.Job(
         id=key[:4],
         key=key,
@@ -35,13 +35,13 @@ def job(key: str, store: str = "/s") -> wire.Job:
 
 
 def body(key: str) -> bytes:
-    """An artifact, as it comes from a node."""
+    """Return an artifact in the form in which a node sends it."""
     plain = payload(key)
     return packed.pack(plain.manifest, plain.files)
 
 
 class Drivers:
-    """The last driver that a farm of this process has launched: the process that it has started waits for its end."""
+    """Plays the driver of each farm that starts in this process. A sleeping process stands for the driver's process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.streams: list[socket.socket] = []
@@ -59,7 +59,7 @@ class Drivers:
         send(self.streams[-1], Ended(number, Result(outcome, list(artifacts), **more)))
 
     def hears(self) -> Any:
-        """The next message to it."""
+        """Return the farm's next message to the driver."""
         self.streams[-1].settimeout(30.0)
         return receive(self.streams[-1].makefile("rb", buffering=0), ToDriver)
 

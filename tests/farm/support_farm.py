@@ -1,4 +1,4 @@
-"""A real Ray cluster on this machine: a head that compiles nothing, and nodes that do, each with a store of its own."""
+"""A real Ray cluster on this machine: a head that compiles nothing, and nodes that compile, each with its own store."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from support_host import prepare
 
 from precompiled.store import job_phases, scratch
 
-STORE_BYTES = 80 << 20  # Ray's, of a node
+STORE_BYTES = 80 << 20  # the size of a node's object store in Ray
 
 
 class Cluster:
-    """``address``: for RAY_ADDRESS; ``url``: for hosts that are no nodes. Nodes by their numbers."""
+    """``address``: the value for RAY_ADDRESS. ``url``: the farm of hosts that are not nodes. Methods take the number of
+    a node.
+    """
 
     def __init__(self, root: Path) -> None:
         from ray.cluster_utils import Cluster as Rays
@@ -40,7 +42,7 @@ class Cluster:
         self.killed: set[int] = set()
 
     def add(self, *, places: int = 1, env: Mapping[str, str] | None = None) -> int:
-        """A node of one core; its number."""
+        """Add a node with one core, and return its number."""
         number = len(self.nodes)
         store = self.root / f"node{number}"
         prepare(scratch.directory(store))
@@ -59,11 +61,11 @@ class Cluster:
         return self.root / f"node{number}"
 
     def at_work(self, number: int) -> list[job_phases.UnderWay]:
-        """What a node's workers compile now."""
+        """Return the jobs that a node's workers compile now."""
         return job_phases.under_way(self.store(number))
 
     def kill(self, number: int) -> None:
-        """As by a loss of power: the node sends no message."""
+        """Kill a node as a power failure does: the node sends no message."""
         self.killed.add(number)
         self._rays.remove_node(self.nodes[number], allow_graceful=False)
 
@@ -73,8 +75,8 @@ class Cluster:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """Leaves no process, whatever Ray does."""
-    root = Path(tempfile.mkdtemp(prefix="pc-"))  # a short path: sockets lie there
+    """Yield a cluster. At the end, wait until none of its processes is left."""
+    root = Path(tempfile.mkdtemp(prefix="pc-"))  # a short path, because Ray creates sockets there
     try:
         with mock.patch.dict(os.environ, {"RAY_TMPDIR": str(root), "RAY_USAGE_STATS_ENABLED": "0"}):
             found = Cluster(root)

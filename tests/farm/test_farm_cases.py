@@ -1,4 +1,6 @@
-"""Tests how a helper handles couriers' jobs and the farm's results. The tests send the driver's messages themselves."""
+"""Tests of how a helper handles couriers' jobs and the farm's results. The tests send the driver's messages
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ THIRD = "c" * 64
 
 
 class Drives:
-    """A farm, and this test as its driver."""
+    """A farm, with the test as its driver."""
 
     def __init__(self, root: Path, drivers: Drivers) -> None:
         self.drivers, self.store = drivers, Store(root)
@@ -69,7 +71,7 @@ def test_what_comes_back_is_published_and_the_next_one_goes_out(drives: Drives) 
     assert drives.ended == [(KEY, [0])] and drives.store.read_files(drives.store.lookup(KEY)[0]) == payload().files
     assert decode(drives.hears().request, Request).job.key == OTHER
     assert (drives.document()["sent"], drives.document()["compiled"], drives.document()["waiting"]) == (2, 1, 0)
-    # Further sizes of that key are for the workers here.
+    # Once the farm has compiled a key, this host's workers compile its further variants.
     assert drives.farm.ask(KEY, courier=True)["keep_s"] > 0 and drives.farm.ask(KEY, courier=False) is None
 
 
@@ -101,7 +103,7 @@ def test_what_is_late_is_compiled_here_too_and_the_first_one_counts(
     assert isinstance(dropped, Drop) and dropped.number == task.number
     second = drives.hears()
     assert isinstance(second, Task), "its place is free"
-    drives.drivers.says_ended(task.number, "compiled", body(KEY))  # it comes all the same
+    drives.drivers.says_ended(task.number, "compiled", body(KEY))  # the artifact of the dropped job still arrives
     drives.says(second.number, "compiled", body(OTHER))
     assert drives.ended == [(OTHER, [0])] and not drives.store.lookup(KEY)
 

@@ -34,7 +34,7 @@ from precompiled.store.artifacts import Store
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """Those of a user without Ray."""
+    """Yield the settings of a user who sets a farm but has no Ray."""
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text("raise ImportError('there is no Ray')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -56,7 +56,7 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
     assert "no Ray" in status["reason"] and "pip install" in status["reason"]
     kept = courier.run_job(job(KEY, str(root)))
     assert (kept.outcome, kept.again_s) == ("kept", farm.REST_S)
-    with helper_link.turn(root, KEY) as turn:  # a worker that is free compiles
+    with helper_link.turn(root, KEY) as turn:  # a free worker of this host compiles the graph
         assert not turn.found and not turn.again_s
         turn.published(0)
     env = {
@@ -81,14 +81,14 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
     shown: dict[str, Any] = json.loads(command("farm", "status", "--json"))
     assert (shown["code"], shown["running"], shown["sent"]) == ("farm-unusable", True, 0)
     assert "no Ray" in command("farm", "status")
-    status = json.loads(command("status", "--json"))["farm"]  # without a daemon
+    status = json.loads(command("status", "--json"))["farm"]  # no daemon runs in this test
     assert (status["state"], status["farm"]) == ("unusable", "auto")
 
 
 def test_a_courier_finds_what_was_published_meanwhile(settings: Settings) -> None:
     Store(settings.cache_dir).publish(payload())
     assert courier.run_job(job(KEY, str(settings.cache_dir))).outcome == "exists"
-    finished = courier.run_job(job(OTHER, str(settings.cache_dir)))  # there is no helper
+    finished = courier.run_job(job(OTHER, str(settings.cache_dir)))  # no helper runs in this test
     assert (finished.outcome, finished.again_s) == ("kept", courier.KEEP_S)
 
 
@@ -120,7 +120,9 @@ def test_what_the_setting_may_be(given: str, farm: str) -> None:
 
 
 def test_what_one_compile_makes_for_several_ranks_is_not_offered(settings: Settings) -> None:
-    """Each of them would be compiled there; here one is, and the others wait for it (store/rank_turns.py)."""
+    """The farm would compile the graph for each rank. On this host, one worker compiles the graph while the workers of
+    the other ranks wait (store/rank_turns.py).
+    """
     inputs = {"args": [], "meshes": [{"shape": [2], "ranks": [0, 1], "rank": 0}]}
     program = {name: {} for name in key.SECTIONS} | {"inputs": inputs, "hints": [], "floats": []}
     graph = json.dumps(program, separators=(",", ":")).encode()
@@ -132,7 +134,7 @@ def test_what_one_compile_makes_for_several_ranks_is_not_offered(settings: Setti
 def with_remote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Path, Bucket, Drivers, helper.Helper]]:
-    """A store whose helper, in a thread here, has a remote and a farm of one node."""
+    """Yield a store whose helper has a remote and a farm of one node. The helper runs in a thread of this process."""
     root, drivers = tmp_path / "store", Drivers(monkeypatch)
     url = f"file://{tmp_path / 'bucket'}"
     arguments = ["--store", str(root), "--remote", url, "--unsigned", "--farm", "auto"]
@@ -144,7 +146,7 @@ def with_remote(
     thread = threading.Thread(target=running.serve, args=(listening,))
     thread.start()
     try:
-        assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # the driver starts
+        assert courier.run_job(job(KEY, str(root))).outcome == "kept"  # this first job makes the farm start its driver
         drivers.says_nodes(1)
         wait_until(lambda: running._farm.document()["state"] == "ok")
         yield root, Bucket(url, 10.0), drivers, running
@@ -164,7 +166,7 @@ def leases(bucket: Bucket, key: str = KEY) -> list[str]:
 def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that need the graph would wait for it, here and on other hosts."""
+    """If the lease stayed, all processes that need the graph would wait for it, on this host and on others."""
     with with_remote(tmp_path, monkeypatch) as (root, bucket, _drivers, running):
         answers: list[dict[str, Any]] = []
         remotes = running._turns._remotes
@@ -177,7 +179,7 @@ def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
 
         with monkeypatch.context() as patch:
             patch.setattr(running._turns, "_remotes", killed)
-            while not answers or "compile" not in answers[-1]:  # the remote may take its time
+            while not answers or "compile" not in answers[-1]:  # repeat the request, because the remote may answer late
                 gone = socket.socket(socket.AF_UNIX)
                 gone.connect(str(helper_link.folder(root) / helper_link.SOCKET))
                 gone.sendall(json.dumps({"do": "turn", "key": KEY, "courier": True}).encode() + b"\n")
@@ -191,7 +193,7 @@ def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with with_remote(tmp_path, monkeypatch) as (root, bucket, drivers, running):
-        # Before it is sent, the remote is asked, and the key's lease taken.
+        # Before the helper sends a job to the farm, it asks the remote and takes the key's lease.
         wait_until(lambda: courier.run_job(job(KEY, str(root))).outcome == "parked" and running._farm.busy)
         assert len(leases(bucket)) == 1
         assert courier.run_job(job(KEY, str(root))).again_s > 0
@@ -201,7 +203,8 @@ def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
         wait_until(lambda: [is_lease(name) for name in bucket.listed(f"artifacts/{KEY}")] == [False])
         assert courier.run_job(job(KEY, str(root))).outcome == "exists"
         assert (helper_link.state(root, helper_link.FARM_STATE) or {})["compiled"] == 1
-        # What the farm gives back is for whoever asks next: nobody holds its lease.
+        # If the farm fails, the helper releases the lease, so that the next process that needs the graph can compile
+        # it.
         wait_until(lambda: courier.run_job(job(OTHER, str(root))).outcome == "parked" and running._farm.busy)
         drivers.says_ended(drivers.hears().number, "failed", code="farm-failed", message="why")
         wait_until(lambda: not bucket.listed(f"artifacts/{OTHER}"))

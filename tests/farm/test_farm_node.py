@@ -1,4 +1,4 @@
-"""Tests how a node runs a job, without Ray: in a worker of the node, which checks the environment as every worker."""
+"""Tests of how a node runs a job, without Ray. The node's worker checks the environment as every worker does."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import packed, scratch
 from precompiled.store.artifacts import Store
 
-pytestmark = pytest.mark.slow  # a worker, which imports torch
+pytestmark = pytest.mark.slow  # starts a worker, which imports torch
 
 X = torch.randn(4, 6)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The node's store."""
+    """Yield the store of the node."""
     found = tmp_path_factory.mktemp("node") / "store"
     prepare(scratch.directory(found))
     found.chmod(0o700)
@@ -47,7 +47,9 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def asked(change: dict[str, Any] | None = None, graph: bytes = b"", key: str = "", limit_s: float = 300.0) -> Result:
-    """The answer to a job of one graph; ``change``: of the interpreter that it wants."""
+    """Return the node's result for a job of one graph. ``change`` replaces fields of the interpreter that the job
+    requests.
+    """
     found = captured(double, X)
     interpreter = msgspec.structs.replace(environment.interpreter_of_a_worker(), **(change or {}))
     job = wire.Job(
@@ -111,10 +113,10 @@ def test_a_worker_that_takes_too_long_is_ended_and_the_next_job_has_another(root
 
 
 def test_a_worker_that_dies_is_noticed_and_the_next_job_has_another(root: Path) -> None:
-    """Its guardian has the other end of the stream, which therefore does not end."""
+    """The worker's guardian keeps its end of the stream open, so the death of the worker does not end the stream."""
     assert asked().outcome == "compiled" and node._worker is not None
     worker = psutil.Process(node._worker._process.pid)
-    worker.suspend()  # or it might be done before it is killed
+    worker.suspend()  # otherwise the worker might finish the job before it is killed
     answers: list[Result] = []
     thread = threading.Thread(target=lambda: answers.append(asked(key="a" * 64)))
     thread.start()

@@ -1,4 +1,6 @@
-"""Tests a farm of real nodes: it compiles jobs for which this host has no free worker, and clients swap them in."""
+"""Tests of a farm with real nodes: it compiles jobs for which this host has no free worker, and clients swap in the
+results.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from support_daemon import wait_until
 from support_host import TIMEOUT_S, Client, Host
 
 pytest.importorskip("ray", reason="needs Ray: pip install '.[test-farm]'")
-pytestmark = pytest.mark.slow  # a cluster, cold compiles
+pytestmark = pytest.mark.slow  # starts a cluster, and compiles into empty stores
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "farm_program.py"
 
@@ -44,23 +46,23 @@ def start(host: Host, env: dict[str, str], graphs: int, seed: int) -> Client:
 
 
 def all_came(client: Client) -> None:
-    """Each graph runs compiled, and computes what eager does."""
+    """Check that each graph of the program ran compiled and gave the results of eager code."""
     found = client.result()
     assert found["done"] and {state for state, *_ in found["graphs"]} == {"compiled"}, found
 
 
 def test_what_finds_no_slot_is_compiled_on_the_farm(host: Host, cluster: support_farm.Cluster) -> None:
-    """Of a host that is no node of the cluster."""
+    """The host of this test is not a node of the cluster."""
     env = {**settings(cluster), "PRECOMPILED_FARM": cluster.url}
     all_came(start(host, env, 5, seed=0))
     status = host.answer(env, "farm", "status")
     assert (status["state"], status["places"], [node["places"] for node in status["nodes"]]) == ("ok", 3, [1, 1, 1])
     assert status["compiled"] > 0 and status["failed"] == status["refused"] == {}, status
     stats = host.answer(env, "cache", "stats")
-    # None twice, but where this machine is so slow that one was late.
+    # No graph is compiled twice, except those that this host compiles because a slow machine makes the farm late.
     assert 5 <= stats["compiled"] + status["compiled"] <= 5 + status["hedged"]
     assert stats["farm"]["sent"] == status["sent"]
-    # What came is what a worker here would have made: the next process runs it.
+    # The farm's artifacts serve the next process just as a local worker's artifacts would.
     again = start(host, env, 5, seed=0).result()
     assert [source for _, source, _ in again["graphs"]] == ["hit"] * 5
     checks = {check["check"]: check for check in host.answer(env, "doctor")}
@@ -78,7 +80,7 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(host: Host, 
     status = host.answer(env, "farm", "status")
     assert status["places"] == 2 and status["failed"] == status["refused"] == {}, "Ray had its job done elsewhere"
 
-    # The farm is slower now than it was: who is free here compiles what it has not given back.
+    # The farm is now slower than before, so free workers of this host compile the jobs that the farm has not returned.
     client = start(host, env, 4, seed=2)
     found = wait_until(
         lambda: [job for number in range(3) if number != victim for job in cluster.at_work(number)],
@@ -96,7 +98,7 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(host: Host, 
 
 
 def test_a_node_that_cannot_compile_is_done_without(host: Host, cluster: support_farm.Cluster) -> None:
-    """One whose settings cannot be used, and which is the only one left."""
+    """The only node that is left has invalid settings, so this host compiles all graphs."""
     for number in set(range(len(cluster.nodes))) - cluster.killed:
         cluster.kill(number)
     cluster.add(env={"PRECOMPILED_CACHE_DIR": "not/absolute"}, places=2)

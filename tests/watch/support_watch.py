@@ -1,4 +1,4 @@
-"""Provides projects that are watched, and reads what their daemon reports."""
+"""Provides projects to watch, and reads what their daemon reports about the watches."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def factory():
     return model, (torch.randn(4, model.width),)
 """,
     "unrelated.py": "ANSWER = 41\n",
-    # The actual run: prints how its graphs were served, and whether the results equal eager's.
+    # The user's run. It checks its results against eager code, and prints how its graphs were served.
     "run.py": """
 import json
 import torch, precompiled
@@ -112,7 +112,7 @@ class Project:
             (self.directory / name).write_text(text)
 
     def save(self, name: str, old: str, new: str) -> Path:
-        """Edit a file as an editor does that saves by rename."""
+        """Replace text in a file, as an editor does that saves by rename."""
         path = self.directory / name
         text = path.read_text()
         assert old in text, (name, old)
@@ -139,7 +139,7 @@ class Project:
         return str(id)
 
     def record(self, id: str) -> Path:
-        """The file in which the daemon keeps a watch."""
+        """Return the file in which the daemon keeps a watch."""
         return (self.host.served_by or self.host).store.root / "watch" / f"{id}.json"
 
     def unwatch(self) -> None:
@@ -154,11 +154,13 @@ class Project:
     def watch(self, id: str) -> wire.WatchStatus | None:
         try:
             return next((watch for watch in self.watches().watches if watch.id == id), None)
-        except DaemonError:  # this happens between two daemons
+        except DaemonError:  # no daemon runs at the moment, for example between two daemons
             return None
 
     def until(self, id: str, condition: Callable[[wire.WatchStatus], Any], what: str = "") -> wire.WatchStatus:
-        """Poll until the watch meets ``condition``. Its time limit is generous, because it does not measure speed."""
+        """Poll until the watch meets ``condition``. The time limit is generous, because the tests do not
+        measure speed.
+        """
         deadline = time.monotonic() + TIMEOUT_S
         last = None
         while time.monotonic() < deadline:
@@ -169,7 +171,9 @@ class Project:
         raise AssertionError(f"did not happen: {what or condition}; last seen: {last}")
 
     def until_ready(self, id: str, edited: Path | None = None, since: float = 0.0) -> wire.WatchStatus:
-        """Poll until the watch is ready and its last edit is the edit of ``edited``."""
+        """Poll until the watch is ready. If ``edited`` is given, the last edit of the watch must be that of
+        this file.
+        """
 
         def is_ready(watch: wire.WatchStatus) -> bool:
             assert not (
@@ -182,7 +186,9 @@ class Project:
         return self.until(id, is_ready, f"ready after {edited}")
 
     def run(self, *command: str) -> dict[str, Any]:
-        """Run a program with the hook, in a mode that submits nothing. Returns the program's last line, as JSON."""
+        """Run a program with the hook, in a mode that submits nothing, and return the program's last line, parsed as
+        JSON.
+        """
         done = subprocess.run(
             [sys.executable, "-m", "precompiled", "run", "--mode", "lookup", "--", sys.executable, *command],
             cwd=self.directory,
@@ -198,5 +204,5 @@ class Project:
 
 
 def sources(result: dict[str, Any]) -> list[str]:
-    """The source of each graph of a run."""
+    """Return the source of each graph of a run."""
     return [graph[2] for graph in result["graphs"]]

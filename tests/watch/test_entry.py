@@ -1,4 +1,4 @@
-"""Tests of a capture process alone, and of its messages to the watcher: real Dynamo, no daemon."""
+"""Tests of a capture process and its messages to the watcher, with real Dynamo and without a daemon."""
 
 from __future__ import annotations
 
@@ -169,7 +169,8 @@ def test_fake_tensors_give_the_keys_of_real_ones_and_of_a_real_run(capture: Capt
     end = capture("marked", "--real", "to compare")
     assert end["ok"] and not end["fake"], end
     assert capture.keys() == fake
-    # The same program as a normal run, without a watch. Only the hook that records the run is enabled.
+    # A normal run of the same program, without a watch, has the same keys. Only the hook that records the run is
+    # enabled.
     capture(command=[sys.executable, "run.py"], ends=0)
     assert capture.keys() == fake
     assert len(fake) >= 8, "one for each factory, and more for its shapes and modes"
@@ -209,7 +210,9 @@ def factory():
 
 
 def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
-    """A bytecode file of the same second and size may hide the change, since importlib checks only these two."""
+    """importlib compares only the time and size of a source. So an edit in the same second that keeps the size may
+    leave an old bytecode file in use, and a capture must not trust bytecode files.
+    """
     capture.write(helper="VALUE = 1\n", entry="import helper\nraise RuntimeError(f'helper says {helper.VALUE}')\n")
     helper = capture.directory / "helper.py"
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

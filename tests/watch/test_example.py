@@ -1,4 +1,4 @@
-"""Tests the README's claim about watch mode with the example: an unmodified HuggingFace training script."""
+"""Test of the README's claim about watch mode, with its example: an unmodified HuggingFace training script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of source digests and of the hints that say when to check them: real files, real inotify."""
+"""Tests of source digests and of the hints that say when to check them, with real files and real inotify."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def test_only_contents_of_files_count(tmp_path: Path) -> None:
 
 
 def test_every_save_is_detected_at_any_interval(tmp_path: Path) -> None:
-    """The saved files have equal size and inode, and times in the same clock tick of Linux, so stat does not show the
-    saves.
-    """
+    """The saves keep the file's size and inode and may share a clock tick of Linux, so stat does not show them."""
     files, path = Files(), tmp_path / "a.py"
     for number in range(200):
         with open(path, "r+" if path.exists() else "w") as file:
@@ -117,7 +115,7 @@ def test_replaced_directory_is_watched_again(listener: Listener, tmp_path: Path)
     deadline = time.monotonic() + TIMEOUT_S
     number = 0
     while True:
-        # Every check calls this; the deletion may not be known yet.
+        # The watcher calls ``observe`` at every check, even before it knows of the deletion.
         listener.hints.observe({str(path)}, time.monotonic())
         listener.hinted.clear()
         path.write_text(str(number := number + 1))
@@ -150,8 +148,8 @@ print("done")
 
 
 def in_own_user_namespace(command: list[str]) -> list[str]:
-    """Run the command in its own user namespace, which has its own inotify limits. They can be lowered without
-    privileges.
+    """Return the command, prefixed so that it runs in its own user namespace. The namespace has its own inotify limits,
+    which can be lowered without privileges.
     """
     return ["unshare", "--user", "--map-root-user", *command]
 

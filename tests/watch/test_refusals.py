@@ -1,4 +1,4 @@
-"""Tests of the refusals of watch mode and their messages: a real daemon, a real watcher, and click's runner."""
+"""Tests of what watch mode refuses and of its messages, with a real daemon, a real watcher, and click's runner."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 @pytest.fixture
 def refused(daemon: DaemonUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """Runs `precompiled watch ...` in an empty directory with an empty store, and returns its error."""
+    """Return a function that runs `precompiled watch ...` in an empty directory with an empty store, and returns the
+    error.
+    """
     for name in [name for name in os.environ if name.startswith("PRECOMPILED")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(daemon.runtime_dir))
@@ -116,7 +118,8 @@ def test_damaged_or_untrusted_last_run_is_refused(
     refused: Callable[..., dict[str, str]], text: str | None, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A last run contains a command that would be executed, so it must be trusted."""
-    monkeypatch.setattr("precompiled.client.run_recorder._WORKERS", ())  # this process may be a worker of pytest-xdist
+    # Otherwise a run in a worker of pytest-xdist would not be recorded.
+    monkeypatch.setattr("precompiled.client.run_recorder._WORKERS", ())
     Path("store").mkdir(mode=0o700)
     record = RunRecord(Path("store"))
     record.note(GraphReport("id", "graph"))
@@ -140,7 +143,7 @@ def registration(target: str) -> wire.Registration:
 
 
 def answer(link: WatcherLink, request: wire.Watch | wire.Unwatch) -> Any:
-    """Send a request as the daemon's loop does. The watcher is a separate process."""
+    """Send a request to the watcher, a separate process, as the daemon's loop does. Return the reply."""
     link.ask(b"peer", request)
     while not link.replies:
         poll = select.poll()
@@ -222,7 +225,7 @@ def test_watch_that_raises_is_set_aside_and_others_continue(tmp_path: Path, monk
 @pytest.mark.reason("too-many-watches")
 def test_number_of_watches_is_limited(link: WatcherLink, tmp_path: Path) -> None:
     registry = Registry(tmp_path / "cache")
-    for number in range(MAX_WATCHES):  # all are ready, so nothing is captured
+    for number in range(MAX_WATCHES):  # these watches are ready, so the watcher captures nothing
         known = registration(f"known:f{number}")
         registry.save(identify(known), Record(known, Good({}, [], True, complete=True)))
     reply = answer(link, wire.Watch(registration("one:more")))
@@ -234,7 +237,7 @@ def test_number_of_watches_is_limited(link: WatcherLink, tmp_path: Path) -> None
 
 
 def test_watch_registered_again_does_not_report_its_old_state(link: WatcherLink, tmp_path: Path) -> None:
-    """`watch --once` requests the state right after its registration. "ready" would be the state of the earlier
+    """`watch --once` requests the state right after its registration. It must not get the state "ready" of the earlier
     watch.
     """
     known = registration("known:f")
@@ -247,7 +250,7 @@ def test_watch_registered_again_does_not_report_its_old_state(link: WatcherLink,
 
 @pytest.mark.reason("watch-not-saved")
 def test_watch_that_cannot_be_saved_is_refused(link: WatcherLink, tmp_path: Path) -> None:
-    """If a watch cannot be saved, it is not started, because it would silently disappear with the daemon."""
+    """A watch that cannot be saved would silently disappear with the daemon, so the watcher does not start it."""
     directory = tmp_path / "cache" / "watch"
     directory.mkdir()
     directory.chmod(0o777)
@@ -293,7 +296,7 @@ def test_watcher_that_does_not_start_is_reported_and_retried(
     ],
 )
 def test_invalid_entry_point_is_an_error(wrong: Callable[[], Any], said: str, advice: str) -> None:
-    """test_entry.py shows how a capture reports this."""
+    """test_entry.py tests how a capture reports such an error."""
     with pytest.raises(entry.EntryPointError) as caught:
         wrong()
     assert caught.value.code == "entry-point" and said in caught.value.message and advice in caught.value.action
@@ -301,8 +304,8 @@ def test_invalid_entry_point_is_an_error(wrong: Callable[[], Any], said: str, ad
 
 @pytest.mark.reason("not-accepted")
 def test_graph_is_reported_failed_if_the_queue_stays_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A capture cannot retry after its end: it reports the failure, so that the watch is not shown as compiling
-    forever.
+    """A capture cannot retry after its end, so it must report the failure. Otherwise the watch would be shown as
+    compiling forever.
     """
     monkeypatch.setattr(recorder, "ACCEPT_S", 0.2)
     with (

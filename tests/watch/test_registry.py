@@ -1,4 +1,4 @@
-"""Tests of the records of watches that survive a restart, and of the checks before they are trusted."""
+"""Tests of the records of watches, which survive a restart, and of the checks that a record must pass."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_damaged_record_is_logged_and_others_are_loaded(tmp_path: Path, caplog: 
 
 
 def test_invalid_registration_is_set_aside_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Such a record may come from an earlier version. If it were kept, it would end the watcher at each start."""
+    """An invalid record may come from an earlier version. If the registry kept it, it would end the watcher at each
+    start.
+    """
     registry = Registry(tmp_path)
     registry.save("bad", Record(registration()))
     registry.save(identify(registration("a:b")), Record(registration("a:b")))

@@ -56,7 +56,7 @@ def command_line(project: Project, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def watch(project: Project) -> str:
-    """Registers a watch through the command line."""
+    """Register a watch through the command line, and return its id."""
     said = command_line(project, "watch", "--once", "--json", "--", sys.executable, "train.py", "hparams.json")
     lines = [json.loads(line) for line in said.splitlines()]
     assert {line["event"] for line in lines} == {"watch"}
@@ -104,14 +104,14 @@ def test_failed_run_shows_its_traceback(project: Project, watch: str) -> None:
 
 
 def test_last_run_is_watched(project: Project, watch: str) -> None:
-    """The watch uses the run's own arguments, directory and environment."""
+    """The watch of the last run must use that run's arguments, directory and environment."""
     project.run("train.py", "hparams.json", "3")
     elsewhere = project.host.command("watch", "--last", "--once", "--json", cwd=Path("/"))
     last = json.loads(elsewhere.splitlines()[-1])
     assert (last["state"], last["directory"], last["kind"]) == ("ready", str(project.directory), "run")
     assert last["name"].endswith("train.py hparams.json 3")
     assert last["reused"] == last["captured"] == 1
-    # List the watches, and remove one by id.
+    # `--list` shows both watches, and `--remove` ends one of them by its id.
     listed = json.loads(command_line(project, "watch", "--list", "--json"))
     assert {w["id"] for w in listed["watches"]} >= {watch, last["id"]}
     removed = json.loads(command_line(project, "watch", "--remove", last["id"], "--json"))
@@ -122,8 +122,8 @@ def test_last_run_is_watched(project: Project, watch: str) -> None:
 
 
 def test_file_that_a_run_writes_is_not_a_source(project: Project) -> None:
-    """The command line names a log file, which the run writes. If it counted as a source, each capture would cause the
-    next.
+    """The command line names a log file, which the run writes. If the log file counted as a source, each capture would
+    cause the next one.
     """
     (project.directory / "train.log").write_text("an earlier run\n")
     id = project.register(sys.executable, "train.py", "hparams.json", "1000000", "train.log", kind="run")
@@ -146,8 +146,8 @@ def test_wrong_arguments_exit_with_an_error_status(project: Project, tmp_path: P
 
 
 def test_entry_points_of_the_nearest_pyproject_are_watched(project: Project) -> None:
-    """They come from [tool.precompiled] of the nearest pyproject.toml. The watch belongs to that file's folder,
-    wherever the command runs.
+    """The entry points come from [tool.precompiled] of the nearest pyproject.toml. The watch belongs to the folder of
+    this file, wherever the command runs.
     """
     root = project.host.root / "packaged"
     (root / "pkg" / "deep").mkdir(parents=True)
@@ -178,7 +178,7 @@ def three():
 
 @pytest.mark.reason("watch-needs-own-daemon")
 def test_system_daemon_refuses_watches(host: Host) -> None:
-    """Such a daemon would have to run a user's code. The error says what to do instead."""
+    """A watch runs a user's code, which a system daemon must not do. The error says what to do instead."""
     import os
 
     if os.geteuid() != 0:

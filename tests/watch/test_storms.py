@@ -55,7 +55,7 @@ def watch(project: Project) -> str:
 
 
 def expect(project: Project, watch: str, scale: int, since: float, edited: Path | None = None) -> None:
-    """Check that the watch becomes ready with this state, and that a run hits."""
+    """Check that the watch becomes ready after the edit, and that a run then has this scale and hits."""
     project.until_ready(watch, edited or project.directory / "model.py", since)
     result = project.run("run.py")
     assert (result["scale"], sources(result)) == (scale, ["hit"])
@@ -74,7 +74,7 @@ def test_500_saves_in_5_seconds_end_in_the_last_state(project: Project, watch: s
     for number in range(1, 501):
         text = MODEL.format(scale=number)
         if number % 2:
-            path.write_text(text)  # the file is written in place, so a concurrent reader sees a half-written file
+            path.write_text(text)  # write the file in place, so that a concurrent reader may see half of it
         else:
             project.replace("model.py", text)
         time.sleep(0.01)
@@ -82,7 +82,7 @@ def test_500_saves_in_5_seconds_end_in_the_last_state(project: Project, watch: s
     after = project.until_ready(watch)
     assert after.captures - before.captures <= 25, "a capture for every pause that the machine made, and no more"
     assert project.host.stats().submitted - compiled <= 3
-    # No capture runs and no job is queued afterwards.
+    # Afterwards, no capture runs and no job is queued.
     assert project.host.status().queue_depth == 0
 
 
@@ -231,7 +231,7 @@ def factory():
 
 @pytest.mark.slow
 def test_graph_that_the_daemon_quarantines_is_failed(project: Project) -> None:
-    """The graph kills two workers and is quarantined. The next submit is rejected at once."""
+    """The graph kills two workers, so the daemon quarantines it. The daemon then rejects the next submit at once."""
     project.write({"deadly.py": DEADLY, "uses.py": "from deadly import factory\n"})
     watch = project.register("uses:factory")
     first = project.until(watch, lambda w: w.state == "failed")
@@ -244,7 +244,7 @@ def test_graph_that_the_daemon_quarantines_is_failed(project: Project) -> None:
 
 
 def wait_for_job(host: Host, key: str) -> int:
-    """Returns the worker that compiles the key."""
+    """Return the pid of the worker that compiles the key."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         for worker in host.status().workers:
@@ -257,7 +257,7 @@ def wait_for_job(host: Host, key: str) -> int:
 @needs_namespaces
 @pytest.mark.slow
 def test_daemon_without_inotify_watches_polls_files(host: Host) -> None:
-    """The whole daemon runs without inotify watches: it polls files, `status` says so, and nothing else changes."""
+    """A daemon whose host grants no inotify watches must poll files and say so in `status`. Nothing else may change."""
     subprocess.run(
         in_own_user_namespace(
             [

@@ -11,7 +11,7 @@ import pytest
 from support_host import Host
 from support_watch import PROJECT, Project, sources
 
-# Packages belong to the compiled function, so the run must compile the same function as the entry point.
+# A package belongs to a compiled function, so the run must compile the same function as the entry point.
 PRINT_REPORT = """
 print(json.dumps({
     "graphs": [[g.key, g.state, g.source, g.reason] for g in precompiled.report()],

@@ -1,4 +1,4 @@
-"""Tests a watched project of four files: after an edit of each file, the next run finds everything compiled."""
+"""Tests of a watched project of four files: after an edit of each file, the next run finds everything compiled."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def watch(project: Project) -> str:
 
 @pytest.mark.integration
 def test_first_run_of_a_watched_project_hits(project: Project, watch: str) -> None:
-    """Fake tensors give the same keys as the real run."""
+    """The capture uses fake tensors. It must find the keys that the real run looks up."""
     status = project.until_ready(watch)
     assert (status.fake, status.captured, status.ready) == (True, 1, 1)
     compiled = project.host.stats().compiled
@@ -62,7 +62,7 @@ def test_edit_is_compiled_before_the_next_run(project: Project, watch: str, name
     after = project.until_ready(watch, path, since)
     assert {graph.key for graph in before.graphs}.isdisjoint(graph.key for graph in after.graphs)
     compiled = project.host.stats().compiled
-    result = project.run("run.py")  # also compares with eager
+    result = project.run("run.py")  # the program also compares its results with eager code
     assert sources(result) == ["hit"]
     assert [graph[0] for graph in result["graphs"]] == [graph.key for graph in after.graphs], "a stale artifact"
     assert project.host.stats().compiled == compiled
@@ -85,7 +85,7 @@ def test_unrelated_edit_captures_nothing_and_a_comment_keeps_the_keys(project: P
 
 @pytest.mark.slow
 def test_daemon_may_be_restarted_between_the_edit_and_the_run(project: Project, watch: str) -> None:
-    """The daemon may also be killed: registrations are on disk, and the contents of the files show the edit."""
+    """The daemon may even be killed: registrations are on disk, and the contents of the files show the edit."""
     host = project.host
     daemon = psutil.Process(host.status().pid)
     watcher = [child for child in daemon.children() if "precompiled.service.watch" in " ".join(child.cmdline())]
