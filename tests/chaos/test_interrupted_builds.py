@@ -11,7 +11,8 @@ import psutil
 import pytest
 from support_host import TIMEOUT_S, Host
 
-# Acts as a linker: creates an empty output, reports it, and waits to be killed.
+# This script stands in for g++. Once, for an output that matches the pattern, it creates an empty file, reports it, and
+# waits to be killed.
 COMPILER = """\
 #!/bin/sh
 target=
@@ -40,10 +41,11 @@ TARGETS = {"kernels": "*.main.so*", "header": "*/precompiled_headers/*.gch*", "v
 def test_file_that_a_killed_worker_was_building_is_built_again(
     host: Host, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # TMPDIR holds no precompiled header of another program to copy. The path is short, because sockets are created
-    # there.
+    # TMPDIR must hold no precompiled header of another program, which a worker would copy. The path is short, because
+    # sockets are created there.
     (host.root / "tmp").mkdir()
-    shutil.rmtree(host.store.root)  # its vector units are already known
+    # The prepared store already knows the CPU's vector units, which one case must detect again.
+    shutil.rmtree(host.store.root)
     monkeypatch.setenv("TMPDIR", str(host.root / "tmp"))
     places = {name: host.root / name for name in ("log", "once", "event")}
     os.mkfifo(places["event"])
@@ -54,7 +56,7 @@ def test_file_that_a_killed_worker_was_building_is_built_again(
     host.start_daemon()
     environment = {"PATH": f"{compiler.parent}{os.pathsep}{os.environ['PATH']}"}
     client = host.start({"model": "mlp", "training": True}, environment)
-    target = Path(places["event"].read_text().strip())  # returns once the compiler has started
+    target = Path(places["event"].read_text().strip())  # the read returns once the compiler has started
     (worker,) = host.status().workers
     members = [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(recursive=True)]
     os.killpg(worker.pid, signal.SIGKILL)
@@ -67,6 +69,6 @@ def test_file_that_a_killed_worker_was_building_is_built_again(
     name = target.name.split(".so")[0].split(".gch")[0]
     begun = [line for line in places["log"].read_text().splitlines() if line.startswith(name)]
     assert len([line for line in begun if ".so" in line or ".gch" in line]) == 2, begun
-    # All files that a worker would consider built.
+    # A later worker would consider all of these files built, so none of them may be empty.
     found = [path for path in (host.root / "store" / "scratch").rglob("*") if path.suffix in (".so", ".o", ".gch")]
     assert len(found) >= 3 and all(path.stat().st_size for path in found), found

@@ -23,7 +23,7 @@ def stepping(host: Host) -> tuple[dict[str, object], Path]:
 
 
 def wait_for_worker(host: Host, state: str) -> int:
-    """The pid of the worker once it is in ``state``. The test's time limit bounds the wait."""
+    """Return the pid of a worker once it is in ``state``. The test's time limit bounds the wait."""
     while True:
         for worker in host.status().workers:
             if worker.state == state:
@@ -33,7 +33,7 @@ def wait_for_worker(host: Host, state: str) -> int:
 def test_next_daemon_gets_the_graphs_of_a_killed_one(host: Host) -> None:
     daemon = host.start_daemon()
     spec, stop = stepping(host)
-    # No autostart: this test decides when a daemon runs again.
+    # Without autostart, this test decides when a daemon runs again.
     client = host.start(spec, {"PRECOMPILED_AUTOSTART": "0"})
     client.wait_for("first-step")
     workers = psutil.Process(daemon).children(recursive=True)
@@ -71,7 +71,7 @@ def test_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
 
 
 def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> None:
-    """Directories that cannot be created, not even by root: below /proc, and below a file."""
+    """Not even root can create a directory below /proc or below a file. The last path is too long for a socket."""
     (host.root / "file").touch()
     for env in (
         {"PRECOMPILED_CACHE_DIR": "/proc/none/store", "PRECOMPILED_RUNTIME_DIR": "/proc/none/run"},

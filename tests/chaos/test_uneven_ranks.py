@@ -17,7 +17,7 @@ from support_host import Client, Host, new_host
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "ranks_program.py"
 STARTS = int(os.environ.get("PRECOMPILED_STARTS", "9"))
-# Far below gloo's timeout of 30 minutes, and far above the time of these compiles on a loaded machine.
+# The limit is far below gloo's timeout of 30 minutes, and far above the time of these compiles on a loaded machine.
 HANGS_S = 300.0
 
 pytestmark = [
@@ -31,7 +31,7 @@ FAULTS = ("none", "late", "killed", "evicted", "all evicted", "spoiled", "anothe
 
 @pytest.fixture(scope="module")
 def hosts(shared_host: Host) -> Iterator[tuple[Host, Host]]:
-    """A host that keeps the results of earlier starts, and a host whose store is empty in each start."""
+    """Yield a host that keeps the results of earlier starts, and a host whose store is emptied before each start."""
     with new_host(shared_host.served_by) as other:
         yield shared_host, other
 

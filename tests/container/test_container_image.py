@@ -1,7 +1,7 @@
 """Test of examples/deploy/container/Dockerfile, built by podman: a process of its image compiles and traces nothing.
 
-The base image is made here from Debian's packages, under the name of Docker Hub's image. The wheels are those of this
-checkout and those that this environment's pip finds.
+The test makes the base image from Debian's packages and gives it the name of Docker Hub's image. The wheels come from
+this checkout and from this environment's pip.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ pytestmark = [pytest.mark.container, pytest.mark.timeout(1800)]
 REPO = Path(__file__).parents[2]
 RECIPE = REPO / "examples" / "deploy" / "container" / "Dockerfile"
 PROGRAM = REPO / "tests" / "programs" / "baked_program.py"
-DEBIAN = {(3, 11): "bookworm", (3, 13): "trixie"}  # their Python versions accept this environment's wheels
+DEBIAN = {(3, 11): "bookworm", (3, 13): "trixie"}  # the Debian release whose Python can use this environment's wheels
 MIRROR = "http://deb.debian.org/debian"
-# Docker Hub's image has the headers of its Python, and these command names.
+# Like Docker Hub's image, this image has Python's headers and the command `python`.
 BASE = """\
 FROM localhost/debian
 RUN ln -s python3 /usr/bin/python && rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
 ENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels
 """
-NAME = "docker.io/library/python:3.11-slim"  # the recipe's name, whatever the Python version is here
+NAME = "docker.io/library/python:3.11-slim"  # the name in the recipe, whatever the Python version of the image is
 # podman's default limits may exceed those of this machine.
 LIMITS = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
 
@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def podman(folder: Path) -> Iterator[Podman]:
-    """podman with the image ``localhost/debian``."""
+    """Yield podman with the image ``localhost/debian``."""
     packages = "python3,python3-pip,python3-dev,ca-certificates"
     system = DEBIAN[sys.version_info[:2]]
     subprocess.run(
@@ -94,7 +94,9 @@ def podman(folder: Path) -> Iterator[Podman]:
 
 
 def _with(folder: Path, runtime: str) -> Podman | None:
-    """podman with a runtime, or None if the runtime cannot start a container here (crun fails with hybrid cgroups)."""
+    """Return podman with a runtime, or None if the runtime cannot start a container here (crun fails with hybrid
+    cgroups).
+    """
     if shutil.which(runtime) is None:
         return None
     podman = Podman(folder / runtime, runtime)
@@ -109,7 +111,7 @@ def _with(folder: Path, runtime: str) -> Podman | None:
 
 def test_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, folder: Path) -> None:
     wheels, context, source = folder / "wheels", folder / "context", folder / "source"
-    # A copy, because building a wheel writes beside its source.
+    # Build from a copy, because the build of a wheel writes beside its source.
     shutil.copytree(REPO, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
     wanted = [source, f"torch=={version('torch')}", "setuptools"]
     subprocess.run(
@@ -122,8 +124,8 @@ def test_first_process_of_an_image_compiles_and_traces_nothing(podman: Podman, f
     podman(*build, "--tag", NAME, "--file", folder / "base", context)
     podman(*build, "--tag", "train", "--file", RECIPE, context)
 
-    # The container runs as the image's user, read-only and without a network. The audit of packages is off: otherwise
-    # one process in fifty would trace although it has a package (packages/audit.py).
+    # The container runs as the image's user, read-only and without a network. The audit of packages is off, because it
+    # makes one process in fifty trace despite a package (packages/audit.py).
     out = podman(
         "run",
         "--rm",

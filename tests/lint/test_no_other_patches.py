@@ -1,4 +1,4 @@
-"""Functions of torch are replaced by torch_internals/patches.py alone."""
+"""Tests that only torch_internals/patches.py replaces functions of torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ FILES = [path for path in sorted(ROOT.rglob("*.py")) if path.name != "patches.py
 
 
 def _replaced(tree: ast.Module) -> Iterator[str]:
-    """Assignments of a function of this file to an attribute of something that is imported from torch."""
+    """Yield the assignments of a function of the file to an attribute of something that is imported from torch or
+    triton.
+    """
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     imported: set[str] = set()
     for node in ast.walk(tree):

@@ -1,8 +1,8 @@
-"""Tests that private torch names occur only in marked folders, and that each file there lists its names and the checked
-versions. docs/reference/private-torch-names.md is generated from these lists.
+"""Tests that private torch names occur only in marked folders. Each file there lists its private names and the torch
+versions in which they were checked. docs/reference/private-torch-names.md is generated from these lists.
 
 The check reads syntax trees, because no linter has this rule. Attributes of values (``module._x``) cannot be attributed
-to torch and are ignored, except those of objects that only torch creates.
+to torch and are ignored, except attributes of objects that only torch creates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _is_private(dotted: str) -> bool:
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Yields every private name of torch that is imported, or reached by attributes from ``torch``."""
+    """Yield every private name of torch that is imported, or reached by attributes from ``torch``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if _is_private(alias.name))
@@ -62,7 +62,7 @@ def test_unmarked_file_uses_no_private_torch_name(path: Path) -> None:
 
 @pytest.mark.parametrize("path", INTERNALS, ids=lambda path: path.name)
 def test_each_file_lists_the_names_that_it_uses(path: Path) -> None:
-    listed = [f"{name}." for name, _versions in PAGE["listed"](path)]  # raises if there is no list
+    listed = [f"{name}." for name, _versions in PAGE["listed"](path)]  # raises if the file has no list
     for name in set(private_names(ast.parse(path.read_text()))):
         found = f"{name.removeprefix('*')}."
         assert any(other.endswith(found) or other.startswith(found) or found.startswith(other) for other in listed), (

@@ -13,9 +13,7 @@ USERS = ("alice", "bob")
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Adds the daemon's journal to the report of a failed test. The container, and with it the journal, is deleted
-    afterwards.
-    """
+    """Add the daemon's journal to the report of a failed test, because the journal is deleted with the container."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     machine = item.funcargs.get("machine") if hasattr(item, "funcargs") else None
@@ -24,7 +22,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def _cannot(reason: str) -> None:
-    """Skip loudly, or fail if PRECOMPILED_SYSTEMD_TESTS=require."""
+    """Skip the test loudly, or fail it if PRECOMPILED_SYSTEMD_TESTS is "require"."""
     if os.environ.get("PRECOMPILED_SYSTEMD_TESTS") == "require":
         pytest.fail(f"tests/systemd must run here and cannot: {reason}")
     pytest.skip(f"NOT TESTED WITH A REAL SYSTEMD: {reason}")
@@ -45,7 +43,7 @@ def machine() -> Iterator[nspawn.Machine]:
         for user in USERS:
             booted.run("useradd", "--create-home", user)
         booted.run(booted.python, "-m", "precompiled.systemd.install")
-        # Enables the hook for every process of this environment, as an administrator would.
+        # Enable the hook for every process of this environment, as an administrator would.
         booted.run(booted.command, "enable")
         yield booted
     finally:
@@ -54,7 +52,7 @@ def machine() -> Iterator[nspawn.Machine]:
 
 @pytest.fixture
 def running(machine: nspawn.Machine) -> nspawn.Machine:
-    """The container with a running system daemon, whatever the previous test left."""
+    """Return the container with a running system daemon, whatever the previous test has left."""
     machine.run("systemctl", "reset-failed", "precompiled", check=False)
     machine.run("systemctl", "start", "precompiled")
     return machine

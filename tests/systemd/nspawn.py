@@ -8,9 +8,9 @@
                                    systemd-nspawn ── clone ──> systemd (PID 1 of the container)
                  ── nsenter ─────────────────────────────────> commands in it
 
-Nothing has to be cleaned up by hand: the mounts live in a namespace that ends with its last process, and when the test
-process dies, however it dies, the kernel asks systemd-nspawn to shut the container down (``--pdeathsig``). Only control
-groups outlive their processes: ``Machine`` gives the container its own, and removes it, and those of killed runs.
+Nothing has to be cleaned up by hand. The mounts live in a namespace that ends with its last process. If the test
+process dies, the kernel asks systemd-nspawn to shut the container down (``--pdeathsig``). Only control groups outlive
+their processes, so ``Machine`` creates and removes the container's control groups, and removes those of killed runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pathlib import Path
 from types import TracebackType
 
 REPO = Path(__file__).resolve().parents[2]
-PYTHON = "/usr/bin/python3"  # another python3 may be in root's home, where other users cannot read it
+PYTHON = "/usr/bin/python3"  # a different python3 may be in root's home, where other users cannot read it
 TORCH = "torch==2.13.0"
 BOOT_S = 120
 STOP_S = 30
-COMMAND_S = 300  # as long as the daemon waits for a worker
+COMMAND_S = 300  # the limit for a command, which may wait as long as the daemon waits for a worker
 
-# Boots what these tests need, without the other services that this machine enables (databases, ssh, ...).
+# This target boots what the tests need, without the other services that this machine enables (databases, ssh, ...).
 TARGET = "precompiled-test.target"
 TARGET_UNIT = """\
 [Unit]
@@ -50,7 +50,7 @@ After=basic.target dbus.socket systemd-logind.service systemd-user-sessions.serv
 AllowIsolate=yes
 """
 
-# Run by sh in the private mount namespace. /mnt exists on every machine, and no test reads it.
+# sh runs this script in the private mount namespace. /mnt exists on every machine, and no test reads it.
 LAUNCH = """\
 set -e
 mount -t tmpfs -o mode=0755 tmpfs /mnt
@@ -81,7 +81,7 @@ class CommandFailed(AssertionError):
 
 
 def require_tools() -> None:
-    """Raise CannotRun if no container can be booted here. Installs missing Debian packages."""
+    """Install missing Debian packages. Raise CannotRun if no container can be booted here."""
     if not sys.platform.startswith("linux"):
         raise CannotRun("systemd needs Linux")
     if os.geteuid() != 0:
@@ -123,10 +123,11 @@ def _apt_install(packages: Sequence[str]) -> None:
 
 
 def test_environment() -> Path:
-    """A virtual environment with this project's dependencies that every user can read, created once per pyproject.toml.
+    """Return a virtual environment with this project's dependencies, created once per pyproject.toml. Every user can
+    read it.
 
-    The project itself is not in it: each container installs the project into its own view
-    (``Machine.install_project``), so concurrent runs do not affect each other.
+    The environment does not contain the project itself. Each container installs the project into its own view of the
+    environment (``Machine.install_project``), so concurrent runs do not affect each other.
     """
     base = Path(os.environ.get("PRECOMPILED_SYSTEMD_TEST_VENV", "/opt/precompiled-systemd-test-venv"))
     stamp = base / "stamp"
@@ -145,8 +146,8 @@ def test_environment() -> Path:
 
 
 def _requirements(base: Path) -> list[str]:
-    """The requirements of pyproject.toml, for running and building, read by the environment's own Python (3.10 has no
-    tomllib).
+    """Return the requirements of pyproject.toml for running and building. The environment's own Python reads them,
+    because Python 3.10 has no tomllib.
     """
     script = (
         "import sys\n"
@@ -168,8 +169,8 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _copy_of_project(target: Path) -> None:
-    """Copy the files that a wheel is built from. The copy is needed because setuptools writes build/ and *.egg-info
-    beside pyproject.toml.
+    """Copy the files that a wheel is built from, because setuptools writes build/ and *.egg-info beside
+    pyproject.toml.
     """
     for name in ("precompiled", "service", "systemd"):
         shutil.copytree(REPO / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -182,7 +183,9 @@ def _copy_of_project(target: Path) -> None:
 
 
 def _own_groups() -> Iterator[Path]:
-    """The control groups of this process in which systemd tracks processes: version 2's, and version 1's "systemd"."""
+    """Yield the control groups of this process in which systemd tracks processes: that of version 2, and that of
+    version 1's hierarchy "systemd".
+    """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         mounts = {"": ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "name=systemd": ("/sys/fs/cgroup/systemd",)}
@@ -194,10 +197,11 @@ def _own_groups() -> Iterator[Path]:
 
 @contextmanager
 def _own_control_group() -> Iterator[list[Path]]:
-    """Control groups for one container, removed at the end. Two containers in one group would kill each other's
-    processes.
+    """Create control groups for one container, and remove them at the end. Two containers in one group would kill each
+    other's processes.
     """
-    # The same name in every hierarchy: on a hybrid host, systemd-nspawn copies its path from one to the other.
+    # Use the same name in every hierarchy, because on a hybrid host systemd-nspawn copies its path from one to the
+    # other.
     name = f"precompiled-test-{os.getpid()}-{time.monotonic_ns()}"
     parents = list(_own_groups())
     for parent in parents:
@@ -227,7 +231,7 @@ def _remove_group(group: Path) -> None:
 
 @dataclass(frozen=True)
 class Done:
-    """A command that ended."""
+    """A command that has ended, with its output."""
 
     command: str
     status: int
@@ -236,13 +240,13 @@ class Done:
 
 
 class Machine:
-    """A booted container, as a context manager that always removes everything at its end."""
+    """A booted container. As a context manager, it always removes everything at its end."""
 
     def __init__(self, environment: Path) -> None:
         self.environment = environment
         self.python = str(environment / "bin" / "python")
         self.command = str(environment / "bin" / "precompiled")
-        self.leader = 0  # PID 1 of the container, as a pid of this machine
+        self.leader = 0  # the pid, on this machine, of the container's PID 1
         self._nspawn: subprocess.Popen[bytes] | None = None
 
     # -- life
@@ -259,12 +263,12 @@ class Machine:
         return self
 
     def _boot(self, groups: list[Path]) -> None:
-        # systemd-nspawn reports to a service manager about its container. Here the test is that manager. The address is
-        # abstract (Linux), so no file has to be removed.
+        # systemd-nspawn reports the state of its container to a service manager, and the test acts as this manager. The
+        # socket's address is abstract (Linux), so no file has to be removed.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind(b"")  # the kernel chooses an abstract address
             address = "@" + notify.getsockname()[1:].decode()
-            # TERM, because a SIGKILL of systemd-nspawn would leave its container running.
+            # If the test dies, systemd-nspawn must get TERM, because SIGKILL would leave its container running.
             command = ["setpriv", "--pdeathsig", "TERM", "unshare", "--mount", "--propagation", "private", "sh", "-c"]
             # The shell joins the control groups itself, before the container has any process. A preexec_fn would do
             # this in a fork of this process, which has threads.
@@ -314,12 +318,12 @@ class Machine:
     ) -> None:
         try:
             if self._nspawn is not None:
-                self._nspawn.send_signal(signal.SIGTERM)  # an orderly shutdown
+                self._nspawn.send_signal(signal.SIGTERM)  # systemd-nspawn then shuts the container down in order
                 try:
                     self._nspawn.wait(STOP_S)
                 except subprocess.TimeoutExpired:
                     if self.leader:
-                        os.kill(self.leader, signal.SIGKILL)  # PID 1: all processes of the container die with it
+                        os.kill(self.leader, signal.SIGKILL)  # when PID 1 dies, all processes of the container die
                     else:
                         self._nspawn.kill()
                     self._nspawn.wait()
@@ -342,7 +346,7 @@ class Machine:
         input: str | None = None,
         env: dict[str, str] | None = None,
     ) -> Done:
-        """Run a command in the container and wait for it. Its environment consists of ``env`` and a login's
+        """Run a command in the container and wait for its end. The command's environment is ``env`` and a login's
         variables.
         """
         argv = self._argv(command, user, env)
@@ -360,7 +364,7 @@ class Machine:
     def background(
         self, *command: str, user: str = "root", env: dict[str, str] | None = None
     ) -> Iterator[subprocess.Popen[str]]:
-        """Run a command in the background. It is killed at the end of the block if it still runs."""
+        """Run a command in the background. At the end of the block, kill the command if it still runs."""
         with tempfile.TemporaryFile() as errors:  # a file, so that unread output cannot block the command
             process = subprocess.Popen(
                 self._argv(command, user, env),
@@ -382,12 +386,12 @@ class Machine:
         return [*self._enter(user), *clean, *command]
 
     def _enter(self, user: str = "root") -> list[str]:
-        """The prefix that runs a command in the container as this user. The command is killed together with
+        """Return the prefix that runs a command in the container as this user. The command is killed together with
         ``nsenter``.
         """
         enter = ["nsenter", "--target", str(self.leader), "--all", "--", "setpriv", "--pdeathsig", "KILL"]
         if user != "root":
-            # Drops root and every capability, like a login, but without a shell or session.
+            # Drop root and every capability, as a login does, but without a shell or session.
             enter += [f"--reuid={user}", f"--regid={user}", "--init-groups", "--inh-caps=-all"]
         return [*enter, "--"]
 
@@ -411,7 +415,7 @@ class Machine:
     # -- systemd's view
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
-        """Properties of a unit, as ``systemctl show`` prints them."""
+        """Return properties of a unit, as ``systemctl show`` prints them."""
         out = self.run("systemctl", "show", unit, f"--property={','.join(properties)}").out
         return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
@@ -419,12 +423,12 @@ class Machine:
         return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}", check=False).out
 
     def cursor(self) -> str:
-        """A position in the journal. Later entries are new."""
+        """Return the current end of the journal, from which later calls read new entries."""
         out = self.run("journalctl", "--no-pager", "--lines=1", "--show-cursor", "--output=cat").out
         return out.split("-- cursor: ", 1)[1].strip()
 
     def await_journal(self, unit: str, text: str, cursor: str, timeout: float = COMMAND_S) -> None:
-        """Return once the journal has a line of ``unit``, or about it, that contains ``text`` after ``cursor``."""
+        """Return once the journal has a line after ``cursor`` that contains ``text`` and is of ``unit`` or about it."""
         follow = ["journalctl", "--follow", "--no-tail", "--output=cat", f"--unit={unit}", f"--after-cursor={cursor}"]
         process = subprocess.Popen([*self._enter(), "env", "-i", *follow], stdout=subprocess.PIPE)
         assert process.stdout is not None
@@ -445,7 +449,7 @@ class Machine:
             process.wait()
 
     def processes_of(self, unit: str) -> list[int]:
-        """Every process in the unit's control group, by pid in the container."""
+        """Return the pids, in the container, of all processes in the unit's control group."""
         group = self.show(unit, "ControlGroup").get("ControlGroup", "")
         if not group:
             return []

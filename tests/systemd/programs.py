@@ -1,6 +1,6 @@
 """The programs that users in the container run."""
 
-# A user's script, which does not mention precompiled.
+# This is a user's script. It does not mention precompiled.
 SCRIPT = """\
 import os
 
@@ -32,7 +32,7 @@ for _ in range(2):
     step()
 """
 
-# Runs such a script, and then reports its graphs before and after the artifact arrived.
+# This program runs such a script, and then reports the script's graphs before and after the artifacts arrived.
 OBSERVER = """\
 import json
 import runpy
@@ -58,7 +58,7 @@ wrong = [index for index, (got, wanted) in enumerate(zip(outputs, names["expecte
 print(json.dumps({"before": before, "done": done, "after": graphs(), "wrong": wrong}))
 """
 
-# A client that sends an undecodable graph. The daemon starts a worker of its user, and nothing is compiled.
+# This client sends an undecodable graph. The daemon starts a worker of the client's user, and nothing is compiled.
 SUBMITTER = """\
 import os
 import platform

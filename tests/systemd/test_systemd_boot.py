@@ -1,8 +1,8 @@
 """Tests of the system daemon under a real systemd, with two unprivileged users.
 
-The tests share one container and run in this order. A compile takes ten seconds, so a graph compiled in one test is a
-hit in another. Each test starts the daemon itself (``running``), and depends on earlier tests only through the module's
-fixtures.
+The tests share one container and run in the order of this file. A compile takes ten seconds, so a graph that one test
+compiles is a hit in another. Each test starts the daemon itself (``running``), and depends on earlier tests only
+through the module's fixtures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.systemd
 
 UNIT = "precompiled"
 CACHE = "/var/cache/precompiled"
-COMPILE_S = 240  # for one tiny graph, including the import of torch, on a busy machine
+COMPILE_S = 240  # the limit for one tiny graph and the import of torch, on a busy machine
 CAPABILITIES = {0: "CHOWN", 5: "KILL", 6: "SETGID", 7: "SETUID"}
 
 
@@ -41,10 +41,10 @@ OBSERVE = ("/srv/programs/observe.py", "/srv/programs/train.py", str(COMPILE_S))
 
 
 def train(machine: nspawn.Machine, user: str, **env: str) -> dict[str, Any]:
-    """Run the user's script in a new process with its own empty Inductor cache. Returns the report of its graphs."""
+    """Run the user's script in a new process with its own empty Inductor cache, and return the report of its graphs."""
     # With its own Inductor cache, a process can get a hit only from the store.
     private = machine.run("mktemp", "--directory", user=user).out.strip()
-    # No audit: otherwise one process in fifty would trace despite a package.
+    # Switch the audit of packages off, because it makes one process in fifty trace despite a package.
     variables = {"TORCHINDUCTOR_CACHE_DIR": private, "PRECOMPILED_PACKAGE_AUDIT": "0", **env}
     done = machine.run(machine.python, *OBSERVE, user=user, timeout=2 * COMPILE_S, env=variables)
     machine.run("rm", "-rf", private, user=user)
@@ -54,7 +54,7 @@ def train(machine: nspawn.Machine, user: str, **env: str) -> dict[str, Any]:
 
 
 def served(run: dict[str, Any]) -> set[tuple[str, str]]:
-    """The states and sources of a run's graphs at its end. Asserts that its results were right."""
+    """Check that a run's results were right, and return the states and sources of its graphs at its end."""
     assert run["done"] is True, run
     assert run["wrong"] == [], run
     return {(graph["state"], graph["source"]) for graph in run["after"]}
@@ -62,14 +62,14 @@ def served(run: dict[str, Any]) -> set[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def first_run(script: nspawn.Machine) -> dict[str, Any]:
-    """The first process that compiles this model, run by alice."""
+    """Return the report of the first process that compiles this model, run by alice."""
     script.run("systemctl", "start", UNIT)
     return train(script, "alice")
 
 
 @pytest.fixture(scope="module")
 def others_run(script: nspawn.Machine, first_run: dict[str, Any]) -> dict[str, Any]:
-    """Another user's first process of the same model, run by bob."""
+    """Return the report of another user's first process of the same model, run by bob."""
     script.run("systemctl", "start", UNIT)
     return train(script, "bob")
 
@@ -92,7 +92,7 @@ def workers(machine: nspawn.Machine) -> list[dict[str, Any]]:
 
 
 def start_worker(machine: nspawn.Machine, user: str = "alice") -> dict[str, Any]:
-    """Start a warm worker of this user with a job that fails at once. Returns the worker as ``status`` shows it."""
+    """Start a warm worker of this user with a job that fails at once, and return the worker as ``status`` shows it."""
     job = f"garbage-{uuid.uuid4().hex}"
     cursor = machine.cursor()
     machine.run(machine.python, "/srv/programs/submit.py", job, user=user)
@@ -126,7 +126,7 @@ def gone(machine: nspawn.Machine, pids: list[int]) -> bool:
 
 @contextmanager
 def drop_in(machine: nspawn.Machine, *settings: str) -> Iterator[None]:
-    """The unit with other settings during the block. The installed unit is always restored afterwards."""
+    """Change settings of the unit during the block. The installed unit is always restored afterwards."""
     folder = f"/run/systemd/system/{UNIT}.service.d"
     machine.run("mkdir", "-p", folder)
     machine.write(f"{folder}/test.conf", "\n".join(["[Service]", *settings, ""]))
@@ -136,7 +136,7 @@ def drop_in(machine: nspawn.Machine, *settings: str) -> Iterator[None]:
     finally:
         machine.run("rm", "-r", folder)
         machine.run("systemctl", "daemon-reload")
-        machine.run("systemctl", "stop", UNIT)  # the running daemon has the other settings
+        machine.run("systemctl", "stop", UNIT)  # the running daemon still has the changed settings
 
 
 # ---------------------------------------------------------------- the unit
@@ -145,7 +145,7 @@ def drop_in(machine: nspawn.Machine, *settings: str) -> Iterator[None]:
 def test_start_returns_when_clients_are_served(machine: nspawn.Machine) -> None:
     machine.run("systemctl", "stop", UNIT)
     machine.run("systemctl", "start", UNIT)
-    # Without a wait: Type=notify guarantees this.
+    # Because of Type=notify, the daemon serves clients as soon as `systemctl start` has returned.
     status = json.loads(machine.run(machine.command, "status", "--json", user="alice").out)
     assert status["running"] is True
     assert status["socket"] == "/run/precompiled/socket"
@@ -157,7 +157,7 @@ def test_start_returns_when_clients_are_served(machine: nspawn.Machine) -> None:
 
 
 def test_daemon_that_is_never_ready_is_not_active(running: nspawn.Machine) -> None:
-    """The counterpart of the test above: systemd really waits for READY=1."""
+    """systemd must really wait for READY=1. Otherwise the test above would prove nothing."""
     with drop_in(running, "ExecStart=", "ExecStart=/bin/sleep 600", "TimeoutStartSec=1", "Restart=no"):
         assert running.run("systemctl", "restart", UNIT, check=False).status != 0
         assert running.show(UNIT, "Result", "ActiveState") == {"Result": "timeout", "ActiveState": "failed"}
@@ -238,7 +238,7 @@ def test_hanging_daemon_is_replaced(running: nspawn.Machine, script: nspawn.Mach
         running.run("systemctl", "restart", UNIT)
         before = main_pid(running)
         started = running.show(UNIT, "WatchdogTimestampMonotonic")
-        worker = start_worker(running)["pid"]  # takes seconds in which the daemon works
+        worker = start_worker(running)["pid"]  # takes seconds, in which a working daemon feeds the watchdog
         assert running.show(UNIT, "WatchdogTimestampMonotonic") != started, "the daemon has not fed the watchdog"
         assert (main_pid(running), running.show(UNIT, "NRestarts")["NRestarts"]) == (before, "0")
 
@@ -263,7 +263,7 @@ def test_stop_leaves_no_process_and_no_socket(running: nspawn.Machine, script: n
     assert shown == {"ActiveState": "inactive", "Result": "success"}, "an orderly end, and within the time"
 
 
-# ---------------------------------------------------------------- what it is for
+# ---------------------------------------------------------------- what users get
 
 
 def test_first_process_runs_eager_and_swaps(first_run: dict[str, Any]) -> None:
@@ -330,9 +330,7 @@ def test_restart_loses_nothing(running: nspawn.Machine, script: nspawn.Machine, 
 
 
 def test_store_in_a_home_directory_is_written(running: nspawn.Machine, script: nspawn.Machine) -> None:
-    """PRECOMPILED_CACHE_DIR may name any directory that the user can write. The unit's sandbox must not prevent
-    that.
-    """
+    """PRECOMPILED_CACHE_DIR may name any directory that the user can write to. The unit's sandbox must allow that."""
     store = "/home/alice/store"
     run = train(running, "alice", PRECOMPILED_CACHE_DIR=store)
     assert served(run) == {("compiled", "swap")}, run
@@ -342,7 +340,7 @@ def test_store_in_a_home_directory_is_written(running: nspawn.Machine, script: n
 def test_stop_during_a_compile_leaves_no_process_and_the_program_continues(
     running: nspawn.Machine, script: nspawn.Machine
 ) -> None:
-    """No compiler outlives the daemon. The program continues, and is served once the daemon runs again."""
+    """No compiler may outlive the daemon. The program must continue, and be served once the daemon runs again."""
     cursor = running.cursor()
     with running.background(running.python, *OBSERVE, user="alice", env={"WIDTH": "33"}) as program:
         running.await_journal(UNIT, ": running worker", cursor)
@@ -363,7 +361,7 @@ def test_stop_during_a_compile_leaves_no_process_and_the_program_continues(
 
 @pytest.fixture
 def session(machine: nspawn.Machine) -> dict[str, str]:
-    """A user manager of alice's, as a login starts it. Returns the environment in which she can reach it."""
+    """Start alice's user manager, as a login does, and return the environment in which she can reach it."""
     uid = uid_of(machine, "alice")
     machine.run("systemctl", "start", f"user@{uid}.service")
     return {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}
@@ -390,7 +388,7 @@ def test_user_unit_serves_its_user_and_yields_to_a_system_daemon(
     assert gone(machine, [status["pid"]])
     assert alice("find", runtime, "-type", "s") == ""
 
-    # It does not start beside a system daemon, because clients would never use it.
+    # The user unit does not start beside a system daemon, because clients would never use the user's daemon.
     machine.run("systemctl", "start", UNIT)
     alice("systemctl", "--user", "start", UNIT)
     shown = alice("systemctl", "--user", "show", UNIT, "--property=ActiveState,ConditionResult")
@@ -400,7 +398,7 @@ def test_user_unit_serves_its_user_and_yields_to_a_system_daemon(
 
 
 def test_uninstall_removes_the_unit_and_keeps_the_artifacts(machine: nspawn.Machine) -> None:
-    """Runs last: stops the daemon, removes the unit, and keeps the artifacts."""
+    """This test must be the last one, because it stops the daemon and removes the unit."""
     machine.run("systemctl", "enable", "--now", UNIT)
     machine.run(machine.python, "-m", "precompiled.systemd.install", "--uninstall")
     assert machine.show(UNIT, "LoadState", "ActiveState") == {"LoadState": "not-found", "ActiveState": "inactive"}

@@ -42,7 +42,7 @@ def test_unit_passes_systemd_analyze_verify(kind: str, tmp_path: Path) -> None:
 
 
 def test_unit_stays_within_the_security_score(tmp_path: Path) -> None:
-    """If this fails, the unit has become less strict: give the reason in the unit, and the new score in
+    """If this test fails, the unit has become less strict. Give the reason in the unit, and the new score in
     docs/guides/systemd.md.
 
     The threshold (in tenths) leaves room for checks of later systemd versions.
@@ -76,7 +76,7 @@ def test_interpreter_path_that_a_unit_cannot_hold_is_refused(path: str) -> None:
 
 
 def test_restrictions_that_break_a_jit_or_gpu_stay_off() -> None:
-    """Each of these settings has broken a compile or hidden a GPU. The unit has the reasons."""
+    """Each of these restrictions has broken a compile or hidden a GPU. The unit file gives the reasons."""
     unit = settings_of(install.render("system", sys.executable))
     assert unit["PrivateDevices"] == ["no"]
     assert unit["DevicePolicy"] == ["auto"]

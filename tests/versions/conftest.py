@@ -1,4 +1,4 @@
-"""The environments as a fixture, and a loud skip if they are not available."""
+"""Provides interpreters with other torch versions, and skips loudly if one is not available."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # environments.py
+sys.path.insert(0, str(Path(__file__).parent))  # for ``import environments``
 
 import environments
 
@@ -18,8 +18,8 @@ REQUIRE = "PRECOMPILED_VERSION_TESTS"
 
 @pytest.fixture(scope="session")
 def python_of() -> Callable[[str], str]:
-    """Returns the interpreter with a torch version. Skips, or fails with PRECOMPILED_VERSION_TESTS=require, if there is
-    none.
+    """Return a function that finds the interpreter with a torch version. If there is none, it skips the test, or fails
+    it with PRECOMPILED_VERSION_TESTS=require.
     """
 
     def find(version: str) -> str:

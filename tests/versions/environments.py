@@ -1,9 +1,9 @@
 """Virtual environments with other torch versions, created once and kept outside of the repository.
 
-``PRECOMPILED_TEST_VENVS`` lists folders of existing environments, separated by ":". Each reports its torch version, and
-must have precompiled with the requirements of its tests. Other versions are installed below
-``PRECOMPILED_TEST_VENV_CACHE`` (default: ``$XDG_CACHE_HOME/precompiled-tests``), which takes a minute and some GB each,
-and are installed again when their requirements change.
+``PRECOMPILED_TEST_VENVS`` lists folders of existing environments, separated by ":". Each of these environments must
+have torch, precompiled and the requirements of its tests. Other versions are installed below
+``PRECOMPILED_TEST_VENV_CACHE`` (default: ``$XDG_CACHE_HOME/precompiled-tests``). An installation takes a minute and
+some GB, and is repeated when the requirements change.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_TIMEOUT_S = 1800.0
-# The imports that clients in an environment need. This also checks a finished environment.
+# PROBE imports what clients in an environment need, so it also checks a finished installation.
 PROBE = "import precompiled, precompiled.service, psutil, torch, transformers; print(torch.__version__.split('+')[0])"
 
 
 class Unavailable(Exception):
-    """There is no such environment, and it cannot be created. The message says why."""
+    """No environment with this torch version exists, and none can be created. The message says why."""
 
 
-_unavailable: dict[str, Unavailable] = {}  # tried in this run: a failed installation would take as long again
+# Versions that failed in this run, because a second attempt would take as long again.
+_unavailable: dict[str, Unavailable] = {}
 
 
 def python_of(version: str) -> str:
-    """Returns the interpreter of an environment with this torch version. Raises Unavailable if there is none."""
+    """Return the interpreter of an environment with this torch version. Raise Unavailable if there is none."""
     if version in _unavailable:
         raise _unavailable[version]
     try:
@@ -51,15 +52,15 @@ def _given() -> dict[str, str]:
         try:
             found[_probe(python)] = python
         except Unavailable as error:
-            # A user named this environment, so the error is reported instead of starting an installation.
+            # The user has named this environment, so report the error and do not start an installation.
             raise Unavailable(f"PRECOMPILED_TEST_VENVS names {folder}: {error}") from error
     return found
 
 
 def _probe(python: str) -> str:
-    """Returns the torch version of a usable environment."""
+    """Return the torch version of a usable environment."""
     try:
-        # Run in another folder, so that the environment's own installation is imported instead of this checkout.
+        # Run in a different folder, so that the environment's own installation is imported and not this checkout.
         done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=300, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{python} does not run: {error}") from error
@@ -80,13 +81,13 @@ def _made(version: str) -> str:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.parent / f"{folder.name}.lock"):
-            # Written last, so an interrupted installation has no stamp.
+            # The stamp is written last, so an interrupted installation has no stamp.
             written = folder / "stamp"
             if not written.exists() or written.read_text() != stamp:
                 _install(folder, python, needs)
                 written.write_text(stamp)
-            # Several checkouts share an environment, so the editable install must point to the current one (another may
-            # be gone).
+            # Several checkouts share an environment, and an earlier one may be gone. So the editable install must point
+            # to the current checkout.
             place = folder / "checkout"
             if not place.exists() or place.read_text() != str(ROOT):
                 _pip(python, "--no-deps", "-e", str(ROOT))
@@ -99,12 +100,12 @@ def _made(version: str) -> str:
 
 
 def _dependencies() -> list[str]:
-    """The requirements of the project and its tests. A new one must be installed. The project itself is installed as
+    """Return the requirements of the project and its tests, without the project itself, which is installed as
     editable.
     """
     try:
         import tomllib
-    except ModuleNotFoundError:  # Python 3.10
+    except ModuleNotFoundError:  # Python 3.10 has no tomllib
         import tomli as tomllib
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [*project["dependencies"], *project["optional-dependencies"]["test"]]
@@ -132,7 +133,7 @@ def _run(command: list[str]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process of a parallel test run installs, and the others wait."""
+    """Hold a lock on ``path``, so that one process of a parallel test run installs while the others wait."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

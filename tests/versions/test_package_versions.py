@@ -1,4 +1,4 @@
-"""Tests of packages on both ends of the supported range: the parts of Dynamo that packages/dynamo relies on."""
+"""Tests of packages with the oldest and the newest torch: the parts of Dynamo that packages/dynamo relies on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ pytestmark = pytest.mark.versions
 
 VERSIONS = ("2.11.0", "2.15.0")  # tests/packages/test_package_soundness.py covers the everyday version
 PARTS = 3  # each part stays within a test's time limit on a busy machine
-# Cases that this version itself computes incorrectly, raises for, or breaks the graph in, so there is nothing to
-# record.
+# In these cases, this torch computes incorrectly, raises, or breaks the graph, so there is nothing to record.
 NOT_IN = {
     "2.11.0": (
         "attribute_that_a_tensor_had_not",
@@ -31,17 +30,17 @@ NOT_IN = {
         "value_among_the_builtins",
         "what_has_no_order_in_a_set_9",
     ),
-    # 2.15.0 ignores a class's property __class__, so plain torch.compile takes another branch than eager.
+    # torch 2.15.0 ignores a class's property __class__, so plain torch.compile takes another branch than eager.
     "2.15.0": ("native_call_class_class_property", "native_call_class_class_property_again"),
 }
-# Cases that this version traces, while the everyday version runs them itself or treats them differently.
+# With this torch, these cases give a package, although never_kept.py lists them for the everyday version.
 KEPT_IN = {
     "2.11.0": ["a_region_like_another"],
     "2.15.0": ["key_of_a_max", "key_of_a_max_that_is_a_class"],
 }
 # The outcome in the later process, if it differs from that of the everyday version.
 EXPECTED = {
-    "2.11.0": dict.fromkeys(  # its bytecode needs no module
+    "2.11.0": dict.fromkeys(  # in torch 2.11.0, the bytecode needs no module
         ("module_that_the_bytecode_needs_by_another_name", "module_that_the_bytecode_needs_is_gone"), USED
     ),
     "2.15.0": {"namedtuple_of_a_transform": TRACED},  # docs/explanation/packages.md: what follows a torch.func.jvp
@@ -57,7 +56,7 @@ def test_package_cases_are_right_on_each_version(
     host.start_daemon()
     write(host.root / "before", after=False)
     write(host.root / "after", after=True)
-    # Sorted: the order of CASES depends on which test module pytest imports first.
+    # Sort the cases, because their order depends on which test module pytest imports first.
     of_version = sorted(CASES.keys() - NOT_IN.get(version, ()), key=lambda name: (name in LAST, name))
     cases = {name: CASES[name] for name in of_version[part::PARTS]}
     first = run(host, python, host.root / "before", list(cases))
@@ -70,12 +69,12 @@ def test_package_cases_are_right_on_each_version(
         if EXPECTED.get(version, {}).get(name, case.expected) == USED:
             as_expected = states <= {"used", "skipped"} and after["frames"] == {}
         else:
-            # A frame that Dynamo leaves to Python is right for any value. After a graph break the first part may be
-            # used.
+            # A frame that Dynamo leaves to Python is right for any value. After a graph break, the first part of a
+            # frame may be used.
             as_expected = states == {"skipped"} or not states <= {"used", "skipped"}
         right = set(before["states"]) == kept and as_expected
-        # 2.11 cannot trace some functions of classes that Dynamo calls. It leaves such a function to Python in each
-        # process.
+        # torch 2.11 cannot trace some functions of classes that Dynamo calls. It leaves such a function to Python in
+        # each process.
         skipped = any(message == "skipped" for _code, message, *_more in before["reasons"])
         by_python = version == "2.11.0" and skipped and states in ({"skipped"}, {"skipped", "used"})
         right = before["equal"] and after["equal"] and (right or by_python)

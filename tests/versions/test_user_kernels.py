@@ -1,6 +1,6 @@
-"""Tests of user Triton kernels: named, keyed, and rebuilt in another process.
+"""Tests of user Triton kernels: how they are named, how they enter the key, and how another process rebuilds them.
 
-They need Triton, which torch for the CPU does not install. Capture needs no GPU, but a compile does (tests/gpu).
+The tests need Triton, which torch for the CPU does not install. Capture needs no GPU, but a compile does (tests/gpu).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-# Each test starts a dozen processes, each of which imports torch.
+# Each test starts a dozen processes that import torch.
 pytestmark = [pytest.mark.versions, pytest.mark.timeout(3000)]
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "user_kernel_program.py"
@@ -94,7 +94,7 @@ nested = {"hidden": inside, "closed": with_a_closure}
 
 
 class Project:
-    """A folder with the user's modules, and programs that run on it."""
+    """A folder with the user's modules, and the programs that capture and decode graphs of these modules."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self.folder, self.python = folder, python
@@ -145,7 +145,7 @@ def test_kernels_are_rebuilt_in_another_process_and_keyed_without_numbers(projec
     assert first["launches"][1]["configs"] and first["launches"][0]["constants"] == {"n": "64", "B": "16"}
     assert first["modules"] == ["kernels"]
     assert project.decode() == {"launches": first["launches"]}
-    # The kernels have other numbers here, because this process launched another kernel before.
+    # The kernels have different numbers in this process, because it launched another kernel before.
     again = project.capture("added", "tuned", "typed", first=["other", "tuned"])
     assert again["key"] == first["key"]
     assert project.capture("added", "tuned")["key"] != first["key"]
@@ -203,9 +203,9 @@ def test_values_that_a_kernel_reads_are_in_the_key(project: Project) -> None:
     project.edit("kernels.py", "import triton\n", "import triton\n# moved\n")
     assert [project.capture(*OF_THE_PROGRAM, main=True)["key"]] == keys
     for before, after in (
-        ("tl.constexpr(1)", "tl.constexpr(2)"),  # a constant that it reads
-        ("x * 3", "x * 4"),  # a kernel that it calls
-        ("+ SHIFT, mask", "- SHIFT, mask"),  # its own text
+        ("tl.constexpr(1)", "tl.constexpr(2)"),  # a constant that a kernel reads
+        ("x * 3", "x * 4"),  # a kernel that another kernel calls
+        ("+ SHIFT, mask", "- SHIFT, mask"),  # the text of a kernel
         ("num_warps=2", "num_warps=4"),
         ('key=["n"]', 'key=["n"], restore_value=["out"]'),
         ("> 60", "> 70"),

@@ -1,7 +1,7 @@
-"""Tests of virtual environments with different torch versions, served by one daemon, and of the core on both ends of
-the range.
+"""Tests of environments with different torch versions that one daemon serves, and of the core with the oldest and the
+newest torch.
 
-`make test-versions` runs them. environments.py describes the environments and their installation.
+`make test-versions` runs these tests. environments.py describes the environments and their installation.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def test_models_are_swapped_and_hit_on_each_version(
     assert shared_host.cached() == cached, "a client filled Inductor's own cache"
 
 
-# Rows that torch itself cannot compile, with or without precompiled, and the resulting reason of each.
+# torch itself cannot compile these rows of the corpus, with or without precompiled. Each row has its resulting reason.
 NOT_COMPILED_BY_TORCH = {
     OLDEST: {
-        "complex_numbers": "worker-only-error",  # its backward: 'complex' object has no attribute 'get_name'
-        "tensor_subclass_of_a_function": "compile-error",  # Dynamo: ... object has no attribute 'is_nested'
+        "complex_numbers": "worker-only-error",  # the backward fails: 'complex' object has no attribute 'get_name'
+        "tensor_subclass_of_a_function": "compile-error",  # Dynamo fails: ... object has no attribute 'is_nested'
     }
 }
 
@@ -100,7 +100,8 @@ def test_corpus_is_served_on_both_ends_of_the_range(host: Host, python_of: Calla
     exempt = NOT_COMPILED_BY_TORCH.get(version, {})
     for sources in (("swap", "hit"), ("hit",)):
         answer = support_corpus.run(host, python=python)
-        # If the graph ran eager first, its backward may be finished before torch compiles it.
+        # A row that torch cannot compile may still be right: if its graph runs eager first, the backward may end before
+        # torch compiles it.
         assert set(support_corpus.wrong(answer)) <= exempt.keys()
         for name, code in exempt.items():
             assert {graph[0] for graph in answer[name]["graphs"]} == {"bypassed"}

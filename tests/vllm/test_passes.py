@@ -21,7 +21,7 @@ class PassConfig:
 
 
 def of_vllm(device: str = "cuda", dump: str | None = None, model: Any = None) -> SimpleNamespace:
-    """A configuration like vLLM's, with fields that change from run to run."""
+    """Return a configuration like vLLM's, with fields that change from run to run."""
     return SimpleNamespace(
         compile_debug_dump_path=lambda: dump,
         compilation_config=SimpleNamespace(
@@ -41,7 +41,7 @@ def of_vllm(device: str = "cuda", dump: str | None = None, model: Any = None) ->
 
 
 def sent(config: Any) -> Any:
-    """The configuration as a worker receives it."""
+    """Return the configuration as a worker receives it."""
     plain = compiler_config._plain_value("a pass", passes._sent(config))
     return passes._Config("vllm_config", compiler_config._value(plain))
 

@@ -1,5 +1,5 @@
-"""Tests of the plugin that vLLM calls at its start, without vLLM: it is harmless if it cannot help.
-tests/e2e/test_vllm.py uses a real vLLM.
+"""Tests of the plugin that vLLM calls at its start, without vLLM: the plugin never raises, and warns only if
+precompiled is enabled. tests/e2e/test_vllm.py uses a real vLLM.
 """
 
 from __future__ import annotations
