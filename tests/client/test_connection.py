@@ -291,7 +291,7 @@ def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: 
     wait_until(replies.published)
     assert connection.alone_s() == 0.0
     daemon.stop()
-    wait_until(lambda: connection.alone_s() > 0.1, "the submit is kept, and nobody has it")
+    wait_until(lambda: connection.alone_s() > 0.1, "the submit is kept, and no daemon has it")
     daemon.start()
     wait_until(lambda: connection.alone_s() == 0.0)
 
@@ -307,7 +307,7 @@ def test_hanging_daemon_counts_as_absent(
     assert connection.flush(TIMEOUT_S)
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: connection.alone_s() > 0.1, "the graph was accepted, and nobody is at work")
+        wait_until(lambda: connection.alone_s() > 0.1, "the graph was accepted, but no daemon works on it")
         connection.submit(daemon.submit(), graph(), replies)
         # The daemon already counts as absent, so the new submit must not start another wait for a reply.
         wait_until(lambda: [submit.state for submit in connection._submits.values()] == ["accepted", "sent"])

@@ -222,7 +222,7 @@ def test_compile_error_is_raised_while_the_frame_is_traced(when: str, monkeypatc
         (process,) = run_records.processes(here.session.store.root)
         (kept,) = process.graphs.values()
         assert (kept["state"], kept["reason"]) == ("bypassed", "compile-error"), "`explain --run last` shows the graph"
-        assert here.counted("fallbacks") == {"compile-error": 1}, "it is no failure of ours"
+        assert here.counted("fallbacks") == {"compile-error": 1}, "torch's error is not precompiled's failure"
         with torch._dynamo.config.patch(suppress_errors=True):
             torch.testing.assert_close(here.call(double, X), X * 2)
 

@@ -41,7 +41,7 @@ def test_a_message_arrives_in_order_and_nothing_waits(ends: Ends) -> None:
     assert theirs.recv(100) == b"one two three"
 
 
-def test_what_the_kernel_does_not_take_waits_until_the_peer_reads(ends: Ends) -> None:
+def test_bytes_that_the_kernel_does_not_take_wait_until_the_peer_reads(ends: Ends) -> None:
     ours, theirs = ends
     outgoing = Outgoing(ours)
     data = bytes(range(256)) * (1 << 14)  # 4 MiB, more than a socket's buffers

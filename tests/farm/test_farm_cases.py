@@ -60,7 +60,7 @@ def drives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drives]:
     wait_until(lambda: found.document()["state"] in ("unused", "unusable"))
 
 
-def test_what_comes_back_is_published_and_the_next_one_goes_out(drives: Drives) -> None:
+def test_farm_result_is_published_and_the_next_job_is_sent(drives: Drives) -> None:
     drives.ready(places=1)
     drives.bring(KEY)
     drives.bring(OTHER)
@@ -75,7 +75,7 @@ def test_what_comes_back_is_published_and_the_next_one_goes_out(drives: Drives) 
     assert drives.farm.ask(KEY, courier=True)["keep_s"] > 0 and drives.farm.ask(KEY, courier=False) is None
 
 
-def test_a_worker_that_is_free_gets_back_what_waits_and_not_what_is_out(drives: Drives) -> None:
+def test_free_worker_gets_waiting_jobs_but_not_sent_ones(drives: Drives) -> None:
     drives.ready(places=1)
     drives.bring(KEY)
     drives.bring(OTHER)
@@ -86,7 +86,7 @@ def test_a_worker_that_is_free_gets_back_what_waits_and_not_what_is_out(drives: 
     assert (drives.document()["taken_back"], drives.document()["hedged"], drives.document()["out"]) == (1, 0, 1)
 
 
-def test_what_is_late_is_compiled_here_too_and_the_first_one_counts(
+def test_late_job_is_compiled_locally_too_and_the_first_result_counts(
     drives: Drives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drives.ready(places=1)
@@ -110,7 +110,7 @@ def test_what_is_late_is_compiled_here_too_and_the_first_one_counts(
 
 @pytest.mark.reason("farm-environment", "farm-failed", "farm-corrupt")
 @pytest.mark.parametrize("code", ["farm-environment", "farm-failed", "farm-corrupt"])
-def test_what_a_node_gives_back_is_for_a_worker_here(drives: Drives, code: str) -> None:
+def test_job_that_a_node_returns_is_left_to_local_workers(drives: Drives, code: str) -> None:
     drives.ready(places=1)
     drives.bring(KEY)
     number = drives.hears().number
@@ -135,7 +135,7 @@ def test_another_keys_artifact_is_not_published(drives: Drives) -> None:
 
 
 @pytest.mark.reason("farm-lost")
-def test_with_the_driver_all_is_lost_and_another_one_is_tried_later(drives: Drives) -> None:
+def test_lost_driver_loses_all_jobs_and_is_replaced_later(drives: Drives) -> None:
     drives.ready(places=1)
     for key in (KEY, OTHER):
         drives.bring(key)
@@ -149,8 +149,8 @@ def test_with_the_driver_all_is_lost_and_another_one_is_tried_later(drives: Driv
 
 
 @pytest.mark.reason("farm-unusable")
-def test_a_farm_that_cannot_be_used_says_why(drives: Drives) -> None:
-    assert drives.document()["state"] == "unused", "nothing is started before somebody asks"
+def test_unusable_farm_reports_its_reason(drives: Drives) -> None:
+    assert drives.document()["state"] == "unused", "nothing is started before the first request"
     drives.farm.ask(KEY, courier=True)
     drives.drivers.says_nodes()
     wait_until(lambda: drives.document()["state"] == "unusable")
@@ -161,7 +161,7 @@ def test_a_farm_that_cannot_be_used_says_why(drives: Drives) -> None:
     assert drives.document()["code"] == "farm-unusable"
 
 
-def test_no_more_wait_than_there_is_room_for(drives: Drives, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_waiting_jobs_is_limited(drives: Drives, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(farm, "MAX_WAITING", 1)
     drives.ready(places=1)
     drives.bring(KEY)

@@ -47,7 +47,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
 
 
 @pytest.mark.reason("farm-unusable")
-def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) -> None:
+def test_without_ray_jobs_stay_local_and_the_reason_is_shown(settings: Settings) -> None:
     root = settings.cache_dir
     helper_process.ensure(settings)
     assert courier.run_job(job(KEY, str(root))).outcome == "kept"
@@ -85,14 +85,14 @@ def test_without_ray_a_job_stays_here_and_people_hear_why(settings: Settings) ->
     assert (status["state"], status["farm"]) == ("unusable", "auto")
 
 
-def test_a_courier_finds_what_was_published_meanwhile(settings: Settings) -> None:
+def test_courier_finds_an_artifact_that_was_published_meanwhile(settings: Settings) -> None:
     Store(settings.cache_dir).publish(payload())
     assert courier.run_job(job(KEY, str(settings.cache_dir))).outcome == "exists"
     finished = courier.run_job(job(OTHER, str(settings.cache_dir)))  # no helper runs in this test
     assert (finished.outcome, finished.again_s) == ("kept", courier.KEEP_S)
 
 
-def test_a_farm_alone_has_a_helper_and_no_trace_waits_for_it(
+def test_farm_without_a_remote_starts_a_helper_and_no_trace_waits(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PROCESS, "ahead", None)
@@ -113,13 +113,13 @@ def test_a_farm_alone_has_a_helper_and_no_trace_waits_for_it(
         ("", ""),
     ],
 )
-def test_what_the_setting_may_be(given: str, farm: str) -> None:
+def test_farm_setting_accepts_auto_none_and_ray_urls(given: str, farm: str) -> None:
     assert config.load({"farm": given}).farm == farm
     with pytest.raises(ConfigError, match="ray://host:port"):
         config.load({"farm": "http://head"})
 
 
-def test_what_one_compile_makes_for_several_ranks_is_not_offered(settings: Settings) -> None:
+def test_graph_that_ranks_share_is_not_offered_to_the_farm(settings: Settings) -> None:
     """The farm would compile the graph for each rank. On this host, one worker compiles the graph while the workers of
     the other ranks wait (store/rank_turns.py).
     """
@@ -163,9 +163,7 @@ def leases(bucket: Bucket, key: str = KEY) -> list[str]:
     return [name for name in bucket.listed(f"artifacts/{key}") if is_lease(name)]
 
 
-def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_courier_that_dies_before_its_reply_leaves_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the lease stayed, all processes that need the graph would wait for it, on this host and on others."""
     with with_remote(tmp_path, monkeypatch) as (root, bucket, _drivers, running):
         answers: list[dict[str, Any]] = []
@@ -189,7 +187,7 @@ def test_a_courier_that_is_gone_when_it_is_answered_leaves_no_lease_behind(
         wait_until(lambda: courier.run_job(job(KEY, str(root))).outcome == "parked" and running._farm.busy)
 
 
-def test_what_a_farm_compiled_is_put_into_the_remote_and_its_lease_given_back(
+def test_farm_result_is_put_into_the_remote_and_its_lease_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with with_remote(tmp_path, monkeypatch) as (root, bucket, drivers, running):

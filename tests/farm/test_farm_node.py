@@ -72,7 +72,7 @@ def altered(**facts: str) -> bytes:
     return json.dumps(program).encode()
 
 
-def test_a_node_gives_back_the_artifact_and_the_next_time_what_its_store_has(root: Path) -> None:
+def test_node_returns_its_artifact_and_later_the_one_in_its_store(root: Path) -> None:
     key = captured(double, X).key
     first = asked()
     assert (first.outcome, first.code, len(first.artifacts)) == ("compiled", "", 1) and first.node, first.message
@@ -93,7 +93,7 @@ def test_a_node_gives_back_the_artifact_and_the_next_time_what_its_store_has(roo
     ],
     ids=["precompiled", "torch", "python", "cpu"],
 )
-def test_a_node_that_is_not_as_the_host_is_says_in_what(root: Path, change: dict[str, Any]) -> None:
+def test_node_with_a_different_environment_names_the_difference(root: Path, change: dict[str, Any]) -> None:
     ((what, value),) = change.items()
     result = asked(graph=altered(**value), key="d" * 64) if what == "graph" else asked(change)
     assert (result.outcome, result.code) == ("refused", "farm-environment")
@@ -101,18 +101,18 @@ def test_a_node_that_is_not_as_the_host_is_says_in_what(root: Path, change: dict
     assert subject in result.message.lower() and ("another" if what == "graph" else value) in result.message
 
 
-def test_a_graph_that_no_worker_can_compile_comes_back_with_the_workers_word(root: Path) -> None:
+def test_uncompilable_graph_is_returned_with_the_workers_error(root: Path) -> None:
     result = asked(graph=altered().replace(b'"mul"', b'"nosuch"'), key="e" * 64)
     assert (result.outcome, result.code) == ("failed", "farm-failed") and "undecodable-graph" in result.message
 
 
-def test_a_worker_that_takes_too_long_is_ended_and_the_next_job_has_another(root: Path) -> None:
+def test_worker_over_its_time_limit_is_ended_and_replaced(root: Path) -> None:
     result = asked(key="f" * 64, limit_s=0.01)
     assert (result.outcome, result.code) == ("failed", "farm-lost") and node._worker is None
     assert asked().outcome == "compiled"
 
 
-def test_a_worker_that_dies_is_noticed_and_the_next_job_has_another(root: Path) -> None:
+def test_dead_worker_is_noticed_and_replaced(root: Path) -> None:
     """The worker's guardian keeps its end of the stream open, so the death of the worker does not end the stream."""
     assert asked().outcome == "compiled" and node._worker is not None
     worker = psutil.Process(node._worker._process.pid)
@@ -126,12 +126,12 @@ def test_a_worker_that_dies_is_noticed_and_the_next_job_has_another(root: Path) 
     assert asked().outcome == "compiled"
 
 
-def test_what_is_no_request_of_this_version_is_refused() -> None:
+def test_request_of_a_different_version_is_refused() -> None:
     result = decode(node.compile_job(b"\xc0"), Result)
     assert (result.outcome, result.code) == ("refused", "farm-environment")
 
 
-def test_a_node_whose_settings_cannot_be_used_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_with_invalid_settings_reports_them(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", "not/absolute")
     result = asked()
     assert (result.outcome, result.code) == ("refused", "farm-environment") and "absolute" in result.message

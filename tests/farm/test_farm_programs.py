@@ -51,7 +51,7 @@ def all_came(client: Client) -> None:
     assert found["done"] and {state for state, *_ in found["graphs"]} == {"compiled"}, found
 
 
-def test_what_finds_no_slot_is_compiled_on_the_farm(host: Host, cluster: support_farm.Cluster) -> None:
+def test_job_without_a_slot_is_compiled_on_the_farm(host: Host, cluster: support_farm.Cluster) -> None:
     """The host of this test is not a node of the cluster."""
     env = {**settings(cluster), "PRECOMPILED_FARM": cluster.url}
     all_came(start(host, env, 5, seed=0))
@@ -69,7 +69,7 @@ def test_what_finds_no_slot_is_compiled_on_the_farm(host: Host, cluster: support
     assert checks["farm"]["state"] == "ok", checks
 
 
-def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(host: Host, cluster: support_farm.Cluster) -> None:
+def test_all_graphs_are_compiled_despite_a_killed_and_a_hanging_node(host: Host, cluster: support_farm.Cluster) -> None:
     env = settings(cluster)
     client = start(host, env, 6, seed=1)
     (victim, *_) = wait_until(
@@ -97,7 +97,7 @@ def test_a_node_is_killed_and_another_one_hangs_and_all_graphs_come(host: Host, 
     assert host.answer(env, "farm", "status")["hedged"] > status["hedged"]
 
 
-def test_a_node_that_cannot_compile_is_done_without(host: Host, cluster: support_farm.Cluster) -> None:
+def test_host_compiles_all_graphs_if_no_node_can(host: Host, cluster: support_farm.Cluster) -> None:
     """The only node that is left has invalid settings, so this host compiles all graphs."""
     for number in set(range(len(cluster.nodes))) - cluster.killed:
         cluster.kill(number)

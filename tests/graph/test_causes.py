@@ -123,7 +123,7 @@ def test_change_has_one_cause_with_its_line(
     assert bool(line) == bool(found.line) and found.advice
 
 
-def test_operations_shifted_by_a_missing_input_are_not_another_way() -> None:
+def test_operations_shifted_by_a_missing_input_are_not_a_different_branch() -> None:
     """Evaluation has one input less than training. This shifts all operations, so each is compared with a different
     one.
     """

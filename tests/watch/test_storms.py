@@ -115,7 +115,7 @@ def test_checkout_of_5000_files_ends_in_the_last_state(project: Project, watch: 
     git(directory, "checkout", "other")
     git(directory, "checkout", "main")
     expect(project, watch, 1000, since)
-    assert project.host.stats().submitted - submitted <= 1, "there and back again is no new state"
+    assert project.host.stats().submitted - submitted <= 1, "a checkout and its reversal give no new state"
     since = time.time() - 0.5
     git(directory, "checkout", "other")
     expect(project, watch, 2000, since)
