@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # support_*.py
 
-from support_host import THERE, Host, new_host
+from support_host import SHARED, THERE, Host, new_host
 
 # hypothesis must not fail an example for its time, which depends on the load of the machine.
 settings.register_profile("any-pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +27,19 @@ settings.load_profile("any-pace")
 # because pytest reports nothing about earlier tests if it is killed in the middle of one.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Creates the directory that the parallel processes of this run share. They inherit the variable."""
+    if SHARED not in os.environ:
+        directory = tempfile.TemporaryDirectory(prefix="pc-shared-")
+        os.environ[SHARED] = directory.name
+
+        def remove() -> None:
+            del os.environ[SHARED]
+            directory.cleanup()
+
+        config.add_cleanup(remove)
 
 
 @pytest.hookimpl(tryfirst=True)

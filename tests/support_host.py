@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -34,6 +35,7 @@ from precompiled.store.artifacts import Store
 PROGRAM = Path(__file__).parent / "programs" / "client_program.py"
 # Any step takes far less on a loaded machine with 2 cores. The timeout only ends a test that hangs.
 TIMEOUT_S = 400.0
+SHARED = "PRECOMPILED_TESTS_SHARED"  # a directory for the files that all processes of a test run share
 
 
 def edit(file: Path, old: str, new: str) -> None:
@@ -110,13 +112,22 @@ def _prepared() -> Path:
     """Returns a scratch directory with the files that Inductor creates when it compiles its first kernel.
 
     They are its test programs for vector units and its precompiled header. Each host would need ten seconds of CPU to
-    create them.
+    create them. The parallel processes of a test run share one directory (conftest.py).
     """
-    directory = tempfile.TemporaryDirectory(prefix="pc-prepared-")
-    atexit.register(directory.cleanup)
-    command = [sys.executable, "-c", _PREPARE, directory.name]
-    assert support_zygote.start(command, dict(os.environ), directory.name).wait(TIMEOUT_S) == 0
-    return Path(directory.name)
+    shared = os.environ.get(SHARED)
+    if shared is None:
+        directory = tempfile.TemporaryDirectory(prefix="pc-shared-")
+        atexit.register(directory.cleanup)
+        shared = directory.name
+    prepared, building = Path(shared, "prepared"), Path(shared, "building")
+    with Path(shared, "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not prepared.exists():
+            building.mkdir()
+            command = [sys.executable, "-c", _PREPARE, str(building)]
+            assert support_zygote.start(command, dict(os.environ), building).wait(TIMEOUT_S) == 0
+            building.rename(prepared)
+    return prepared
 
 
 def prepare(scratch: Path) -> None:
