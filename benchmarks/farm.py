@@ -1,8 +1,8 @@
 """Compiles twelve distinct graphs on a farm of one, two and three nodes. A node has one place and one core of this
 machine.
 
-`make bench-farm` (`python -m benchmarks.farm`). It uses a real Ray cluster and the helper's farm and driver. No worker
-of this host compiles. Each node is warm: it has already compiled another graph.
+`make bench-farm` (`python -m benchmarks.farm`). The benchmark uses a real Ray cluster, and the farm and driver of the
+remote helper. No worker of this host compiles. Each node is warm: it has already compiled another graph.
 
 Nodes share the machine's cores round robin, so with more nodes than cores the result shows the cost of the farm only.
 With ``--share 0.5``, each node has half a core of its own, for any number of nodes. *Places at work* is the share of

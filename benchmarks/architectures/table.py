@@ -28,7 +28,8 @@ from benchmarks.harness.table_command import Report, run_table
 from precompiled.made_up_cuda import activate
 from precompiled.made_up_cuda.kinds import KINDS
 
-# The timeout of a row, in seconds. No row comes near it on a loaded 2-core machine; it only prevents an endless run.
+# The timeout of a row, in seconds. Rows take far less, even on a loaded 2-core machine; the timeout only prevents an
+# endless run.
 ROW_LIMIT_S = 900.0
 SHOWN = 4  # differences shown for a row
 

@@ -19,7 +19,7 @@ from precompiled.core import config, python_path
 from precompiled.core.config import Settings
 
 ROOT = Path(__file__).parent.parent.parent
-# The timeout of a sample, in seconds. No sample comes near it; it only prevents an endless run.
+# The timeout of a sample, in seconds. Samples take far less; the timeout only prevents an endless run.
 LIMIT_S = 1200.0
 
 # The default setting. Most measures switch packages off instead, because they measure the steps after Dynamo's trace.

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 import precompiled
 from precompiled.client.process import PROCESS
 
-# The longest wait for a step's graphs, in seconds. No step comes near it on a loaded 2-core machine.
+# The longest wait for a step's graphs, in seconds. Steps on a loaded 2-core machine wait far less.
 WAIT_S = 600.0
 
 

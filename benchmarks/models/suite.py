@@ -205,7 +205,7 @@ class Step(torch.nn.Module):
 def build(
     name: str, size: str, task: str, shapes: str, device: torch.device = CPU
 ) -> tuple[Step, list[dict[str, Any]]]:
-    """Return the module and its inputs, one dict for each batch size. They are the same in every process."""
+    """Return the module and its inputs, one dict for each batch size. Module and inputs are equal in every process."""
     torch.manual_seed(0)
     example = {**MODELS, **FURTHER}[name](size == "small")
     step = Step(example.model).train(task == "training").to(device)

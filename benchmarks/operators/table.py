@@ -132,7 +132,7 @@ def examine(rows: Sequence[Row], say: Say, found: Found | None = None) -> Found:
 
 
 def _run(host: Host, groups: list[list[Row]], name: str, say: Say, *, hook: bool) -> Iterator[tuple[Row, Answer]]:
-    """Yield the answers of all rows. If the process dies, another one continues."""
+    """Yield the answers of all rows. If the process dies, a new process runs the remaining rows."""
     waiting, log, done = list(groups), host.root / f"{name}.log", 0
     while waiting:
         begun: list[Row] = waiting[0]

@@ -17,7 +17,7 @@ ON = {**PACKAGES, "PRECOMPILED_MODE": "wait"}
 def first_call(quick: bool, say: Say) -> list[float]:
     """Return ratios for GPT-2's training: the first call with a package / that of a warm torch.compile.
 
-    The time of one compiled step is subtracted from both.
+    The time of one compiled step is subtracted from both first calls.
     """
     effort = QUICK if quick else FULL
     spec = effort.spec(pending="wait", steps=3)

@@ -1,8 +1,8 @@
 """Measures the CPU seconds that 64 ranks spend on compiling, relative to one rank.
 
 `python -m benchmarks.ranks.many` (a part of `make bench-ranks`). Each rank is a process in torch's fake process group
-of 64, which sends nothing. A Llama is tensor parallel over eight ranks and fully_shard over eight such groups. As many
-ranks run at a time as there are cores. The figure includes the daemon, workers and compilers, not the ranks.
+of 64, which sends nothing. A Llama is tensor parallel over eight ranks and fully_shard over eight such groups. Ranks run
+in parallel, one per core. The figure includes the daemon, workers and compilers, not the ranks.
 
 Exits 1 if 64 ranks take more than 1.1 times the CPU seconds of one rank, or if a graph was not served.
 """
@@ -61,7 +61,7 @@ def _compiling(number: int) -> tuple[float, int, int]:
 
 
 def _in_turns(command: dict[str, Any], specs: Sequence[dict[str, int]]) -> int:
-    """Run a rank for each spec, as many at a time as there are cores. Print their outputs as one JSON array."""
+    """Run a rank for each spec, in parallel, one per core. Print the ranks' outputs as one JSON array."""
 
     def run(spec: dict[str, int]) -> Any:
         argv = [*command["argv"][:-1], json.dumps(spec)]

@@ -1,8 +1,8 @@
 """Measures how costs grow with artifacts in the store, with clients that submit at once, and with jobs in the queue.
 
-`make bench-scale` (`python -m benchmarks.scale`). It uses a real daemon, worker and artifact. The store is filled with
-copies of the artifact under other keys. Their files are hard links, so they need no space. Exits 1 if a submit was
-lost.
+`make bench-scale` (`python -m benchmarks.scale`). The benchmark uses a real daemon, worker and artifact. The store is
+filled with copies of the artifact under other keys. The copies are hard links, so they need no space. Exits 1 if a
+submit was lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines the compared ways to start a compiled model: what each one needs, and what it must have done to count."""
+"""Defines the compared ways to start a compiled model: what each way needs, and what makes its sample valid."""
 
 from __future__ import annotations
 

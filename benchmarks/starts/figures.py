@@ -34,7 +34,8 @@ def read(sample: Sample, contender: Contender, tree: dict[str, Any], client: dic
     sample.step_s = program["step_s"]
     sample.tracing_s = _tracing(program["phases"])
     loads = sum(graph["load_s"] for graph in program["reports"] if graph["source"] == "swap")
-    # The load of a swap runs during steps. The CPU seconds of these steps are subtracted, so the load is added again.
+    # The load of a swap runs during steps. ``aside_cpu_s`` covers these steps and is subtracted, so the load is added
+    # again.
     sample.cpu_s = tree["cpu_s"] - program["aside_cpu_s"] + loads
     sample.memory = {**tree["memory"], "client": [program["peak_bytes"]]}
     sample.program = program

@@ -108,7 +108,7 @@ def kind(result: TestResult) -> str:
 
 
 def _run(host: Host, way: str, arguments: Sequence[str], limits: Limits) -> Found:
-    """Run all tests in one process. If it dies, another one continues."""
+    """Run all tests in one process. If the process dies, a new process runs the remaining tests."""
     answers, log, mode = host.root / f"{way}.jsonl", host.root / f"{way}.log", WAYS[way]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     extra = {
