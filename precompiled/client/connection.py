@@ -19,7 +19,7 @@ Per submit::
 
 A fork's child closes its copy of the parent's socket, and starts a connection of its own without submits. A program may
 close descriptors that belong to this connection and reuse their numbers (core/sockets.py). The connection then opens
-new ones.
+new descriptors.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class DaemonConnection:
     def submit(self, message: wire.Submit, blob: bytes, on_reply: OnReply) -> None:
         """Hand over a graph. ``on_reply`` is called in the I/O thread with each Accepted, Busy and Rejected about it.
 
-        The submit is sent again until ``forget``: after Busy, and to the next daemon if this one is lost. Rejected
-        ends it, except for the code "stopping": then ``on_reply`` is not called, and the submit waits for the next
-        daemon.
+        The submit is sent again until ``forget``: after Busy, and to the next daemon if the connection is lost. A
+        Rejected reply ends the submit. One code is an exception: after "stopping", ``on_reply`` is not called, and the
+        submit waits for the next daemon.
         """
         with self._changed:
             self._submits[message.id] = _Submit(message, blob, on_reply)
@@ -135,8 +135,8 @@ class DaemonConnection:
     def flush(self, timeout_s: float) -> bool:
         """Wait until every submit is accepted or rejected, and every tally is sent. False after ``timeout_s`` seconds.
 
-        Returns false at once if no thread can be started to send them. From Python 3.12 on, none can be started at
-        exit.
+        Returns false at once if no thread can be started to send them. From Python 3.12 on, no thread can be started
+        at exit.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: self._is_flushed() or self._thread is None, timeout_s)
@@ -158,8 +158,8 @@ class DaemonConnection:
             thread.join(timeout_s)
 
     def reset_after_fork(self) -> None:
-        """Replace all state without using it: a thread of the parent may hold the locks, and the socket is the
-        parent's.
+        """Replace all state without using the old state: a thread of the parent may hold its locks, and the socket
+        belongs to the parent.
         """
         if self._link is not None:
             self._link.abandon()
@@ -186,7 +186,7 @@ class DaemonConnection:
         return 0.0 if since is None else time.monotonic() - since
 
     def was_stopped_on_request(self) -> bool:
-        """Whether the daemon was stopped on request and no other daemon runs. This process then does not start one."""
+        """Whether the daemon was stopped on request and no other daemon runs. Then this process starts no daemon."""
         return self._daemon_was_stopped and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
@@ -255,8 +255,8 @@ class DaemonConnection:
     def _retire(self) -> Link | None:
         """End this thread's role; the next submit starts another thread. The caller holds the lock.
 
-        Returns the link. The thread closes it after it has released the lock, because closing takes time and the next
-        thread may need the lock.
+        Returns the link. The thread closes the link after it has released the lock, because closing takes time and the
+        next thread may need the lock.
         """
         self._thread = None
         link, self._link = self._link, None

@@ -62,7 +62,7 @@ class DaemonStarter:
         self._connection.expect(wire.Expect(interpreter, device))
 
     def problem(self) -> DaemonError | None:
-        """Return None if a daemon runs, else the reason why none does.
+        """Return None if a daemon runs, else the reason why no daemon runs.
 
         A process starts a daemon at most once: a program must not retry for every graph. If a daemon appears later,
         it serves the graphs that follow.

@@ -255,8 +255,9 @@ class Dispatch:
         return eager(*args) if again else self._try_eager(args, is_first=True)
 
     def _try_eager(self, args: tuple[object, ...], *, is_first: bool) -> object:
-        """Run eager. If that raises, undo it and try compiled code: the exception counts as the program's only if
-        compiled code raises as well.
+        """Run eager. If the eager run raises, undo it and run compiled code instead.
+
+        The program gets the exception of the eager run only if compiled code raises as well.
 
         ``is_first``: no other eager run has the same keeper. If another eager run has this keeper, compiled code would
         not match that run.
@@ -271,8 +272,8 @@ class Dispatch:
             if not undo(error):
                 raise
             cause = error
-        # Run compiled code outside the except block. Otherwise its exception would have the eager run's error as its
-        # context.
+        # Run compiled code outside the except block. Inside the block, Python would add the eager run's error as the
+        # context of an exception of compiled code.
         return self._run_instead(args, cause)
 
     def _run_instead(self, args: tuple[object, ...], error: Exception) -> object:

@@ -47,8 +47,8 @@ def compile_later(session: SessionView, item: Awaited) -> None:
 
 def compile_now(session: SessionView, item: Awaited) -> None:
     """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
-    # One of several threads compiles. The others run eager meanwhile; a thread whose call must not run eager waits
-    # for the lock.
+    # One of several threads compiles. The other threads run eager meanwhile. A thread whose call must not run eager
+    # waits for the lock.
     with item.compiling:
         if not item.compiled_here:
             _compile(session, item)

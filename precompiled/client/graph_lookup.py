@@ -132,7 +132,7 @@ class GraphLookup:
         return program, artifacts, failure
 
     def _serves(self, program: capture.SerializedGraph, artifact: Artifact) -> bool:
-        """Whether a variant's guards hold for this graph. If they do, Dynamo guards on them from now on."""
+        """Whether a variant's guards hold for this graph. If the guards hold, Dynamo guards on them from now on."""
         guards = artifact.manifest.guards
         if not guard_check(guards)(program.sizes(program.hints)):
             return False

@@ -54,7 +54,7 @@ class GraphOutcomes:
             log.warning("%s", text)
 
     def base_left_out(self, reason: str) -> None:
-        """Count and report an unusable artifact or package of a base store. The lookup goes on without it."""
+        """Count and report an unusable artifact or package of a base store, which the lookup leaves out."""
         self._ledger.count_reason("fallbacks", "base-unusable")
         log.info("%s", reason)
         self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")

@@ -204,8 +204,8 @@ class Pending:
                 openmp_threads.beside_compile(max(item.threads for item in awaited))
                 for item in awaited:
                     self._guarded(item)
-                # Refusals come after the look at the store, because a failure record says why a worker failed. The
-                # record is preferred to the refusal.
+                # Handle refusals after the check of the store, because the store may have a failure record. The record
+                # is preferred to the refusal, because it says why a worker failed.
                 for id, code, text in refused:
                     self._give_up_if_awaited(id, code, text)
                 self._session.connection.ensure_running()
@@ -248,7 +248,7 @@ class Pending:
     def _look(self, item: Awaited) -> None:
         store = self._session.store
         try:
-            # This costs two calls of stat. The store is read only if a name exists or was reported as published.
+            # This check costs two calls of stat. The store is read only if a name exists or was reported as published.
             with self._changed:
                 answered, item.answered = item.answered, False
             if answered or any((store.artifacts / f"{item.key}.{slot}").exists() for slot in (0, 1)):

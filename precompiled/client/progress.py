@@ -135,7 +135,7 @@ def _is_notebook() -> bool:
 
 
 def _say(text: str) -> bool:
-    """Print a line. Returns false if the terminal cannot take it now."""
+    """Print a line. Returns false if the terminal cannot take a line now."""
     line = f"precompiled: {text}\n"
     stream: Any = sys.stderr
     if _is_notebook():

@@ -2,12 +2,13 @@
 
 A non-reentrant ``torch.utils.checkpoint`` outside a compiled function runs the function again in the backward, and
 expects the second run to save the same tensors as the first. So both runs must be eager, or both compiled. An eager
-run inside such a checkpoint therefore holds swaps back until the checkpoint has freed what it saved. Artifacts that are
-loaded meanwhile are swapped in then.
+run inside such a checkpoint therefore holds swaps back until the checkpoint has freed what it saved. At the end of the
+hold, artifacts that were loaded meanwhile are swapped in.
 
-Dynamo may have several graphs for one function. It first tries the graph that it used last, so the second run may use
-another graph than the first. Therefore a hold applies to all graphs of a function. But each hold belongs to one
-checkpoint: if the first run in another checkpoint was compiled, the second run in that checkpoint must be compiled too.
+Dynamo may have several graphs for one function. Dynamo first tries the graph that it used last, so the second run may
+use a different graph than the first run. Therefore a hold applies to all graphs of a function. But each hold belongs to
+one checkpoint: if the first run in another checkpoint was compiled, the second run in that checkpoint must be compiled,
+too.
 
 This file needs no torch and does no I/O. ``dispatch.py`` uses it; torch_internals/eager/enclosing_regions.py finds the
 checkpoints.
@@ -35,7 +36,7 @@ class SafePoint:
         self._waiting: list[Callable[[], None]] = []
 
     def hold(self, keeper: object) -> bool:
-        """Hold swaps back until ``keeper`` is freed or ``release`` is called. Returns false if it held them already."""
+        """Hold swaps back until ``keeper`` is freed or released. Returns false if ``keeper`` held them back already."""
         with self._lock:
             if id(keeper) in self._keepers:
                 return False

@@ -53,8 +53,9 @@ class Session:
         self.connection = DaemonConnection(self.settings)
         # The recorder is set in a watch's capture (docs/guides/watch.md), which captures graphs and is not served.
         self.recorder: RecorderProtocol | None = PROCESS.recorder
-        # True below `--target`, where artifacts are for a GPU that this host lacks. Their kernels cannot run on this
-        # host, so all calls run eager, which gives values as close as possible to the target's (docs/decisions/0046).
+        # True if `--target` runs this process, to make artifacts for a GPU that this host lacks. Their kernels cannot
+        # run on this host, so all calls run eager. Eager values are as close as possible to the target's
+        # (docs/decisions/0046).
         self.stays_eager = TARGET_VARIABLE in os.environ
         # A watch's capture writes no run record.
         self.outcomes = GraphOutcomes(self.ledger, self._run if self.recorder is None else None)

@@ -1,7 +1,7 @@
 """Starts a daemon on demand, for clients and for `precompiled daemon start`. A failure is an outcome, not an error.
 
 The daemon reports through a pipe how its start went, and detaches from this process's tree. Any number of processes
-may start one at the same time: a lock lets one succeed, and the others get "already-running".
+may start a daemon at the same time: a lock lets one process succeed, and the others get "already-running".
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ def start_daemon(settings: Settings, timeout_s: float = DEFAULT_TIMEOUT_S) -> St
 
 
 def arguments(settings: Settings) -> list[str]:
-    """Return the daemon's flags. They repeat this process's flags, variables and directories, because the daemon reads
-    only the settings files by itself.
+    """Return the daemon's flags, which repeat this process's flags, variables and directories.
+
+    The daemon itself reads only the settings files.
     """
     flags = ["--runtime-dir", str(settings.runtime_dir), "--cache-dir", str(settings.cache_dir)]
     defaults = {item.name: item.default for item in settings.__dataclass_fields__.values()}
@@ -167,8 +168,8 @@ def variables() -> dict[str, str]:
     found = {
         name: value
         for name, value in os.environ.items()
-        # The process reads its settings from its arguments. Without PRECOMPILED_LOG it uses its own log level.
-        # systemd's variables are meant for this client only.
+        # The new process reads its settings from its arguments. Without PRECOMPILED_LOG, it uses its own log level.
+        # The variables of systemd are meant for this client only.
         if not name.startswith(config.ENV_PREFIX) and name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
     }
     found["PRECOMPILED"] = "0"  # keeps the hook inactive in that process

@@ -125,7 +125,7 @@ class Submitter:
     ) -> tuple[Compiled, str] | None:
         """Compile in process, or make Dynamo retrace the frame if only Dynamo can have the graph compiled.
 
-        A retrace happens at the next call, as with plain torch.compile. It is not used for further sizes, since the
+        A retrace happens at the next call, as with plain torch.compile. Further sizes cause no retrace, because the
         code that serves the other sizes would be lost. Returns None if the graph stays eager or is retraced. Raises
         NotNow while an eager run may be repeated, since the second run must be eager as well.
         """
@@ -141,8 +141,8 @@ class Submitter:
         try:
             return compile_inline(program, hints, self.given)
         except Exception as error:
-            # Plain torch.compile raises this at its first call. This program has run eager for a while, so raising
-            # now would stop a running service.
+            # Plain torch.compile raises this error at the first call. This program has run eager for a while, so
+            # raising now would stop a running service.
             if program.no_stand_in or not (problem := toolchain.problem(error, program.device)):
                 raise
             log.info("compiling in process failed, the graph stays eager: %s", error, exc_info=True)
@@ -206,7 +206,7 @@ def compile_inline(
     except Exception as error:
         if gpu_room.is_full(error) and not program.no_stand_in:
             # The program's own steps have filled the memory by now. Plain torch.compile would have compiled before
-            # them.
+            # these steps.
             log.warning("a graph stays eager, the GPU has no room for its code: %s", error)
             return None
         if given is None:

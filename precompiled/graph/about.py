@@ -1,7 +1,7 @@
 """Describes a graph for reports: its source lines, its callers, which code set its settings, and the CPU.
 
 The description is collected when a graph is submitted, so a hit pays nothing for it. Neither the key nor the compile
-depends on it. To the fields of torch_internals/graph/source_lines.py, it adds::
+depends on the description. It has the fields of torch_internals/graph/source_lines.py, and these::
 
     "set": {"inductor.max_autotune": "options", "variable CPATH": "program", ...}     what set each (below)
     "cpu": {"model": "...", "flags": "avx avx2 ..."}                                  the key has a digest of the flags

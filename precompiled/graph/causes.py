@@ -92,7 +92,7 @@ def are_of_other_files(program: ProgramData, other: ProgramData) -> bool:
 
 
 def is_version_of(name: str, program: ProgramData, other_name: str, other: ProgramData) -> bool:
-    """Whether two graphs are versions of one.
+    """Whether two graphs are versions of one graph.
 
     ``name`` is like ``forward [0/1]`` (torch_internals/graph/graph_names.py).
     """
@@ -234,8 +234,8 @@ def _operations(before: ProgramData, after: ProgramData, place: tuple[int, int])
 def _edited(before: ProgramData, after: ProgramData, then: listing.Place | None, now: listing.Place | None) -> bool:
     """Whether the program was edited.
 
-    True if a line of a file has another text now, or if a notebook's cell has another file name, which is made from the
-    cell's text.
+    True if a line of a file has a different text now. Also true if a notebook's cell has a different file name, because
+    IPython makes the name from the cell's text.
     """
     if then and now and then.file != now.file and "/ipykernel_" in then.file and "/ipykernel_" in now.file:
         return then.function == now.function

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NOT_SET = "not set"
 RANGE = "range of the size"
 NONE = "none"
-# Texts are cut to _MAX_TEXT characters. If two texts first differ beyond that, both are shown from _CONTEXT characters
-# before the first difference on.
+# Texts are cut to _MAX_TEXT characters. If two texts first differ beyond that length, both are shown from _CONTEXT
+# characters before the first difference.
 _MAX_TEXT = 300
 _CONTEXT = 60
 _MAX_FLAGS = 12

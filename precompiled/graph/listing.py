@@ -85,7 +85,7 @@ def place(program: ProgramData, graph: int, node: int) -> Place | None:
 
 
 def calls(program: ProgramData) -> list[Place]:
-    """The user's frames that led to the trace, innermost first. Empty if they were not sent."""
+    """The user's frames that led to the trace, innermost first. Empty if the client sent no frames."""
     try:
         return [
             Place(str(file), int(line), str(function), str(code))
@@ -104,7 +104,7 @@ def set_by(program: ProgramData, what: str) -> str:
 
 
 def cpu_flags(program: ProgramData) -> set[str]:
-    """The CPU's instruction sets. Empty if they were not sent."""
+    """The CPU's instruction sets. Empty if the client sent none."""
     try:
         return set(str(program["about"]["cpu"]["flags"]).split())
     except NOT_A_PROGRAM:

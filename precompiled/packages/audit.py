@@ -3,8 +3,8 @@
 A package is used only if everything that its trace is known to have read is unchanged. But only a trace can show
 whether that list of facts is complete. So in a fraction of all processes (the setting ``package_audit``) Dynamo traces
 frames that a package would have served. If a trace differs from its package, the function's packages are refused in
-this store from then on, and the user gets a warning. The audited process runs its own trace, so a wrong package does no
-harm in it.
+this store from then on, and the user gets a warning. The audited process runs its own trace, so a wrong package does
+not affect that process.
 """
 
 from __future__ import annotations

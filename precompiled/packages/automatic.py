@@ -82,7 +82,7 @@ class Automatic:
     ) -> None:
         """Attach the graph's key and description to its function (see the protocol). Never raises.
 
-        An entry cannot be recorded if one of its graphs has no such description.
+        An entry cannot be recorded if one of its graphs has no key and description.
         """
         try:
             self._name_graph(function, report, program, held)

@@ -44,7 +44,7 @@ class VerifiedEntry(NamedTuple):
 
 @dataclass
 class FrameSearch:
-    """The result of a search for a frame's entry. It is kept for the trace that follows if no entry fits."""
+    """The result of a search for a frame's entry. If no entry fits, the trace that follows uses the result."""
 
     frame: Callable[[], Frame | None] = lambda: None  # weak: a Frame holds the locals of the user's frame
     began: float = 0.0  # when the search began, by time.perf_counter()

@@ -1,8 +1,8 @@
 """Finds the functions of the program that have not run yet: their bodies cannot have had any effect so far.
 
 CPython 3.11 counts the calls of each code object, from -8 up to 0, until it specializes the code (PEP 659). The counter
-is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes it, so this file reads it from memory,
-after a check that it is at the expected offset. Other versions of Python count calls only after a request
+is ``co_warmup`` of PyCodeObject (Include/cpython/code.h). No attribute exposes the counter, so this file reads it from
+memory, after a check of its offset. Other versions of Python count calls only after a request
 (``sys.monitoring``). Under these versions, every function is treated as run.
 """
 

@@ -63,7 +63,7 @@ def _is_stream(file: str) -> bool:
 def _cells() -> list[Text] | None:
     """All cells that this notebook has run, in order: each may have changed what a later cell reads.
 
-    Cells that only call ``%precompiled`` are left out. They change nothing, so reading a report must not cause a
+    Cells that only call ``%precompiled`` are left out. Such cells change nothing, and reading a report must not cause a
     retrace. None outside IPython.
     """
     ipython = sys.modules.get("IPython")

@@ -32,7 +32,7 @@ class Program:
         self._unrun: dict[str, dict[Place, CodeType]] | None = None  # by module
 
     def fix(self) -> None:
-        """Note which functions have not run yet. Call it before a trace, because a trace runs some."""
+        """Note which functions have not run yet. Call this before a trace, because a trace runs some functions."""
         if self._unrun is None:
             self._unrun = self._look()
 

@@ -27,7 +27,7 @@ from precompiled.packages.executed import Place, place_of
 # A comment that torch.jit.script reads.
 _TYPE_COMMENT = re.compile(rb"#\s*type:.*")
 _TELLS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})  # methods of a logger
-# Functions and methods without side effects. The arguments of a print or log call that is left out call only these.
+# Functions and methods without side effects. A print or log call is left out only if its arguments call no others.
 _BUILTINS = frozenset(
     {"abs", "bool", "float", "format", "int", "len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
 )
@@ -162,8 +162,8 @@ class _Source:
 
 
 def _without(code: CodeType, unrun: Set[Place]) -> str:
-    """``code_digest`` without the bodies of functions that have not run. The names of their arguments count, because
-    code can read them.
+    """``code_digest`` without the bodies of functions that have not run. The digest includes the names of their
+    arguments, because code can read these names.
     """
     if not unrun or not any(isinstance(const, CodeType) for const in code.co_consts):
         return code_digest(code)
@@ -212,8 +212,8 @@ def _decides_nothing(statement: ast.AST) -> bool:
 class _Telling:
     """Finds the statements of one source that only print or log.
 
-    These are constants, ``print(...)``, and ``log.info(...)`` of a logger. A call counts only if the source binds
-    neither ``print`` nor the logger's name to anything else.
+    Such statements are constants, ``print(...)``, and ``log.info(...)`` of a logger. A call is found only if the source
+    binds neither ``print`` nor the logger's name to anything else.
     """
 
     def __init__(self, tree: ast.Module) -> None:

@@ -41,8 +41,8 @@ from precompiled.packages.program import Program, digest_of
 from precompiled.packages.program_text import Text
 
 LOOK_S = 1.0  # seconds between two checks whether files were saved
-# Modules of these packages do not count, because a trace or a compile imports further modules of these packages. They
-# are torch, whose version an entry requires, and packages that torch and precompiled import.
+# Packages whose modules do not count, because a trace or a compile imports further modules of these packages. The list
+# has torch, whose version an entry requires, and packages that torch and precompiled import.
 _NOT_THE_PROGRAMS = frozenset(
     {
         "torch",
@@ -67,7 +67,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 class SourceFiles:
     """The source files of this process.
 
-    A process has one such object. For each file it keeps the state of the first read.
+    A process has one such object. The object keeps, for each file, the state at the first read.
     """
 
     def __init__(self) -> None:

@@ -100,8 +100,8 @@ class Descriptions:
     def __init__(self, before: Mapping[int, str] | None = None) -> None:
         """``before`` maps the id of a code object to a digest that replaces the code's own digest.
 
-        It contains the functions that had not run when the entry was recorded and have not run in this process, with
-        their digests from the entry.
+        The map contains the functions that had not run when the entry was recorded and have not run in this process,
+        with their digests from the entry.
         """
         self._before = before or {}
         self._classes: dict[type, list[object]] = {}
@@ -295,8 +295,8 @@ class Descriptions:
         """Describe a function's place, code, defaults, and the values in its closure.
 
         ``owner`` is the class that is being described, if the function is a method of it. A method that calls
-        ``super()`` closes over its class. The description of such a method notes only that, not the class itself;
-        otherwise each description would depend on where it began.
+        ``super()`` closes over its class. The description of such a method states only that, and does not contain the
+        class again. Otherwise a description would depend on whether it began at the class or at the method.
         """
         key = (id(function), owner)
         known = self._functions.get(key)
@@ -388,9 +388,8 @@ class Descriptions:
     def a_class(self, kind: type) -> list[object]:
         """Describe a class by its place and by everything that it and its bases define.
 
-        The description covers functions (with defaults and closures) and values. All of them count, because an object
-        that the frame creates has no source. The only guard on such an object is on its class: ``Scale().factor`` is a
-        constant of the trace.
+        The description covers all functions (with defaults and closures) and all values. An object that the frame
+        creates has no source, so its only guard is on its class: ``Scale().factor`` is a constant of the trace.
         """
         known = self._classes.get(kind)
         if known is not None:

@@ -110,7 +110,8 @@ def _codes_of(value: Any, seen: set[int], depth: int) -> Iterator[types.CodeType
 def locals_digest(kinds: dict[str, type]) -> str:
     """Return a digest of the names and types of a frame's locals.
 
-    Entries of skipped frames contain it, because whether Dynamo skips a frame does not depend on the locals' values.
+    Entries of skipped frames contain this digest. It leaves out the locals' values, because they do not affect whether
+    Dynamo skips a frame.
     """
     shown = sorted((name, kind.__module__, kind.__qualname__) for name, kind in kinds.items())
     return hashlib.sha256(repr(shown).encode()).hexdigest()

@@ -1,9 +1,9 @@
 """Encodes bytecode and guards as bytes, and decodes them: plain data, code objects and Dynamo's sources.
 
 Objects of the user's are refused. Dynamo makes up names for one process (``__compiled_fn_3_5f1c...``,
-``__builtins_dict___7``), which occur in bytecode, sources and guard expressions. They are written as placeholders, and
-read as the names that the later process chooses. If the bytecode makes functions with a module's globals, the globals
-are written as the module's name.
+``__builtins_dict___7``), which occur in bytecode, sources and guard expressions. Such names are written as
+placeholders, and read as the names that the later process chooses. If the bytecode makes functions with a module's
+globals, the globals are written as the module's name.
 
 Private names: torch._guards.{Source, GuardEnvExpr, TracingContext, tracing}, torch._dynamo.source.*,
 torch._dynamo.bytecode_transformation.get_code_keys, torch._dynamo.guards.{ShapeCodeParts, _ShapeGuardsHelper,

@@ -189,7 +189,8 @@ def qualnames(traced: Traced) -> set[str]:
     return {outermost(code) for attempt in traced.attempts for code in attempt.code}
 
 
-# Functions that return numbers of a device. A trace takes these for constants, but two cards of one name may differ.
+# Functions that return numbers of a device. A trace treats the numbers as constants, but two GPUs of one name may
+# differ.
 _DEVICE_NUMBERS = frozenset({"get_device_properties", "mem_get_info"})
 
 

@@ -177,7 +177,8 @@ def _check_mark(source: Source, kind: str, value: object) -> None:
     """Raise Mismatch if a tensor's static mark differs from the one in the trace.
 
     A tensor that a compiled optimizer has marked is an attribute of the graph; any other tensor is an input. An entry
-    made with one kind does not serve the other. A marked tensor of a module is exempt, because a trace marks it anew.
+    made with a marked tensor does not serve an unmarked one, and vice versa. A marked tensor of a module is exempt,
+    because a trace marks it again.
     """
     marked = getattr(value, optimizers.STATIC, None) == optimizers.GUARDED
     if isinstance(value, torch.Tensor) and marked == (kind == "TENSOR_MATCH"):

@@ -120,8 +120,8 @@ def _import(
 ) -> None:
     """Import the modules that the trace imported, unless guards on values already rule the entry out.
 
-    Also runs Dynamo's preparations for libraries that it meets for the first time. For einops, these fill a table of
-    backends, on which Dynamo guards.
+    Also runs Dynamo's preparations for libraries that it meets for the first time. For einops, the preparations fill a
+    table of backends, on which Dynamo guards.
     """
     needed = {*modules, *(place[0] for place, _digest in inlined)}
     unmet = trace_rules._lazy_module_init.keys() & {module.split(".")[0] for module in needed}

@@ -43,7 +43,7 @@ from precompiled.packages.describe.kinds import INSTALLATION
 
 log = logging.getLogger("precompiled.package")
 
-# Packages whose functions Dynamo calls for its own purposes. They read nothing of the program.
+# Packages whose functions Dynamo calls for its own purposes. These functions read nothing of the program.
 _DYNAMOS = frozenset(
     {
         *INSTALLATION,
@@ -116,7 +116,7 @@ _watch = _Watch()
 
 @contextlib.contextmanager
 def watching() -> Iterator[NativeCalls]:
-    """Collect the calls that the trace in this block makes. They may hold objects of the user's."""
+    """Collect the calls that the trace in this block makes. A collected call may hold objects of the user's."""
     _watch.noticed, _watch.pauses = NativeCalls(), 0
     try:
         if FROM_THE_BEGINNING:

@@ -2,7 +2,7 @@
 
 The code of such a function is already part of a description, because Dynamo reached it through a class or a function.
 The function also reads its globals, its arguments, and the variables of its closure. All of these are described
-completely, because no guard says which parts matter. If one has no description, the trace is refused.
+completely, because no guard says which parts matter. If a value has no description, the trace is refused.
 
 Private names: torch._subclasses.fake_tensor.FakeTensor. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

@@ -1,9 +1,9 @@
 """Repeats for an entry what Dynamo does to an optimizer with a compiled ``step`` before it traces the step.
 
-Dynamo does not trace how an optimizer creates its state (torch/_dynamo/variables/optimizer.py). While it traces, it
-calls ``_init_group`` on the program's own optimizer, once for each group. Then the state exists, and Dynamo makes
-guards on it. Dynamo also marks parameters and state as static. That makes them attributes of the graph, each with a
-guard on its identity (torch_internals/client/graph_attributes.py makes inputs of them).
+Dynamo does not trace how an optimizer creates its state (torch/_dynamo/variables/optimizer.py). During the trace,
+Dynamo calls ``_init_group`` on the program's own optimizer, once for each group. Then the state exists, and Dynamo
+makes guards on it. Dynamo also marks parameters and state as static. The marked tensors become attributes of the graph,
+each with a guard on its identity (torch_internals/client/graph_attributes.py makes inputs of them).
 
 In a later process, no state exists before the first step. So Dynamo's calls of ``_init_group`` are recorded, and
 repeated on the live optimizer before its state is compared. If the entry does not fit the call, the effects of these
@@ -51,7 +51,7 @@ def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
 
 
 def _initialised(original: Callable[..., Any], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note the arguments, which Dynamo computes just before it calls ``_init_group``."""
+    """Note the arguments of ``_init_group``, which Dynamo computes just before the call."""
 
     def get_python_args(self: Any, *args: object, **kwargs: object) -> object:
         values, named = original(self, *args, **kwargs)  # raises if Dynamo will trace the call
@@ -105,7 +105,7 @@ def prepared_optimizers(guards: Iterable[Any], noted: TraceLog) -> tuple[Prepare
 
 
 def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: Any) -> tuple[object, ...]:
-    """The sources of the tensors that a graph holds. Raises NotPortable if one has no guard on its identity."""
+    """The sources of the tensors that a graph holds. Raises NotPortable if a tensor has no guard on its identity."""
     known: dict[int, object] = {}
     for guard in guards:
         if guard.create_fn_name() == "ID_MATCH":

@@ -102,8 +102,8 @@ def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> No
     """Refuse the trace if it reads all of a set whose order differs between processes.
 
     A set of numbers is exempt, because unguarded.py describes the order of each such set that a trace meets.
-    ``item_by_item`` says that Dynamo reads the items in the order of its own variable. Then a set whose order is known
-    (set_order.py) is exempt too.
+    ``item_by_item``: Dynamo reads the items in the order of its own variable, so a set whose order is known
+    (set_order.py) is exempt, too.
     """
     if noted.in_any_order or not _is_set(variable) or len(variable.items) < 2:
         return
@@ -120,7 +120,9 @@ def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> No
 
 
 def _before(note: Callable[..., None]) -> Callable[..., object]:
-    """Return a function that wraps: it calls ``note`` with the log and the arguments, then the wrapped function."""
+    """Return a function that makes wrappers. A wrapper calls ``note`` with the log and the arguments before the
+    original function.
+    """
 
     def wrapper(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
         def call(*args: object, **kwargs: object) -> object:

@@ -220,7 +220,7 @@ def _record(traced: Traced, builder: Any, guards: Any, output: Any, shapes: obje
     local = output.local_scope
     guarded = (name for name in guard_facts.guarded_locals(guards) if name in local)
     traced.locals = {name: quick_fingerprint(local[name]) for name in guarded}
-    # At a restart, 2.15 removes what an attempt put into the globals. The attempt's sources need these names.
+    # At a restart, 2.15 removes what an attempt put into the globals, but the attempt's sources need these names.
     reader = guard_facts.SourceReader(local, {**output.global_scope, **traced.scopes}) if traced.scopes else builder
     seen = unguarded.describe_facts(
         traced.trace_log, guards, codes.values(), builder.f_code, output.global_scope, places, reader, described

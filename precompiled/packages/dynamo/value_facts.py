@@ -1,7 +1,7 @@
 """Describes guarded values in more detail than Dynamo's guards on them do.
 
 A trace reads more of a value than it guards on: a module's hooks, the names of an object's attributes, the memory that
-tensors share, marks of dynamic dimensions. So a fact (guard_facts.py) includes these.
+tensors share, marks of dynamic dimensions. So a fact (guard_facts.py) includes all of these.
 
 Private names: torch._C._dispatch_keys, torch.utils._pytree.{SUPPORTED_NODES, CONSTANT_NODES},
 torch._subclasses.fake_tensor.FakeTensor.{pytype, dispatch_keys},
@@ -81,8 +81,8 @@ def tensor(value: Any, described: Descriptions) -> object:
 def exactly(value: Any, described: Descriptions) -> object:
     """Describe a tensor with its sizes and strides.
 
-    Use this for tensors on whose identity Dynamo guards, or which Dynamo assumes to stay the same. For other tensors,
-    Dynamo's guards say which sizes the trace accepts.
+    Use this function for tensors on whose identity Dynamo guards, or which Dynamo assumes to stay the same. For other
+    tensors, Dynamo's guards say which sizes the trace accepts.
     """
     strides = value.stride() if value.layout is torch.strided else ()
     return [tensor(value, described), described.number(value), *(repr(tuple(item)) for item in (value.shape, strides))]
@@ -171,8 +171,8 @@ def _dispatch_keys(value: torch.Tensor) -> object:
     if value.dispatch_keys is not None:
         return value.dispatch_keys
     with _disable_current_modes(), torch.inference_mode(value.is_inference()):
-        # A fake conjugate view, for example, lacks the special keys of a real one. So the entry will not be used for a
-        # real one.
+        # A fake conjugate view, for example, lacks the special keys of a real conjugate view. So the entry will not be
+        # used for a real one.
         return torch._C._dispatch_keys(torch.empty(0, dtype=value.dtype, device=value.device, layout=value.layout))
 
 
@@ -204,7 +204,7 @@ def _memory(value: torch.Tensor, described: Descriptions) -> list[int]:
 
 
 def _registered(kind: type) -> object:
-    """How pytree flattens objects of this class. A trace depends on it without a guard."""
+    """How pytree flattens objects of this class. A trace depends on the flattening without a guard."""
     node = pytree.SUPPORTED_NODES.get(kind)
     if node is None:
         return "constant" if kind in pytree.CONSTANT_NODES else None

@@ -29,7 +29,7 @@ _before: tuple[int, ...] | None = None
 def install() -> None:
     """Register the callbacks unless they are registered.
 
-    Called for each graph, as ``torch.compiler.reset()`` removes them.
+    Called for each graph, because ``torch.compiler.reset()`` removes the callbacks.
     """
     from torch._dynamo.callback import callback_handler
 
@@ -63,8 +63,8 @@ def _end(_frame: object = None) -> None:
 def _put_off() -> None:
     """Reset the collector's counters, so that the next full collection is not due at once.
 
-    The trace's objects are in the oldest generation now. If they enlarged it by more than a quarter, the next import
-    would start a full collection within the program's first call.
+    The trace's objects are in the oldest generation now. If they enlarged that generation by more than a quarter, the
+    next import would start a full collection within the program's first call.
     """
     if not gc.get_freeze_count():  # otherwise unfreeze() would undo the program's own freeze()
         # freeze() resets the counters, and joins the lists of the generations without examining the objects.

@@ -5,7 +5,7 @@ The graph of a backward that compiled autograd captured differs from other graph
 
 - Its first input is a list of tensors, which it takes over and empties (node.meta["steal_arg"]).
 - It calls functions of this process: ``torch._dynamo.compiled_autograd.ops.*``, which C++ binds when a backward first
-  needs them, and closures over one AOTAutograd backward. A worker that never ran this backward has neither.
+  needs them, and closures over one AOTAutograd backward. A worker that never ran this backward lacks both.
 
 So the client flattens the graph and traces it down to ATen, as AOTAutograd would do first (docs/decisions/0011). The
 result needs no gradients, because a backward that is itself differentiated is refused.

@@ -23,7 +23,7 @@ SETTINGS = {"triton.autotune_at_compile_time": True}
 
 
 def check_output(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph itself. Raises Bypass if it returns a tensor instead of a tuple."""
+    """The graph itself. Raises Bypass if the graph returns a tensor instead of a tuple."""
     from torch._inductor.compile_fx import graph_returns_tuple
 
     if not graph_returns_tuple(module):

@@ -1,7 +1,7 @@
 """Adds this project's reports to torch's structured trace (``TORCH_TRACE``, which tlparse shows).
 
 - Each graph gets an artifact ``precompiled_<way>`` in Dynamo's compile of the graph. The ways are hit, miss, swap,
-  package, in_process, eager and error. It contains the fields of the graph's report.
+  package, in_process, eager and error. The artifact contains the fields of the graph's report.
 - Each frame gets ``precompiled_frame``: whether a package served it, and why each entry did not.
 
 If no trace is on, the cost is one check of a list.

@@ -7,7 +7,8 @@ Compiled code is a single node of the autograd graph (torch/_functorch/_aot_auto
 - All gradients of the inputs arrive at once.
 - The node can be differentiated only once.
 
-The operators of an eager run are many nodes. So two autograd Functions enclose them, and autograd sees one region:
+The operators of an eager run are many nodes. So two autograd Functions enclose these nodes, and autograd sees one
+region:
 
     inputs ── _Inputs ── operators of the eager run ── CompiledFunction ── outputs
 
@@ -88,7 +89,7 @@ class _Once(torch.autograd.Function):
 
 
 class CompiledFunction(torch.autograd.Function):
-    """The node after the operators. It has the name of AOTAutograd's class, because ``grad_fn.name()`` shows it."""
+    """The node after the operators. It has the name of AOTAutograd's class, which ``grad_fn.name()`` shows."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, copied: set[int], *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

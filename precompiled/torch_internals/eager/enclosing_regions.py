@@ -4,7 +4,8 @@ Two kinds of region are detected by the mechanism of torch that they use:
 
 - A non-reentrant checkpoint, by its hooks on saved tensors. The hooks recompute the tensors.
 - A custom autograd Function. A reentrant checkpoint (torch's, DeepSpeed's, a user's own) runs the graph without
-  gradients in its forward, and with gradients in its backward. For Dynamo these are two graphs, each with an artifact.
+  gradients in its forward, and with gradients in its backward. Dynamo makes two graphs of the two runs, each with its
+  own artifact.
 
 This file reads variables of a checkpoint's hooks: "frame" of the first hook's pack function, "target_frame_ref" of the
 second hook's. It also reads weak_holders and x_metadatas of the checkpoint's frame.

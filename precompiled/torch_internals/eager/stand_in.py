@@ -112,7 +112,7 @@ class StandIn:
 
     @staticmethod
     def looks_for_nan(args: Sequence[object]) -> bool:
-        """Whether autograd will check the gradients of each operator for NaN. Compiled code counts as one operator."""
+        """Whether autograd will check the gradients of each operator for NaN. Compiled code is one operator for it."""
         return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn._is_recorded(args)
 
     def _called(self, args: Sequence[object]) -> Any:
@@ -207,7 +207,7 @@ def _last(module: torch.fx.GraphModule) -> frozenset[int]:
 def _symbolic_sizes(module: torch.fx.GraphModule) -> list[tuple[int, set[int]]]:
     """The symbolic dimensions of each output that is a tensor. Empty if there are none.
 
-    Compiled code marks its outputs in this way, and Dynamo treats these dimensions as dynamic in the next graph.
+    Compiled code marks these dimensions on its outputs, and Dynamo treats them as dynamic in the next graph.
     """
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     if not isinstance(output.args[0], (tuple, list)):

@@ -1,7 +1,7 @@
 """Undoes a failed eager run of a graph: everything that the run changed besides its outputs.
 
-Compiled code replaces an eager run that raises (client/dispatch.py). It must find the inputs, the random state and a
-surrounding checkpoint as they were before the eager run.
+Compiled code replaces an eager run that raises (client/dispatch.py). Therefore the inputs, the random state and a
+surrounding checkpoint must be as they were before the eager run.
 
 - Before the run, the client copies inputs that the graph may write to, and reads the random state. The graph's nodes
   show whether it writes or draws. Most graphs do neither.

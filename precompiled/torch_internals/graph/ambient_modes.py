@@ -2,8 +2,8 @@
 
 - Thread-local modes (grad mode, inference mode, autocast) are restored around every compile and every load, since both
   read them.
-- Process-wide modes (determinism, threads, precision) are restored in the worker only. In a client they belong to the
-  user.
+- Process-wide modes (determinism, threads, precision) are restored in the worker only. In a client, these modes belong
+  to the user.
 
 Private names: torch._C.{_autocast_supported_devices, _get_fp32_precision_getter, _set_fp32_precision_setter,
 _is_fwd_grad_enabled, _set_fwd_grad_enabled, _exit_dual_level}, torch.autograd.forward_ad._current_level,
@@ -117,10 +117,10 @@ def _settle_sdp_priority() -> None:
     """Make torch set its default priority of attention backends now.
 
     Torch gives cuDNN the highest priority at the first attention on a GPU, traced or not
-    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order). Without this call a graph would have two
-    keys, one before and one after that moment. Also, a worker's first attention would overwrite the priority that the
-    program has set. Plain torch.compile reaches that moment at its first compile too, because Inductor's own patterns
-    contain attention.
+    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, priority_order). Without this call, a graph would have
+    different keys before and after the first attention. Also, a worker's first attention would overwrite the priority
+    that the program has set. With plain torch.compile, the first compile sets the priority, too, because Inductor's own
+    patterns contain attention.
     """
     if torch.cuda.is_initialized():
         _settled_sdp_priority()

@@ -179,8 +179,8 @@ def _encode(target: object) -> list[str]:
         return ["fn", *_LOGGED]
     if _is_local(module, qualname, target):
         return ["local", module, qualname]
-    # A user's function that was patched into a torch namespace may be in this table too. It was refused above
-    # (is_torchs_code), because in a worker its name means torch's function.
+    # A user's function that was patched into a torch namespace may be in this table, too. Such a function was refused
+    # above (is_torchs_code), because in a worker its name means torch's function.
     found = _searched().get(id(target))
     if found is not None and getattr(_namespace(found[0]), found[1], None) is target:
         return ["fn", *found]

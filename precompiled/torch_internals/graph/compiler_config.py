@@ -163,13 +163,14 @@ def snapshot(options: Mapping[str, object]) -> dict[str, dict[str, object]]:
         "functorch": _plain(_MODULES["functorch"], functorch),
         **comms,
         _SHAPES: _plain(_MODULES[_SHAPES], _other_than_torchs(_shapes, shapes)),
-        # A user changes this tag to cause cache misses in torch's caches. It is part of the key, so the store misses
-        # too.
+        # A user changes this tag to cause cache misses in torch's caches. The tag is part of the key, so lookups in the
+        # store miss, too.
         "tag": {"cache_key_tag": str(getattr(torch.compiler.config, "cache_key_tag", ""))},
     }
 
 
-# From 2.13 on, a setting applies to a context (torch/utils/_config_module.py). In 2.11 it applies to all threads.
+# From 2.13 on, a setting applies to a context (torch/utils/_config_module.py). In 2.11, a setting applies to all
+# threads.
 _OF_A_CONTEXT = frozenset(
     found
     for module in (_inductor, _functorch, _comms, _shapes)
@@ -206,7 +207,7 @@ def changed_settings() -> list[str]:
 def _set(module: Any) -> dict[str, object]:
     """Return the changed settings among those that torch omits when it saves its configuration.
 
-    Torch omits them because their values may be code.
+    Torch omits these settings because their values may be code.
     """
     values = {name: getattr(module, name) for name in module._save_config_ignore if hasattr(module, name)}
     return _other_than_torchs(module, values)

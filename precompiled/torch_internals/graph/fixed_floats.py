@@ -3,7 +3,7 @@
 With ``dynamic=True`` a module's float becomes an input: a 0-dim tensor that the graph reads by ``item()``. Many
 operators need a float's value (the ``eps`` of a layer norm, the ``p`` of a dropout), which fixes it. Plain
 torch.compile discovers this at the end of AOTAutograd's trace and restarts Dynamo without these inputs
-(torch/fx/passes/_tensorify_python_scalars.py). This file detects it from the symbols, before any compile.
+(torch/fx/passes/_tensorify_python_scalars.py). This file detects fixed floats from the symbols, before any compile.
 
 Private names: torch._dynamo.symbolic_convert.TensorifyState.{specialize, should_specialize},
 torch._dynamo.exc.TensorifyScalarRestartAnalysis, torch.SymFloat.node._expr, torch.fx.Node.meta["example_value"],

@@ -18,7 +18,7 @@ from precompiled.torch_internals.graph import trace_origin
 
 
 def graph_name(module: torch.fx.GraphModule) -> str:
-    """Return a name such as ``GPT.forward [0/0]``. It contains no file or line, since these change with every edit."""
+    """Return a name such as ``GPT.forward [0/0]``, without file and line, because these change with every edit."""
     compile_id = module.meta.get("dynamo_compile_id")
     shown = f" [{compile_id}]" if compile_id is not None else ""
     return f"{_function_name(module)}{shown}"

@@ -137,7 +137,7 @@ def _reads_a_scalar(user: torch.fx.Node) -> bool:
 def _float_of(value: FakeTensor, position: int) -> float:
     """The value of a float that Dynamo passes as a tensor and that the graph reads as a symbol.
 
-    The compiled code must be valid for every value of the float. If it is not, the worker refuses the graph
+    The compiled code must be valid for every value of the float. Otherwise the worker refuses the graph
     (compile_graph.py).
     """
     memo = value.item_memo
@@ -227,7 +227,7 @@ def new_fake_mode() -> FakeTensorMode:
 def size_maker(
     inputs: program_data.InputsData, hints: list[int], floats: list[float], mode: FakeTensorMode
 ) -> SizeMaker:
-    """The symbols of described inputs in the shape environment of ``mode``. All inputs of a compile share them."""
+    """The symbols of described inputs in the shape environment of ``mode``. All inputs of a compile share symbols."""
     assert mode.shape_env is not None
     return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats, inputs.get("unbacked", []))
 

@@ -22,7 +22,7 @@ _NAMESPACES = ("torch._numpy", "torch._numpy.linalg", "torch._numpy.fft", "torch
 
 
 def encode(target: object) -> list[str] | None:
-    """The name of a wrapper. None if ``target`` is not one, or wraps a function that torch lacks under that name."""
+    """The name of a wrapper. None if ``target`` is not a wrapper, or if torch lacks its function under that name."""
     if isinstance(target, utils.numpy_method_wrapper):
         name = target.method
         return [KIND, "method", name] if hasattr(torch._numpy.ndarray, name) else None

@@ -46,7 +46,7 @@ def encode(value: Any, position: int, modules: dict[str, str]) -> Name:
 
 
 def make(name: Name, mode: FakeTensorMode) -> object:
-    """An object of this class for a compile. It has no value and equals only itself."""
+    """An object of this class for a compile. The object has no value and equals only itself."""
     kind = user_modules.find(name)
     ours = {"__eq__": object.__eq__, "__ne__": object.__ne__, "__hash__": object.__hash__}
     blank = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(ours))

@@ -1,8 +1,8 @@
 """Determines what the operations of a graph do to their arguments: change them, return views of them, or keep them.
 
-An operator's schema says this if the graph calls the operator by its overload (``aten.mul_.Tensor``), as in graphs of
-``make_fx`` and ``torch.export`` and for custom operators. For other operations, this file uses the naming rules of
-Python and torch.
+An operator's schema shows these effects if the graph calls the operator by its overload (``aten.mul_.Tensor``). Graphs
+of ``make_fx`` and ``torch.export`` do so, and all graphs do so for custom operators. For other operations, this file
+uses the naming rules of Python and torch.
 
 This file reads alias_info and is_out of a schema's arguments and returns.
 
@@ -216,10 +216,7 @@ _TRAINS = ("training", "train", "use_input_stats")  # arguments that decide whet
 
 
 def name(node: torch.fx.Node) -> str:
-    """The name of the function that an operation calls.
-
-    If the operation reads an attribute (``x.T``), this is the attribute's name.
-    """
+    """The name of the function that an operation calls, or of the attribute that it reads (``x.T``)."""
     target = node.target
     if isinstance(target, OpOverload):
         return str(target._schema.name.rpartition("::")[2])
@@ -323,7 +320,7 @@ def _schemas(target: object) -> list[Any]:
 
 
 def _is_inplace(node: torch.fx.Node) -> bool:
-    """Whether an argument requests work in place. Modules pass it by position (``LeakyReLU``)."""
+    """Whether an argument requests work in place. Modules pass this argument by position (``LeakyReLU``)."""
     if node.kwargs.get("inplace"):
         return True
     place = _place_of_inplace(node.target) if node.op == "call_function" else None

@@ -45,7 +45,8 @@ _ALIASES = {
     "__pos__": "positive",
     "__torch_dispatch__": "_disabled_torch_dispatch_impl",
 }
-# Functions of these packages do not count as replacements by the program. unittest is excluded, because its mocks do.
+# Functions of these packages do not count as replacements by the program. unittest is left out, because its mocks do
+# count.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
 # Function of the operator module -> the special methods that Python may call for it, besides NAME, rNAME and iNAME.
@@ -77,7 +78,7 @@ def replaced_functions() -> dict[str, object]:
 
 
 def refuse_target(target: Any, replaced: Mapping[str, object]) -> None:
-    """Raise Bypass if a ``call_function`` target leads to one of these functions that the program has replaced."""
+    """Raise Bypass if a ``call_function`` target leads to one of the ``replaced`` functions."""
     if not replaced:
         return
     if getattr(target, "__module__", None) in _OPERATORS:
@@ -88,7 +89,7 @@ def refuse_target(target: Any, replaced: Mapping[str, object]) -> None:
 
 
 def refuse_method(name: str, replaced: Mapping[str, object]) -> None:
-    """Raise Bypass if a ``call_method`` target leads to one of these functions that the program has replaced."""
+    """Raise Bypass if a ``call_method`` target leads to one of the ``replaced`` functions."""
     if f"{_TENSOR}.{name}" in replaced:
         raise Bypass(f"the program has replaced {_TENSOR}.{name}, and the graph uses it", code="user-function")
     found = vars(torch.Tensor).get(name)

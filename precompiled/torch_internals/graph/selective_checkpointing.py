@@ -2,7 +2,7 @@
 it.
 
 ``torch.utils.checkpoint.checkpoint(..., context_fn=...)`` names a function that returns two context managers.
-AOTAutograd runs it during its trace, to mark what the backward recomputes. Known forms, as plain data:
+AOTAutograd runs this function during its trace, to mark what the backward recomputes. Known forms, as plain data:
 
     ["ops", [target, ...], mutation]       partial(create_selective_checkpoint_contexts, [operators to keep])
     ["policy", [name], mutation]           partial(create_selective_checkpoint_contexts, policy)
@@ -32,7 +32,7 @@ _MUTATION = "allow_cache_entry_mutation"
 
 
 def encode(context: Callable[..., object]) -> list[object]:
-    """Plain data for a context function. Raises Bypass if it has none of the known forms."""
+    """Plain data for a context function. Raises Bypass if the function has none of the known forms."""
     if not isinstance(context, functools.partial):
         return ["function", user_modules.name_of(context, code="checkpoint-context"), False]
     arguments = dict(zip(("policy_fn_or_list", _MUTATION), context.args, strict=False)) | context.keywords

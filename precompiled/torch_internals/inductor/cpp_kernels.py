@@ -5,7 +5,7 @@ passes to ``AsyncCompile.cpp_pybinding(argtypes, source)``. This file replaces t
 handler collects the sources (kernel_units.py). In a client it maps the artifact's ``.so`` by the hash of the source, so
 that no compiler, no probe of vector units and no precompiled header runs (docs/decisions/0003).
 
-With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes all of it to
+With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes the whole C++ code to
 ``CppWrapperCodeCache.load_pybinding(...)``. This call also returns an extension module, and this file handles it like a
 kernel's module.
 
@@ -16,8 +16,8 @@ file also prevents two actions of torch that start processes:
 - Each load computes the hash of Triton's backend, for a remote cache of autotuning that is off by default. With an
   empty Triton cache, that hash starts gcc for Triton's driver and ptxas for its version.
 
-Kernels need the address of _torchinductor_pyobject_tensor_data_ptr. They read it from an environment variable with this
-name in capitals (torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
+Kernels need the address of _torchinductor_pyobject_tensor_data_ptr. They read the address from an environment variable
+with this name in capitals (torch/_inductor/codecache.py, CppPythonBindingsCodeCache).
 
 Private names: torch._inductor.async_compile.AsyncCompile.{cpp_pybinding, wait, use_process_pool},
 torch._inductor.codecache.CppWrapperCodeCache.{load_pybinding, entry_function},

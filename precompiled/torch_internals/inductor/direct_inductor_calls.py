@@ -5,8 +5,8 @@ backends call ``compile_fx`` themselves. Their results stay torch's own. Such co
 them. All of these callers look up ``compile_fx`` when they call it, so this one name is replaced, as soon as its module
 is imported.
 
-``torch.compile(...).aot_compile`` and ``caching_precompile`` do call this project's backend. But they save its result
-as one serialized AOTAutograd result (``serialize``), so torch compiles them, too.
+``torch.compile(...).aot_compile`` and ``caching_precompile`` do call this project's backend. But they save the
+backend's result as one serialized AOTAutograd result (``serialize``). So torch itself compiles these graphs, too.
 
 Private names: torch._inductor.compile_fx.compile_fx, torch._inductor.virtualized.V.aot_compilation,
 torch._functorch.config.bundled_autograd_cache, torch._dynamo.config.caching_precompile.

@@ -8,7 +8,7 @@ constant.
 Each constant is the same as in plain torch.compile (docs/decisions/0025). If a constant is a weight or a view of one,
 the loading process uses its own weight, so an in-place change of the weight has the same effect as in plain
 torch.compile. Folded values are stored in the artifact. A constant in oneDNN's own format is not stored. The loading
-process packs it again from its inputs.
+process packs such a constant again from its inputs.
 
 Private names: torch._inductor.compile_fx.fw_compiler_freezing, torch._inductor.freezing.freeze,
 torch._inductor.constant_folding.ConstantFolder.{add_node_replacement, fetch_args_kwargs_from_env},
@@ -92,7 +92,7 @@ Constant = View | Folded | Packed
 
 
 class Frozen(OutputCode):
-    """The compiled code of a graph with freezing. Stores contain pickles of it, so its names must not change.
+    """The compiled code of a graph with freezing. Stores contain pickles of this class, so its names must not change.
 
     ``kept``: the positions of AOTAutograd's arguments that the code takes. ``order``: for each of AOTAutograd's
     arguments, its position among the graph's inputs, or None if the code does not read it.

@@ -21,7 +21,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 
 
 def on_copies(call: Callable[..., object], overwritten: Sequence[int]) -> Callable[..., object]:
-    """Wrap ``call``, a backward that overwrites these arguments: if the graph is retained, it gets copies of them."""
+    """Wrap ``call``, a backward that overwrites these arguments: if the graph is retained, pass copies of them."""
 
     def backward(args: list[Any]) -> object:
         if torch._C._autograd._get_current_graph_task_keep_graph():
@@ -38,8 +38,9 @@ def on_copies(call: Callable[..., object], overwritten: Sequence[int]) -> Callab
 
 
 def inner_compile(*args: object, **kwargs: object) -> Any:
-    """Call ``compile_fx_inner`` for backwards whose graph may be retained. AOTAutograd's cache must be off, because it
-    would not call this function.
+    """Call ``compile_fx_inner`` for backwards whose graph may be retained.
+
+    AOTAutograd's cache must be off, because the cache would not call this function.
     """
     compiled = compile_fx_inner(*args, **kwargs)
     context = TracingContext.try_get()

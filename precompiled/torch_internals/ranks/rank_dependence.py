@@ -74,7 +74,7 @@ class MeshPlace:
 
 
 class _Offsets:
-    """The start of a rank's shard. It differs between places, so a read of it counts as a read of the place."""
+    """The start of a rank's shard. The start differs between places, so reading it counts as reading the place."""
 
     def __init__(self, offsets: Sequence[object], asked: RankReads) -> None:
         self._offsets, self._asked = offsets, asked

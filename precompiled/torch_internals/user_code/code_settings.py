@@ -6,8 +6,8 @@
 - A module is named with the digest of its sources.
 - An object is encoded as its class and its attributes, if these are plain values or code themselves.
 
-Because the digest is in the key, a pass needs no ``uuid()``. If a pass has one, the worker's pass must return the same
-value.
+Because the digest is in the key, a pass needs no ``uuid()``. If a pass has a ``uuid()``, the worker's pass must return
+the same value.
 Inductor's caches, which are on in a worker, accept only passes with a ``uuid()``, so a function gets one
 (``with_uuid``).
 

@@ -2,8 +2,8 @@
 
 A worker imports the modules and loads the libraries that define an operator. Compiled code depends on the operator's
 fake kernel and backward, which can change under an unchanged graph (pytorch#144344, #160472). Therefore the digest of
-the sources and libraries is in the key. It is also in the worker's wire.Interpreter, so a worker that has loaded an
-older version never gets the graph.
+the sources and libraries is in the key. The digest is also in the worker's wire.Interpreter, so a worker that has
+loaded an older version never gets the graph.
 
 Private names: torch._library.custom_ops.OPDEFS, torch._library.custom_ops.CustomOpDef.{_init_fn, _abstract_fn,
 _setup_context_fn, _backward_fn, _backend_fns}, torch._library.simple_registry.singleton.find,
@@ -56,8 +56,8 @@ _DISPATCH_KEYS = (
 )
 
 
-# A kernel under one of these keys runs only in the client, when compiled code calls the operator. A worker needs no
-# module for it.
+# A kernel under one of these keys runs only in the client, when compiled code calls the operator. So a worker does not
+# need the kernel's module.
 _ONLY_RUN = ("CPU", "CUDA")
 
 

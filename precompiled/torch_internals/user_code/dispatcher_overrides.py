@@ -32,7 +32,7 @@ from precompiled.torch_internals.user_code import dispatcher_registrations
 _ONLY_RUN = frozenset({"CPU", "CUDA", "XPU", "MPS", "HPU", "MTIA", "XLA", "PrivateUse1"})
 
 # The Libraries in which the last look found no override, and how many names each of them had registered. Only a new
-# name can become an override. Their sets are kept alive so that no new Library's set gets the same identity.
+# name can become an override. The Libraries' sets are kept alive so that no new Library's set gets the same identity.
 _harmless: tuple[list[set[str]], list[int]] = ([], [])
 
 
@@ -60,7 +60,8 @@ def _libraries() -> Iterator[set[str]]:
 
 
 def _of(names: set[str], namespaces: Collection[str]) -> dict[str, str]:
-    # A destroyed Library's names count too: torch forgets them even if another Library has registered the same ones.
+    # A destroyed Library's names are included, because torch forgets them even if another Library has registered the
+    # same names.
     operators = (
         f"{namespace}::{operator}"
         for namespace, operator, key in (name.split("/") for name in names)

@@ -50,7 +50,7 @@ def describe(function: Any) -> str:
 
 @cache
 def create_kernel(unit_text: str) -> Any:
-    """Create the kernel of a unit in a worker. Raises ValueError if it differs, or whatever an import raises."""
+    """Create the kernel of a unit in a worker. Raises ValueError if the kernel differs, or what an import raises."""
     unit = json.loads(unit_text)
     import triton
 
@@ -78,7 +78,7 @@ def innermost(kernel: object) -> Any:
 
 
 def compare(name: str, digest: str) -> None:
-    """In the user's process, check that ``__main__`` has this kernel. Raises ValueError if it is missing or differs."""
+    """In the user's process, check that ``__main__`` has this kernel. Raises ValueError if not."""
     found = innermost(getattr(sys.modules[PROGRAMS[0]], name.removeprefix(PREFIX), None))
     try:
         here = _digest(describe(found)) if found is not None else None

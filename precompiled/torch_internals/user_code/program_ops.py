@@ -184,7 +184,7 @@ def _registrations(name: str) -> list[str]:
 
 
 def _of_inductors(module: str, table: str) -> Any:
-    """A table of Inductor. It is empty until its module is imported."""
+    """A table of Inductor. The table is empty until its module is imported."""
     return getattr(sys.modules.get(f"torch._inductor.{module}"), table, ())
 
 

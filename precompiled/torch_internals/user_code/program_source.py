@@ -119,7 +119,7 @@ _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operato
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
 _METACLASSES = (type, type(torch.Tensor), abc.ABCMeta)
-# A class statement or pickling creates these attributes. They do not affect the behavior of the class.
+# Attributes that a class statement or pickling creates. They do not affect the behavior of the class.
 _NOT_OF_A_CLASS = frozenset(
     {
         "__module__",
@@ -407,7 +407,7 @@ def _is_standard(name: str) -> bool:
 
 
 def _is_own(value: object) -> bool:
-    """Whether a callable's code belongs to torch, the standard library or C. False for functions that patch these."""
+    """Whether a callable's code is of torch, the standard library or C. False for a function that replaces theirs."""
     if isinstance(value, FunctionType):
         file = os.path.realpath(value.__code__.co_filename)
         return is_really_torchs(file) or (file.startswith(_STANDARD_FOLDER) and "-packages" not in file)

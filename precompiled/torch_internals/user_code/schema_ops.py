@@ -30,7 +30,7 @@ from precompiled.torch_internals.user_code import dispatcher_registrations, prog
 
 _DEVICES = ("CPU", "CUDA")
 _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
-# Torch prints ``Tensor!`` in this form, which it cannot parse.
+# Torch prints ``Tensor!`` in this form, which torch itself cannot parse.
 _WRITTEN = re.compile(r"\(\$\d+! -> \)")
 # Torch's text for the class of an opaque object (opaque_inputs.py), which torch cannot parse, and a name to replace it.
 _OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"

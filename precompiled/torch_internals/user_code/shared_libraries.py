@@ -125,8 +125,8 @@ def _of_torch(changes: int) -> frozenset[str]:
 
 @cache
 def _by_name(changes: int) -> dict[str, str]:
-    """Loaded libraries by the names under which other libraries need them. If two have one name, the first loaded one
-    counts.
+    """Loaded libraries by the names under which other libraries need them. If two libraries have one name, the one that
+    was loaded first counts.
     """
     found: dict[str, str] = {}
     for path in _loaded(changes):

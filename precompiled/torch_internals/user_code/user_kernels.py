@@ -14,7 +14,7 @@ one of these forms instead::
   cache key) and the autotuner's configurations. If the worker's fingerprint differs, it refuses the graph, which is
   then compiled in process.
 - ``tuning`` describes an autotuner that no module contains: one that the program creates, or one that Dynamo creates
-  from ``triton.heuristics``, whose results become its configurations. It is null for a kernel without an autotuner.
+  from ``triton.heuristics``, whose results become its configurations. A kernel without an autotuner has null.
 
 Private names: torch._higher_order_ops.triton_kernel_wrap.kernel_side_table.{add_kernel, get_kernel, add_constant_args,
 get_constant_args}, torch._ops.HigherOrderOperator._name, triton.runtime.jit.JITFunction.cache_key,

@@ -34,7 +34,7 @@ from precompiled.core.files import process_start, save_time
 from precompiled.core.names import object_at
 from precompiled.torch_internals.user_code import installations, shared_libraries, user_values
 
-# In clients and in workers, the digests in the key depend on this list. core.files has a similar list of more places.
+# The digests in the key depend on this list, in clients and in workers. core.files has a similar, longer list.
 _INSTALLED = tuple(
     str(Path(sysconfig.get_paths()[name]).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )

@@ -64,7 +64,8 @@ MAX_LOOKED_AT = 10_000
 def values(module: str) -> str:
     """A text of a module's current values, which a program may have changed from those in its source.
 
-    A worker has the values of the source. If they differ, it refuses the graph, which is then compiled in process.
+    A worker has the values of the source. If the text differs there, the worker refuses the graph, which is then
+    compiled in process.
     """
     found = sys.modules.get(module)
     if found is None:

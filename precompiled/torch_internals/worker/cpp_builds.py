@@ -55,7 +55,7 @@ def use(scratch: Path) -> None:
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR") != str(scratch):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
         # Torch caches the path of its file of measurements. The cached path would be in another store's folder, or in a
-        # removed folder.
+        # folder that was removed.
         codecache.CacheBase.get_local_cache_path.cache_clear()
     headers = scratch / _HEADERS
     if str(headers) != codecache._HEADER_DIR:

@@ -15,7 +15,8 @@ of the bundle:
 
 One thing keeps machine code out of the bundle. Since 2.13, if a compile measured anything (max-autotune), the bundle
 contains only the code of the fastest choices (TritonBundler.put_winner, collect). The graph's other kernels never run
-in the worker, so they have no fastest choice, and their code would be missing. Therefore this file reports no winner.
+in the worker, so they have no fastest choice, and their code would be missing. Therefore this file replaces
+``put_winner``, so that no choice counts as the fastest.
 
 Private names: torch._inductor.codegen.triton.get_fused_kernel_name,
 torch._inductor.runtime.triton_heuristics.CachingAutotuner.{_dynamic_scale_rblock, _make_launchers, compile_results,
