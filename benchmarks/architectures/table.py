@@ -6,7 +6,8 @@ values equal eager's.
 With `--made-up KIND` and a CUDA build of torch, the models run on a made-up GPU (docs/explanation/made-up-cuda.md). Its
 kernels do not run, so no value is compared. A row is right if each kernel that the second process loads is a cubin for
 that GPU, and if that process starts no other process. If a kernel computes a size on which the next graph depends, the
-made-up GPU gives a wrong size, and the next graph differs. The table shows how many graphs were not called again.
+made-up GPU gives a wrong size. The first process may then not call that graph again. Such graphs may lack a hit
+(``idle`` in --json).
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def run_rows(
     """Yield each row with its answer. One process runs the rows in order. If the process dies in a row, that row's
     answer is None, and another process runs the rest.
 
-    ``command``: makes the command for rows. The program prints ``{"begun": ...}`` before each row, which restarts the
-    limit.
+    ``command``: a function that returns the command for a list of rows. The program prints ``{"begun": ...}`` before
+    each row, which restarts the limit.
     """
     waiting = list(names)
     while waiting:

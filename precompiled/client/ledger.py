@@ -75,7 +75,7 @@ class Ledger:
             return [graph.snapshot() for graph in self._graphs[start:]]
 
     def count(self, **changes: float) -> None:
-        """Add to the numbers of wire.Tally with these names."""
+        """Add to the fields of wire.Tally that have these names."""
         with self._lock:
             for name, amount in changes.items():
                 self._counts[name] = self._counts.get(name, 0) + amount

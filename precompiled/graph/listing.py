@@ -238,7 +238,7 @@ def sizes(values: list[Any]) -> str:
 
 
 def tensor(item: InputData) -> str:
-    """An input on one line, without properties that most inputs share."""
+    """Describe an input on one line, without properties that most inputs share."""
     if "size" in item:
         return f"a size, {size(item['size'])}"
     if "opaque" in item:

@@ -98,8 +98,8 @@ def _dispatched(
 ) -> Callable[..., object]:
     """Serve a graph whose artifacts are valid for only some sizes.
 
-    Other sizes run eager and submit a variant, as after a swap. The stand-in is built now: once Dynamo has the graph,
-    a call must not fail because an artifact was evicted or a source file was edited.
+    A call with other sizes runs eager and submits a variant, as after a swap. The stand-in is built now: once Dynamo
+    has the graph, a call must not fail because an artifact was evicted or a source file was edited.
     """
     kept = program_of(session, artifacts[0])
     if "meshes" in kept["inputs"]:

@@ -109,7 +109,7 @@ class Guards:
 def describe(
     builder: GuardBuilder, guards: list[Guard], output: Any, shapes: object, described: Descriptions
 ) -> Guards:
-    """Describe Dynamo's guards, with the values at their sources now. No side effects. Raises NotPortable."""
+    """Describe Dynamo's guards, with the current values at their sources. No side effects. Raises NotPortable."""
     if output.export or output.functorch_layers or output.torch_function_mode_stack:
         raise dynamo_state.in_a_mode()
     return Guards(
@@ -372,7 +372,7 @@ def order_of(value: object, source: Source, described: Descriptions) -> object:
 
 
 def keys_of(value: Iterable[Any], described: Descriptions) -> list[object]:
-    """The keys of a dictionary, in order. A tensor or a module counts by its identity."""
+    """Describe the keys of a dictionary, in order. A tensor is described by its number, a module by class and number."""
     return [_key(key, described) for key in value]
 
 

@@ -13,7 +13,7 @@ How calls are noticed:
 
 Calls that are not noticed:
 
-- Calls whose result Dynamo does not use (_INCIDENTAL): it hashes each value to look it up in its own tables.
+- Calls whose result Dynamo does not use (_INCIDENTAL): Dynamo hashes each value to look it up in Dynamo's tables.
 - Calls below an operator or in an import (_BELOW): the keys of artifacts and the requirements cover these.
 - Calls in guards and in the compile (``paused``).
 

@@ -54,7 +54,7 @@ class Kept(NamedTuple):
     strides: tuple[int | None, ...] | None
 
 
-# File, line and name of code, and its closure. torch distinguishes code by these.
+# The file, line, name and closure of code. Torch identifies code by these four.
 _Code = tuple[str, int, str, tuple[str, ...]]
 
 

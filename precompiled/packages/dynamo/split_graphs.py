@@ -2,9 +2,9 @@
 buckets.
 
 The gradients of one bucket are sent while the backward of the next one runs. Dynamo gets a ``torch.fx.GraphModule``
-that calls what the backend returned for each part (``submod`` of a module). The module's ``unwrap_singleton_tuple``
-means that the part returns its only output without a tuple. An entry stores these steps as plain data, and the parts as
-separate graphs.
+with a submodule for each part. The submodule's ``submod`` is the backend's result for the part. Its
+``unwrap_singleton_tuple`` says whether the part returns its only output without a tuple. An entry stores the calls as
+plain data (steps), and the parts as separate graphs.
 
 Private names: torch._dynamo.backends.distributed.SubmodCompiler.compile_submod,
 torch._dynamo.eval_frame.OptimizedModule._orig_mod, torch._dynamo.output_graph.noop_graph_call (2.15),

@@ -227,7 +227,7 @@ def new_fake_mode() -> FakeTensorMode:
 def size_maker(
     inputs: program_data.InputsData, hints: list[int], floats: list[float], mode: FakeTensorMode
 ) -> SizeMaker:
-    """The symbols of described inputs in the shape environment of ``mode``. All inputs of a compile share symbols."""
+    """Make the symbols of described inputs in the shape environment of ``mode``, once for all inputs of a compile."""
     assert mode.shape_env is not None
     return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats, inputs.get("unbacked", []))
 

@@ -132,7 +132,7 @@ class Frozen(OutputCode):
         self.graph.constants = {**(self.graph.constants or {}), **made}
 
     def reordered(self, args: Sequence[Any]) -> list[Any]:
-        """AOTAutograd's arguments, taken from the graph's inputs."""
+        """Return AOTAutograd's arguments in order, selected from the graph's inputs."""
         return [None if position is None else args[position] for position in self.order]
 
     def settle(self, inputs: int) -> None:

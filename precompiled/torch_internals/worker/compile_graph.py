@@ -173,8 +173,8 @@ def compile_here(
         direct_inductor_calls.ours(),
         cudagraph_parts.made_ahead(),
         # The backward is lowered now, because the guards that it adds must be known before the first call.
-        # AOTAutograd's cache is off, because the cache bypasses inner_compile, which allows a later call to retain the
-        # graph.
+        # A later call may retain the graph, because of ``inner_compile``. AOTAutograd's cache is off, because the cache
+        # bypasses ``inner_compile``.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),
     ):
         compiled, symints = _compile(
