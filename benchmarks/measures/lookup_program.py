@@ -47,7 +47,7 @@ class _Layers(torch.nn.Module):
 
 
 def ours(module: torch.fx.GraphModule, repeats: int) -> list[float]:
-    """Return the seconds until a lookup has found no artifact. precompiled is in mode `lookup`."""
+    """Return the seconds of lookups that find no artifact, with precompiled in mode `lookup`."""
     ends = []
 
     def in_process() -> Any:  # called right after a cache miss

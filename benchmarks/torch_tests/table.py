@@ -84,7 +84,7 @@ def examine(file: Path, pytest_arguments: Sequence[str], limits: Limits, say: Sa
             except BenchmarkError as error:
                 if way == "plain":
                     raise
-                # All tests run with plain torch.compile, so after this error each of them counts as different.
+                # Plain torch.compile has run all tests, so after this error each test counts as different.
                 died = {"outcome": "died", "why": str(error)}
                 found[way] = Found({name: {"test": name, **died} for name in found["plain"].tests})
             say(f"{file.name}: {way}: {len(found[way].passed())} of {len(found[way].tests)} passed")

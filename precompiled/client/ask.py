@@ -23,7 +23,7 @@ RETRY_S = 0.05  # seconds before the next attempt to connect to a busy daemon
 
 @contextmanager
 def _link(settings: Settings, until: float) -> Iterator[Link]:
-    """Connect and complete the handshake. Raises DaemonError if that fails before ``until``."""
+    """Connect and complete the handshake. Raises DaemonError if no daemon listens, or if it is busy until ``until``."""
     link = _connected(settings, until)
     try:
         yield link

@@ -42,7 +42,7 @@ log = logging.getLogger("precompiled.backend")
 
 @dataclass
 class GraphLookup:
-    """One graph from Dynamo, until it has a callable."""
+    """The lookup of one graph from Dynamo, which ends with the graph's callable."""
 
     session: Session
     graph: graph_lowering.Plain

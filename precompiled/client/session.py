@@ -226,7 +226,7 @@ def _at_exit_of_worker(_: object = None) -> None:
     """Register the exit function in a forked child of multiprocessing: such a child ends with os._exit, which runs
     multiprocessing's finalizers and skips atexit.
 
-    Without this, the submits of a child that ends at once would be lost.
+    Without this function, the submits of a child that ends at once would be lost.
     """
     util = sys.modules.get("multiprocessing.util")
     if util is not None:

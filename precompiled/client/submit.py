@@ -58,7 +58,7 @@ class Submitter:
     traced: retrace.TracedFrame | None = None
 
     def request_variant(self, program: capture.SerializedGraph, dispatch: Dispatch, sizes: list[int]) -> None:
-        """Submit a variant for the sizes of a call after the swap that no variant serves. The call itself runs eager.
+        """Submit a variant for a call after the swap whose sizes no variant serves. The call itself runs eager.
 
         Raises NotServed if ``require`` is set and the submit fails.
         """

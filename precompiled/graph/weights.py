@@ -1,4 +1,4 @@
-"""Handles weights that Inductor puts into the code (``freezing``). The key covers their content; a job has their data.
+"""Handles weights that Inductor puts into the code (``freezing``). The key covers their content; a job contains them.
 
 Dynamo leaves the weights on the module of its graph, and they become its last inputs
 (torch_internals/client/graph_attributes.py). Compiled code is valid for their values only, so each weight is described

@@ -202,7 +202,7 @@ def _strip(node: ast.AST, telling: _Telling) -> None:
 
 
 def _decides_nothing(statement: ast.AST) -> bool:
-    """Whether a statement is an ``if`` with empty blocks (after a removed ``print``), and a test without effects."""
+    """Whether a statement is an ``if`` with empty blocks (after a removed ``print``) whose test has no effect."""
     if not isinstance(statement, ast.If):
         return False
     within = (*statement.body, *statement.orelse)

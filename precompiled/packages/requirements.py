@@ -49,8 +49,8 @@ def check(wanted: dict[str, str], here: dict[str, str]) -> None:
 def _replaced() -> str:
     """The functions of torch that the program has replaced, with the code that replaces them.
 
-    A replacement that Dynamo traces is guarded like any traced code. A graph with a replacement that only torch calls
-    has no artifact.
+    A replacement that Dynamo traces is guarded like any traced code. If only torch calls a replacement, the graph that
+    uses it has no artifact.
     """
     found = replaced_functions.replaced_functions()
     return _shown([[place, _code_of(value)] for place, value in sorted(found.items())]) if found else "none"

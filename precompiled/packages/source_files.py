@@ -3,7 +3,7 @@
 Besides guards, a package depends on values that are compared one by one (packages/dynamo/unguarded.py). No list of such
 values is known to be complete, but every edit of the code changes a file. So by default a package is used only in a
 process with the same source files as the process that traced. The comparison of values then only has to distinguish
-different inputs of one program. With ``packages = "function"``, nothing but the comparison of values decides (decision
+different inputs of one program. With ``packages = "function"``, only the comparison of values decides (decision
 0017).
 
 How each file counts:

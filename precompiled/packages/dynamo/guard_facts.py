@@ -372,7 +372,7 @@ def order_of(value: object, source: Source, described: Descriptions) -> object:
 
 
 def keys_of(value: Iterable[Any], described: Descriptions) -> list[object]:
-    """Describe the keys of a dictionary, in order. A tensor is described by its number, a module by class and number."""
+    """Describe the keys of a dictionary, in order. A tensor becomes its number, a module its class and its number."""
     return [_key(key, described) for key in value]
 
 

@@ -276,7 +276,7 @@ def or_discarded(body: Body, frame: Frame, name: Callable[[str], str], undo: con
 
 
 def discard(body: Body, frame: Frame, name: Callable[[str], str], undo: contextlib.ExitStack) -> None:
-    """Undo ``usable``: remove its names from the globals, and undo its changes of objects.
+    """Undo ``usable``: remove its names from the globals, and undo its changes to objects.
 
     Dynamo's aliases of modules stay.
     """

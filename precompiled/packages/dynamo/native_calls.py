@@ -1,4 +1,4 @@
-"""Detects the program's functions that Dynamo runs during a trace rather than tracing into them.
+"""Detects the program's functions that Dynamo runs during a trace instead of tracing them.
 
 Dynamo computes some values in Python: ``f"{MODE.FAST}"`` runs the enum's ``__format__``, ``SCALES + 1`` the ``__add__``
 of a metaclass. Reads in such a function have no guard. So each call of a function of the program during a trace is

@@ -1,8 +1,8 @@
 """Encodes the context of a tensor subclass (the second result of ``__tensor_flatten__``) as plain data, and decodes it.
 
-The context may consist of lists, tuples, dictionaries and constants. From importable modules it may also contain
-members of enums, and dataclass objects that have exactly their fields (torchao's quantization settings, for example). A
-class is encoded as its name and a digest of its sources.
+The context may consist of lists, tuples, dictionaries and constants. It may also contain members of enums, and objects
+of dataclasses without other attributes (torchao's quantization settings, for example). Such a class must be importable,
+and is encoded as its name and a digest of its sources.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

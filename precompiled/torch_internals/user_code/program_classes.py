@@ -5,8 +5,8 @@ sent, and are in the key, with everything that they read (program_units.py). If 
 the class (operator rules, an entry in pytree), the class is refused.
 
 A worker creates the class for one compile and then discards it, since a method may change the values that it reads.
-Where a pickle of the compile's output would contain the class's module, it contains the digest of the class's unit. A
-process can load the output only if it has the class.
+A pickle of the compile's output names the class by the digest of the class's unit, and not by its module. A process can
+load the output only if it has the class.
 
 Private names: torch._library.simple_registry.{singleton._data, GenericTorchDispatchRuleHolder.find},
 torch._ops._higher_order_ops, torch._ops.HigherOrderOperator.python_key_table, torch.utils._pytree.{SUPPORTED_NODES,
