@@ -16,7 +16,7 @@ from precompiled.store.artifacts import Store
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Environment variables with the test's own directories and no other settings."""
+    """Environment variables that set the test's own directories, and no other setting of precompiled."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PRECOMPILED")}
     return {
         **kept,
@@ -29,14 +29,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def stopped(environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Like ``environment``; a daemon that the test leaves running is stopped."""
+    """As ``environment``. Afterwards stops the daemon that the test may have left."""
     yield environment
     precompiled(environment, "daemon", "stop")
 
 
 @pytest.fixture
 def settled(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give this process the settings of ``environment``."""
+    """Applies the settings of ``environment`` to the test process."""
     for name in list(os.environ):
         if name.startswith("PRECOMPILED"):
             monkeypatch.delenv(name)
@@ -47,7 +47,10 @@ def settled(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def store(environment: dict[str, str], settled: None) -> Store:
-    """A store with two keys (one has two variants) and a failure record; this process's settings point to it."""
+    """A store with artifacts for two keys and a failure record. The settings of the test process name this store.
+
+    The first key has two variants.
+    """
     found = Store(Path(environment["PRECOMPILED_CACHE_DIR"]))
     for key, guards in ((KEYS[0], "s0 < 5"), (KEYS[0], "s0 > 4"), (KEYS[1], "")):
         manifest = fmt.Manifest(

@@ -1,4 +1,4 @@
-"""Runs the command line for tests: in this process by click's runner, or in a new process."""
+"""Support: runs the command line in the test process (with click's runner) or in a new process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def invoke(*arguments: str, **extra: Any) -> Result:
 
 
 def answer(*arguments: str, status: int = 0) -> Any:
-    """The document that a command prints with ``--json``."""
+    """Run a command with ``--json`` and return the document that it prints."""
     result = invoke(*arguments, "--json")
     assert result.exit_code == status, result.output
     return json.loads(result.stdout)

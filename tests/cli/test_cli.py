@@ -1,4 +1,7 @@
-"""The command line. Real processes for exit statuses, exec and daemons; click's runner for output."""
+"""Tests of the command line.
+
+Tests of exit statuses, exec and daemons start real processes. Tests of output use click's runner.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,7 @@ def test_an_unknown_setting_is_refused(environment: dict[str, str]) -> None:
     assert "`precompiled config` lists all settings" in precompiled(environment, "config", "qqqq").stderr
 
 
-# ---------------------------------------------------------------- the daemon
+# ---------------------------------------------------------------- commands about the daemon
 
 
 def test_commands_without_a_daemon(environment: dict[str, str]) -> None:
@@ -138,7 +141,7 @@ def test_commands_without_a_daemon(environment: dict[str, str]) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether a process has ended. A zombie counts: its parent is PID 1, which may reap it late or never."""
+    """Returns whether a process has ended. A zombie counts as ended: PID 1 may reap it late or never."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -278,7 +281,7 @@ def test_serve_runs_the_daemon_in_the_foreground(stopped: dict[str, str], tmp_pa
         process.communicate()
 
 
-# ---------------------------------------------------------------- run
+# ---------------------------------------------------------------- `precompiled run`
 
 
 def test_run_enables_the_hook_in_all_children(environment: dict[str, str]) -> None:
@@ -308,7 +311,7 @@ def test_run_is_replaced_by_the_command(environment: dict[str, str]) -> None:
     )
     try:
         assert process.stdout is not None and int(process.stdout.readline()) == process.pid
-        # Not SIGINT: a shell ignores it for background jobs, and the tests would inherit that.
+        # Not SIGINT: if the tests run as a shell's background job, they and their children ignore SIGINT.
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == -signal.SIGTERM
     finally:
@@ -350,7 +353,7 @@ def test_run_restores_the_signals_that_python_ignores(environment: dict[str, str
 
 @pytest.mark.parametrize("bad", ["PRECOMPILED_MODE", "PRECOMPILED_WORKERS"])
 def test_run_runs_its_command_with_invalid_settings(environment: dict[str, str], bad: str) -> None:
-    """A typo in the administrator's file must not stop all users' jobs. The hook in them reports it as well."""
+    """A typo in the administrator's configuration file must not stop the jobs of all users."""
     done = precompiled({**environment, bad: "wat"}, "run", "--", "echo", "done")
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert done.stderr.startswith("precompiled: ") and "'wat'" in done.stderr and len(done.stderr.splitlines()) == 1
@@ -361,7 +364,7 @@ def test_run_warns_if_precompiled_is_off(environment: dict[str, str]) -> None:
     assert done.returncode == 0 and done.stdout == "done\n" and "PRECOMPILED=0" in done.stderr
 
 
-# ---------------------------------------------------------------- the store
+# ---------------------------------------------------------------- commands about the store
 
 
 def test_ls_lists_artifacts_and_failures(store: Store) -> None:
@@ -477,7 +480,7 @@ def test_clear_and_gc_also_remove_packages(store: Store) -> None:
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled")
     for number in range(3):
         packages.publish(header, b"{}", bytes([number]) * 2000)
-    answer("cache", "gc", "--set", "cache_max_bytes=50000")  # packages may use a tenth
+    answer("cache", "gc", "--set", "cache_max_bytes=50000")  # packages may use a tenth of this budget
     assert 0 < len(packages.names(function)) < 3
     left = len(packages.names(function))
     assert answer("cache", "clear", KEYS[0])["packages"] == 0 and len(packages.names(function)) == left
@@ -494,7 +497,7 @@ def test_gc_evicts_to_the_budgets(store: Store) -> None:
     assert not (store.artifacts / f"{KEYS[1]}.0").exists()
 
 
-# ---------------------------------------------------------------- output
+# ---------------------------------------------------------------- formats of numbers
 
 
 @pytest.mark.parametrize(
@@ -513,7 +516,7 @@ def test_human_seconds(seconds: float, text: str) -> None:
     assert words.human_seconds(seconds) == text
 
 
-# ---------------------------------------------------------------- entries that resist
+# ---------------------------------------------------------------- entries that cannot be read or removed
 
 
 @pytest.mark.reason("unreadable")

@@ -1,4 +1,4 @@
-"""Commands name the store of each artifact, and do not change base stores."""
+"""Tests that commands name the store of each artifact, and never change a base store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def publish(store: Store, key: str) -> None:
 
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Store]:
-    """The user's store and a base store; this process's settings name both."""
+    """The user's store and a base store. The settings of the test process name both."""
     for name in list(os.environ):
         if name.startswith("PRECOMPILED"):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""`explain`, and the graph in `cache show`, on a real store with made-up programs."""
+"""Tests of `explain`, and of the graph in `cache show`, with a real store and made-up serialized graphs."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_failed_compile_is_explained_and_shown(store: Store) -> None:
     assert "which failed to compile" in invoke("explain", "--last").output
     shown = answer("cache", "show", key_of("failed"))
     assert shown["graph"][2]["text"] == "%2 = operator.mul(%0, 3)" and "program" not in shown["failure"]
-    # A later graph is compared with the failed one.
+    # `explain` can compare a later graph with the failed one.
     publish(store, "after", changed(put(*NODES, 2, 2, 1, 4)), 5)
     publish(store, "before", PROGRAM, 20)
     eviction.remove(store, key_of("before"))
@@ -219,7 +219,7 @@ def test_explain_of_an_empty_store_fails(store: Store) -> None:
 
 def test_a_pending_graph_is_shown_before_the_last_compiled_one(store: Store) -> None:
     store.prepare()
-    RunRecord(store.root).note(GraphReport("p", "i [3/0]", "cc12", "pending"))  # a record of this running process
+    RunRecord(store.root).note(GraphReport("p", "i [3/0]", "cc12", "pending"))  # the record of a running process
     found = answer("explain", "--last")
     assert [(graph["key"], graph["name"]) for graph in found["awaited"]] == [("cc12", "i [3/0]")] and len(found) == 1
     text = invoke("explain", "--last").output
@@ -235,7 +235,7 @@ def test_the_number_of_compared_programs_is_limited(store: Store, monkeypatch: p
         publish(store, str(number), changed(put(*NODES, 2, 2, 1, number + 10)), 50 - number, name="other [0/0]")
     publish(store, "namesake", changed(put(*NODES, 2, 2, 1, 99)), 90)
     publish(store, "target", changed(CONSTANT), 10, name="forward [3/1]")
-    # Graphs of the same function are compared first, even if they are older.
+    # Within the limit, `explain` prefers graphs of the same function, even if they are older.
     assert answer("explain", "--last")["nearest"]["key"] == key_of("namesake")
 
 
@@ -262,7 +262,7 @@ def publish_package(store: Store, module: str, qualname: str) -> package_format.
 
 
 def test_a_function_is_found_under_another_module_name(store: Store) -> None:
-    """The module of the program's own file is ``__main__``, but other files import it by its name."""
+    """A program's own file is the module ``__main__``, but users may type the name by which other files import it."""
     publish_package(store, "__main__", "Net.forward")
     publish_package(store, "lib.layers", "Outer.Block.forward")
     for given in ("pkg.model.Net.forward", "Net.forward", "__main__.Net.forward"):
@@ -282,7 +282,7 @@ def test_similar_function_names_are_suggested_nearest_first(store: Store) -> Non
     ]:
         publish_package(store, module, qualname)
     assert answer("explain", "b.Net.forward")["function"] == "b.Net.forward"
-    error = answer("explain", "pkg.Net.forward", status=1)["error"]  # two functions match
+    error = answer("explain", "pkg.Net.forward", status=1)["error"]  # the name matches two functions
     assert error["code"] == "no-such-function"
     assert error["action"] == "Did you mean __main__.Net.forward or b.Net.forward?"
     error = answer("explain", "pkg.Nett.forward", status=1)["error"]
@@ -301,7 +301,7 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
     missed = changed(put(*ARGS, 0, "shape", [12, 16]))
     whole = key.key({name: json.dumps(missed[name], separators=(",", ":")) for name in key.SECTIONS})
     record = RunRecord(store.root)
-    for _ in range(2):  # a second graph of the same key is not kept again
+    for _ in range(2):  # the record keeps one program per key
         record.keep(whole, lambda: json.dumps(missed).encode())
     record.note(GraphReport("1", "forward [0/1]", whole, "failed", "error", "lookup-only", "it is not there"))
     record.end([], [], {})
@@ -313,7 +313,7 @@ def test_an_unsent_miss_is_explained_from_its_runs_program(store: Store) -> None
     run = invoke("explain", "--run", "last").output
     assert "of 1 graph: no hits, 1 new size" in run and "x: shape [8, 16] -> [12, 16]" in run
     assert "lookup-only: it is not there" in run
-    # A new miss is not compared with the unsent one, which was never compiled.
+    # The unsent graph was never compiled, so `explain` must not compare a later miss with it.
     publish(store, "target", changed(put(*ARGS, 0, "shape", [13, 16])), -3600)
     assert answer("explain", "--last")["nearest"]["key"] == key_of("before")
     (run_file,) = store.root.glob("runs/*/*.program.gz")

@@ -1,4 +1,4 @@
-"""The commands `remote keys`, `push`, `pull`, `sync`, `ls` and `gc`."""
+"""Tests of the commands `remote keys`, `remote push`, `remote pull`, `remote sync`, `remote ls` and `remote gc`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY, OTHER = fmt.digest(b"a graph"), fmt.digest(b"another graph")
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Command-line flags for two hosts that share a bucket."""
+    """Returns command-line flags for two hosts, "a" and "b", that share a bucket. The store of "a" has an artifact."""
     for name in list(os.environ):
         if name.startswith(("PRECOMPILED", "XDG")):
             monkeypatch.delenv(name)
@@ -71,7 +71,7 @@ def test_pushed_objects_are_listed_and_pulled(hosts: dict[str, list[str]], tmp_p
     assert answer("remote", "push", KEY[:4], *hosts["a"])["put"] == 0
     assert answer("remote", "pull", *hosts["b"])["fetched"] == 1
     assert len(Store(tmp_path / "b").lookup(KEY)) == 1
-    # A host with another key does not trust these objects.
+    # A host with another key must not trust objects that were signed with the first key.
     (tmp_path / "config" / "precompiled" / "keys" / "own.pem").unlink()
     answer("remote", "keys", "new")
     refused = answer("remote", "pull", "--cache-dir", str(tmp_path / "c"), status=1)
@@ -80,7 +80,7 @@ def test_pushed_objects_are_listed_and_pulled(hosts: dict[str, list[str]], tmp_p
 
 def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp_path: Path) -> None:
     answer("remote", "keys", "new")
-    # The artifact's creation time is in 2001.
+    # The artifact was created in 2001.
     assert answer("remote", "push", "--days", "30", *hosts["a"])["put"] == 0
     program = tmp_path / "train.py"
     program.write_text("import torch\n")
@@ -106,7 +106,7 @@ def test_push_and_pull_select_by_age_or_program(hosts: dict[str, list[str]], tmp
     header = package_format.Header(function, "program", "f", "0" * 64, False, "compiled", artifacts=[KEY])
     name = there.store.packages.publish(header, b"{}", b"body")
     there.store.packages.publish(dataclasses.replace(header, function=other, artifacts=[KEY, OTHER]), b"{}", b"body")
-    # Three objects: the artifact, the entry that needs only this artifact, and the list that `pull` reads.
+    # Pushes three objects: the artifact, the package entry that needs only this artifact, and the list for `pull`.
     assert answer("remote", "push", "--program", str(program), *hosts["a"])["put"] == 3
     assert answer("remote", "push", "--program", str(program), *hosts["a"])["put"] == 0
     assert answer("remote", "pull", "--program", str(program), "--days", "1", *hosts["b"])["fetched"] == 2

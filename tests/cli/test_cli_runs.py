@@ -1,4 +1,4 @@
-"""`explain --run`, `status` and `cache stats --run` for runs of real processes and for made-up records."""
+"""Tests of `explain --run`, `status` and `cache stats --run`, for runs of real processes and for made-up records."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> Non
 
 
 def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
-    """The daemon's only worker is suspended, so the client is waiting as soon as the record has the graph."""
+    """The daemon is suspended, so the client waits for its graph until the test interrupts it."""
     (file := served.root / "waits.py").write_text(WAITS)
     daemon = psutil.Process(served.status().pid)
     daemon.suspend()
@@ -204,7 +204,7 @@ def test_run_and_rank_come_from_the_launchers_variables(tmp_path: Path) -> None:
         ("SLURM_JOB_ID=7", "SLURM_STEP_ID=2", "SLURM_PROCID=1", "SLURM_NTASKS=4"): ("slurm-7.2", 1, 4),
         ("OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"): (parent, 1, 2),
     }
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker of xdist belongs to its controller's run
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # a process of xdist belongs to the run of its controller
         places["RANK=none", "WORLD_SIZE=8"] = (f"process-{os.getpid()}-{run_records.start_of(os.getpid())}", 0, 1)
     for variables, expected in places.items():
         place = client_runs.place(dict(one.split("=") for one in variables))
@@ -236,7 +236,7 @@ def test_a_process_without_a_graph_is_recorded_but_not_its_forked_child(tmp_path
 
 
 def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's start and duration count from the process's start, although its record begins with the first graph."""
+    """The record of a process begins with its first graph. A run's start and duration must include the time before."""
     tmp_path.chmod(0o700)
     recorded(tmp_path, "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
     (run,) = run_records.runs(tmp_path)
@@ -253,7 +253,7 @@ def test_a_run_began_when_its_process_was_started(tmp_path: Path, monkeypatch: p
 def test_an_unwritable_store_is_reported_as_the_reason_for_missing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is below a regular file, where not even root can create it."""
+    """The store's path is below a regular file, so that not even root can create the store."""
     (file := tmp_path / "file").touch(0o600)
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(file / "store"))
     recorded(file / "store", "a", GraphReport("h", "f [0/0]", "aa", "compiled", "hit"), files={})
@@ -286,7 +286,7 @@ def recorded(
     functions: Sequence[Any] = (),
     trace: Span | None = None,
 ) -> None:
-    """Record a run of this process with the given graphs."""
+    """Write the record of a run of the test process, with the given graphs."""
     record = client_runs.RunRecord(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_runs, "place", lambda variables: client_runs.RunMembership(run, 0, 1))
@@ -388,7 +388,11 @@ def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> No
 
 
 def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
-    """The time of the lookup decides: in mode "wait", a process's record begins after its first compile."""
+    """A graph misses if the store has its key only for other sizes. The cause is then "new size".
+
+    Only artifacts older than the lookup count. In mode "wait" the start of the record would be too late, because it
+    follows a compile.
+    """
     tmp_path.chmod(0o700)
     settings = config.load({"cache_dir": tmp_path})
     store = Store(tmp_path)
@@ -420,7 +424,10 @@ def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
 
 
 def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
-    """Only graphs of the same file are compared, even if another is nearer. Without one, the cause is "new graph"."""
+    """`explain` must not compare with a graph of another file, even if it is nearer than those of the same file.
+
+    Without an earlier graph of the same file, the cause is "new graph".
+    """
     tmp_path.chmod(0o700)
     store = Store(tmp_path)
 
@@ -467,7 +474,9 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
 def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: str, said: list[str]) -> None:
-    """A manifest is written before its artifact is published, so a lookup may miss an artifact that seems older."""
+    """A manifest has an earlier time than the publication of its artifact. So a lookup may miss an artifact without
+    guards although its manifest is older. The cause is then not a new size.
+    """
     found = SimpleNamespace(
         mine=[SimpleNamespace(created=1.0)],
         causes=[Cause("edit", "an edit", "")],

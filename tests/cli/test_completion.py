@@ -1,4 +1,4 @@
-"""The completion scripts of the shells, tried in the real shell if it is installed."""
+"""Tests of the completion scripts for shells. The script for bash is also run in bash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_each_shell_gets_a_script(shell: str) -> None:
 )
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes(words: list[str], found: str) -> None:
-    """Call the script's completion function in the way that bash does."""
+    """Calls the completion function of the script as bash does, with the words and the index of the current word."""
     folder = Path(sys.executable).parent
     line = ["precompiled", *words]
     script = (

@@ -1,4 +1,4 @@
-"""config set: writes one checked line to the user's file, and keeps all other lines."""
+"""Tests that `config set` writes one checked line to the user's file, and keeps all other lines."""
 
 from __future__ import annotations
 

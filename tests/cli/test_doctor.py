@@ -1,4 +1,4 @@
-"""`precompiled doctor`: every check recognizes a sound host and a host with a problem."""
+"""Tests of `precompiled doctor`: each check must recognise a sound host, and a host with a problem."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from precompiled.version import VERSION
 
 
 def sound(check: Check) -> bool:
-    """Whether a check is ok. All other checks must have an action."""
+    """Returns whether the check is ok. If it is not, it must say what to do."""
     if check.state != "ok":
         assert check.action, check
     return check.state == "ok"
 
 
-# ---------------------------------------------------------------- hook
+# ---------------------------------------------------------------- checks of the hook
 
 
 def test_switch() -> None:
@@ -86,7 +86,7 @@ def test_a_shadowed_sitecustomize_is_found(tmp_path: Path) -> None:
     environment["PYTHONPATH"] = f"{tmp_path}:{python_path.hook_folder()}"
     check = checks_hook.here(environment, probe.ask(environment))
     assert check.state == "fail" and str(tmp_path / "sitecustomize.py") in check.message
-    # `run` puts our sitecustomize first, and the user's still runs.
+    # `precompiled run` puts precompiled's sitecustomize first, which then runs the user's.
     check = checks_hook.below_run(probe.ask(python_path.with_hook(environment)))
     assert check.state == "ok" and str(tmp_path / "sitecustomize.py") in check.message
 
@@ -136,7 +136,7 @@ def test_a_torch_that_cannot_have_packages_is_reported() -> None:
     assert check.state == "warn" and "no DynamoOutput" in check.message
 
 
-# ---------------------------------------------------------------- daemon
+# ---------------------------------------------------------------- checks of the daemon
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_runtime_directory(tmp_path: Path) -> None:
     assert check(directory).state == "fail"
     (tmp_path / "link").symlink_to(directory)
     (tmp_path / "file").touch()
-    # By the modes, root may write to all directories of /proc. In fact, it cannot.
+    # /proc is a special case: its modes let root write to it, but root cannot create a directory in it.
     for path in (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "run", Path("/proc/nope/run")):
         assert check(path).state == "fail" and check(path).action
     assert sorted(item.name for item in tmp_path.iterdir()) == ["file", "link", "run"], "the check leaves no directory"
@@ -209,7 +209,7 @@ def test_systemd_unit(installed: bool, state: str, expected: str) -> None:
     assert check.state == expected and sound(check) == (expected == "ok")
 
 
-# ---------------------------------------------------------------- store
+# ---------------------------------------------------------------- checks of the store
 
 
 def test_store_directories(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_store_ancestors(tmp_path: Path) -> None:
     assert sound(checks_store.ancestors(parent / "store"))
     parent.chmod(0o777)
     assert checks_store.ancestors(parent / "deep" / "store").state == "warn"
-    parent.chmod(0o1777)  # sticky, like /tmp
+    parent.chmod(0o1777)  # the sticky bit, as /tmp has it
     assert sound(checks_store.ancestors(parent / "store"))
 
 
@@ -266,7 +266,7 @@ def test_noexec() -> None:
     assert sound(checks_store.buildable(Path("/x"), False)) and checks_store.buildable(Path("/x"), True).state == "warn"
 
 
-# ---------------------------------------------------------------- host
+# ---------------------------------------------------------------- checks of the host
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_memory_and_limits_of_this_host() -> None:
     assert checks_host._instances_used() >= 0
 
 
-# ---------------------------------------------------------------- the command
+# ---------------------------------------------------------------- the command `doctor`
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`precompiled enable`: the line in an interpreter's site-packages, tried in new virtual environments."""
+"""Tests that `precompiled enable` writes a working .pth line to site-packages, in new virtual environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = "import sys; b = sys.modules.get('precompiled.bootstrap'); print(b.st
 
 
 class Interpreter:
-    """A virtual environment with precompiled and the libraries that its command line needs."""
+    """A virtual environment with precompiled and with click, which the command line needs."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, with_pip=False, symlinks=True)
@@ -28,7 +28,7 @@ class Interpreter:
         self.site = Path(self.ask("import sysconfig; print(sysconfig.get_path('purelib'))"))
         import click
 
-        # Like an installed package, precompiled must be importable when .pth lines run. Only click is linked.
+        # Python reads .pth files by name. This one comes first, so that precompiled's own .pth line can import it.
         (self.site / "a_sources.pth").write_text(f"{ROOT}\n")
         (self.site / "click").symlink_to(Path(click.__file__).parent)
 
@@ -103,7 +103,7 @@ def test_the_line_is_silent_if_the_package_is_missing_or_broken(
         (sources / "precompiled" / "__init__.py").write_text(broken)
     (interpreter.site / "a_sources.pth").write_text(f"{sources}\n")
     with (interpreter.site / "precompiled.pth").open("a") as file:
-        file.write("import sys; sys.after = 1\n")  # the next line must still run
+        file.write("import sys; sys.after = 1\n")  # shows whether Python still runs the next line
     assert interpreter.ask("import sys; print(sys.after)") == "1"
 
 
@@ -115,7 +115,7 @@ def test_enable_repairs_an_altered_file(interpreter: Interpreter) -> None:
 
 @pytest.mark.reason("hook")
 def test_enable_fails_and_removes_the_file_if_the_hook_stays_off(interpreter: Interpreter) -> None:
-    # This command can import precompiled, but other shells cannot: they lack this PYTHONPATH.
+    # Only this PYTHONPATH makes precompiled importable. In other shells the hook would stay off.
     (interpreter.site / "a_sources.pth").unlink()
     error = interpreter.precompiled("enable", status=1, PYTHONPATH=str(ROOT))["error"]
     assert isinstance(error, dict) and error["code"] == "hook"

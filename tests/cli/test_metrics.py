@@ -1,4 +1,7 @@
-"""`precompiled tools metrics` of a real daemon, read by prometheus-client's parser and by a real Prometheus."""
+"""Tests of `precompiled tools metrics` with a real daemon.
+
+prometheus-client's parser and, if it is installed, a real Prometheus read the metrics.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from precompiled.metrics import families as metrics
 
 ROOT = Path(__file__).parent.parent.parent
 MONITORING = ROOT / "monitoring"
-Samples = dict[tuple[str, str], float]  # (name, value of its only label) -> value
+Samples = dict[tuple[str, str], float]  # (name of the metric, value of its only label) -> value of the sample
 
 
 def parsed(text: str) -> Samples:
@@ -64,7 +67,7 @@ def said(daemon: DaemonUnderTest, *arguments: str) -> str:
 
 @contextmanager
 def serving(where: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Run `metrics --listen`; yields the address that it prints."""
+    """Run `metrics --listen`. Yields the address that it prints."""
     process = subprocess.Popen(command("--listen", where), env=variables, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -79,7 +82,7 @@ def serving(where: str, variables: Mapping[str, str]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
-    """A daemon with one compiled, one failed, one running and one queued job, and with a client's counts."""
+    """A daemon with four jobs (compiled, failed, running, queued) and with the counts of one client."""
     directory = tmp_path_factory.mktemp("m")
     go_on = directory / "go-on"
     with running_daemon(directory, workers=1) as found, raw_client(found.settings) as client:
@@ -195,7 +198,7 @@ def test_impossible_options_are_errors(daemon: DaemonUnderTest, tmp_path: Path) 
     assert refused(env={"PYTHONPATH": str(tmp_path)}) == "metrics-unavailable"
 
 
-# ---------------------------------------------------------------- the files
+# ---------------------------------------------------------------- the documentation and the files in monitoring/
 
 
 def named(text: str) -> set[str]:
@@ -207,7 +210,7 @@ def test_exactly_the_documented_metrics_exist() -> None:
     assert named(page.read_text()) - {"precompiled_" + way for way in _WAYS} == metrics.names()
 
 
-# Names of artifacts in torch's traces, which the same page lists.
+# The page also lists names of artifacts in torch's traces, precompiled_<way>. These are not metrics.
 _WAYS = ("hit", "miss", "swap", "package", "in_process", "eager", "error", "frame")
 
 
@@ -222,7 +225,7 @@ def test_dashboard_panels_are_complete_and_show_counters_as_rates() -> None:
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     assert all(target["expr"] and target["legendFormat"] for panel in panels for target in panel["targets"])
-    # Exactly the counters are shown as rates.
+    # A panel must show a counter as a rate, and any other metric as it is.
     for panel in panels:
         for target in panel["targets"]:
             (name,) = named(target["expr"])
@@ -257,7 +260,7 @@ def test_prometheus_scrapes_metrics_and_evaluates_board_and_rules(daemon: Daemon
                 {"job_name": "precompiled", "static_configs": [{"targets": [urllib.parse.urlsplit(url).netloc]}]}
             ],
         }
-        (tmp_path / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+        (tmp_path / "prometheus.yml").write_text(json.dumps(config))  # every JSON document is a YAML document
         process = subprocess.Popen(
             [
                 PROMETHEUS,

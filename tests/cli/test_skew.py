@@ -1,4 +1,4 @@
-"""A daemon with another protocol version, as after an upgrade in place: its user's commands can stop it."""
+"""Tests that a user can stop a daemon with another protocol version, which remains after an upgrade in place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch
 
 
 def test_a_listener_that_is_not_our_daemon_is_not_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example systemd, which may listen for the daemon, or another user's daemon."""
+    """systemd, or the daemon of another user, may listen at the daemon's socket. `stop` must not kill them."""
     pid = host.start_daemon()
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["/usr/lib/systemd/systemd", "--user"])
     assert daemon._own_listener(host.settings) is None

@@ -1,4 +1,7 @@
-"""`--target` with an unknown kind, or if no device can be made up: typed errors before the command runs."""
+"""Tests of the errors of `--target`: for an unknown kind, or a torch that cannot have a made-up device.
+
+Each error must come before the command runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of commands, their help, and the errors for wrong names."""
+"""Tests of the names of commands, their help, and the errors for wrong names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUPS = ["", *tree.GROUPS]
 
 
 def found(name: str) -> tuple[click.Command, list[str]]:
-    """The command to which click resolves a command line, and the remaining words."""
+    """Returns the command to which click resolves a command line, and the remaining words."""
     command: click.Command = cli
     words = tree.replace_old_name(name.split())[1]
     while isinstance(command, Group) and words:
@@ -54,7 +54,7 @@ def test_an_old_name_has_the_same_options_and_document(monkeypatch: pytest.Monke
     assert invoke("keys", "list").exit_code == 0
 
 
-# ---------------------------------------------------------------- help
+# ---------------------------------------------------------------- the help of commands and groups
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -84,7 +84,7 @@ def test_a_group_without_a_command_shows_its_help(group: str) -> None:
 
 @pytest.mark.parametrize("name", tree.COMMANDS)
 def test_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The help shows examples, then the command's own options, then those of every command."""
+    """The help must show examples, then the command's own options, then the options of every command."""
     monkeypatch.setenv("COLUMNS", "80")
     shown = invoke(*name.split(), "--help").output
     assert max(map(len, shown.splitlines())) <= 100 and "--json" in shown.partition("Options of every command")[2]
@@ -96,7 +96,7 @@ def test_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert parameter.help and parameter.help.endswith("."), parameter
 
 
-# ---------------------------------------------------------------- wrong names
+# ---------------------------------------------------------------- wrong and old names of commands
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_old_name_prints_a_note_only_on_a_terminal() -> None:
     )
 
 
-# ---------------------------------------------------------------- completion
+# ---------------------------------------------------------------- completion of words
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""`precompiled tools tune`: artifacts that were compiled without measurements are recompiled and replaced.
+"""Tests that `precompiled tools tune` recompiles and replaces artifacts that were compiled without measurements.
 
-These tests need no GPU: they mark a CPU artifact as compiled without measurements.
+These tests do not need a GPU, because they mark a CPU artifact as compiled without measurements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPEC = {"model": "mlp", "training": False}
 
 
 def make_untimed(host: Host) -> str:
-    """Mark the host's only artifact as compiled without a GPU; returns its key."""
+    """Mark the host's only artifact as compiled without a GPU. Returns its key."""
     (artifact,) = host.store.all_artifacts()
     sealed = fmt.seal(dataclasses.replace(artifact.manifest, tier=fmt.UNTIMED))
     (artifact.path / fmt.MANIFEST).write_bytes(sealed)
@@ -65,7 +65,7 @@ def nvidia_smi(folder: Path, text: str) -> None:
 
 
 def test_tune_waits_until_the_gpu_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake nvidia-smi reports 97 % twice, then 0 %."""
+    """A fake nvidia-smi reports a GPU use of 97 % twice, and then of 0 %."""
     monkeypatch.setattr(tune, "LOOK_S", 0.0)
     monkeypatch.setattr(tune, "BUSY_S", 0.0)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")

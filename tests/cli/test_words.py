@@ -1,4 +1,4 @@
-"""Texts of the command line about 0, 1 and 2 things: singular, plural and units are right."""
+"""Tests that texts of the command line about 0, 1 and 2 things have the right singular, plural and units."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADJECTIVES = r"\b(inotify|corrupt|that) "
 NUMBER = r"(?<![\d.,/#:-])\b(\d+) ([a-z]+)\b ?([a-z]*)"
 ADJECTIVES = r"\b(inotify|corrupt|that) "
 OF_ONE, OF_MANY = {"is", "was", "stays", "lies", "has", "runs"}, {"are", "were", "stay", "lie", "have", "run"}
-# Words after a number that are neither nouns nor verbs, such as units and the states of graphs.
+# Words that may follow a number and have no plural, such as units and the states of graphs.
 NEITHER = {
     "s",
     "ms",
@@ -56,7 +56,7 @@ NEITHER = {
 
 
 def wrong(text: str) -> list[str]:
-    """Numbers followed by a noun or a verb in the wrong form (singular or plural)."""
+    """Returns the places where a noun or verb after a number is wrongly singular or plural."""
     found = []
     for number, word, after in re.findall(NUMBER, re.sub(ADJECTIVES, "", text)):
         one = int(number) == 1
@@ -80,7 +80,7 @@ def number(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> Path:
-    """A directory with a store that has ``number`` things of each kind."""
+    """Creates a directory with a store that has ``number`` things of each kind."""
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "store"))
     monkeypatch.setenv("PRECOMPILED_RUNTIME_DIR", str(tmp_path / "run"))
     store = Store(tmp_path / "store")
