@@ -1,4 +1,4 @@
-"""Support: compiles in the test's process as a worker does."""
+"""Support: compiles graphs in the test process as a worker does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from precompiled.torch_internals.worker.compile_graph import CompileResult, comp
 
 
 def compiled(program: dict[str, Any]) -> CompileResult:
-    """``program`` is the result of ``capture.parse``."""
+    """Compile a serialized graph. ``program``: the result of ``capture.parse``."""
     torch._dynamo.reset()
     with (
         ambient_modes.process_wide(program["modes"]),

@@ -1,4 +1,4 @@
-"""An operator on a GPU whose backward computes on the CPU, in a module that a worker imports."""
+"""Support: a custom operator on a GPU whose backward computes on the CPU. A worker can import this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Support: sections of a cubin, which is a 64-bit ELF file."""
+"""Support: reads the sections of a cubin, which is a 64-bit ELF file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ NOBITS = 8  # SHT_NOBITS: the section occupies no space in the file
 
 
 def executed(cubin: bytes) -> dict[str, bytes]:
-    """The sections by name, without the line table, which holds the time at which its source was written (as in
-    DWARF).
+    """Returns the sections by name, without the line table.
+
+    The line table contains the modification time of the source, so it differs between equal kernels.
     """
     (headers,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names = struct.unpack_from("<HHH", cubin, 58)

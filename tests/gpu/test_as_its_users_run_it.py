@@ -1,7 +1,7 @@
-"""Tests of CUDA in typical uses: streams, captures, user kernels, several GPUs, and a lost GPU.
+"""Tests of CUDA as programs use it: streams, captures, user kernels, several GPUs, and a lost GPU.
 
-On the made-up device, its log shows what was loaded and launched by which process. On a real GPU these checks are
-skipped.
+The made-up device logs which process loads and launches which kernel, and tests check this log. A real GPU has no such
+log, so these checks are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from precompiled.graph.environment import device_of_a_worker
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="NOT TESTED ON A GPU: torch.cuda.is_available() is False"),
-    pytest.mark.timeout(3000),  # several clients in sequence, each with a compile
+    pytest.mark.timeout(3000),  # several clients, one after the other, with a compile each
 ]
 MADE_UP = bool(os.environ.get("CUDA_MADE_UP"))
 needs_the_log = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: a real device keeps no log")
@@ -33,8 +33,9 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "cuda_program.py"
 
 
 def start(host: Host, way: str, folder: Path, **variables: str) -> Client:
-    """Start a client with its own caches in ``folder``. It is executed, because a forked process would have another
-    ``__main__``.
+    """Start a client with its own caches in ``folder``.
+
+    The client is a new interpreter, because a fork of the zygote has a different ``__main__``.
     """
     caches = {"TRITON_CACHE_DIR": str(folder / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     return host.program(str(PROGRAM), way, env={**caches, **variables}, forked=False)
@@ -48,7 +49,7 @@ def run(host: Host, way: str, folder: Path, **variables: str) -> dict[str, Any]:
 
 
 def events(pid: int) -> list[dict[str, Any]]:
-    """The log entries of a made-up device for one process."""
+    """Returns the entries of one process in the log of the made-up device. Empty for a real GPU."""
     if not MADE_UP:
         return []
     lines = Path(os.environ["CUDA_MADE_UP_STATE"], "log.jsonl").read_text().splitlines()
@@ -59,14 +60,14 @@ def states(answer: dict[str, Any]) -> set[tuple[str, str | None]]:
     return {(graph["state"], graph["source"]) for graph in answer["reports"]}
 
 
-# ---------------------------------------------------------------- captures and streams
+# ---------------------------------------------------------------- captures of CUDA graphs, and streams
 
 
 def test_swap_during_a_cuda_graph_capture_waits_for_its_end(shared_host: Host, tmp_path: Path) -> None:
     answer = run(shared_host, "capture", tmp_path)
     assert answer["waited"] == [True]
     in_capture = answer["in_capture"]
-    # The artifact was loaded during the capture of the first graph, which stays eager from start to end.
+    # The artifact is loaded during the capture. All calls within the capture must still run eager.
     assert (in_capture["state"], in_capture["source"], in_capture["calls_compiled"]) == ("compiled", "swap", 0)
     assert answer["reports"][0]["calls_compiled"] == 3
     if MADE_UP:
@@ -95,7 +96,7 @@ def test_compiled_code_runs_on_the_callers_stream(shared_host: Host, tmp_path: P
         assert launches and {event["stream"] for event in launches} == {answer["stream"]}
 
 
-# ---------------------------------------------------------------- its tools
+# ---------------------------------------------------------------- tools of CUDA
 
 
 def test_blocking_launches_use_the_same_artifact(served: Host, tmp_path: Path) -> None:
@@ -131,11 +132,9 @@ def test_compute_sanitizer_finds_no_error_in_artifact_code(shared_host: Host, tm
 
 @pytest.mark.reason("gpu-unavailable")
 def test_full_gpu_is_not_recorded_as_a_failure_of_the_graph(host: Host, tmp_path: Path) -> None:
-    """The worker cannot measure its products, or cannot even start. The program is unaffected and compiles in
-    process.
-    """
+    """On a full GPU a worker cannot measure matrix products, or cannot even start. The program compiles in process."""
     host.start_daemon()
-    # On a made-up host use the last GPU, which no concurrent test uses.
+    # With made-up GPUs the test uses the last one, because concurrent tests use the others.
     answer = run(host, "full", tmp_path / "full", **({"CUDA_VISIBLE_DEVICES": "2"} if MADE_UP else {}))
     (graph,) = answer["first"]
     assert (graph["state"], graph["reason"]) == ("bypassed", "gpu-unavailable"), graph
@@ -146,7 +145,7 @@ def test_full_gpu_is_not_recorded_as_a_failure_of_the_graph(host: Host, tmp_path
 @needs_the_log
 @pytest.mark.reason("gpu-unavailable")
 def test_gpu_in_exclusive_mode_is_left_to_the_program(host: Host, tmp_path: Path) -> None:
-    """A worker that created its context first would keep the GPU, and the next program would find none."""
+    """A GPU in exclusive mode admits one process. A worker on it would exclude every program."""
     exclusive = Path(os.environ["CUDA_MADE_UP_STATE"], "exclusive-2")
     exclusive.touch()
     try:
@@ -158,11 +157,11 @@ def test_gpu_in_exclusive_mode_is_left_to_the_program(host: Host, tmp_path: Path
     assert {graph["source"] for graph in answer["reports"]} == {"inline"}
 
 
-# ---------------------------------------------------------------- kernels of the program's, packages
+# ---------------------------------------------------------------- the program's own kernels, and packages
 
 
 def launched(answer: dict[str, Any]) -> set[str]:
-    """The program's own kernels that were launched on the device."""
+    """Returns those of the program's own kernels that were launched on the device."""
     names = {event["kernel"] for event in answer["events"] if event["event"] == "launch"}
     return {own for own in ("scaled", "tuned", "inner", "closed") for name in names if name.startswith(own)}
 
@@ -202,7 +201,7 @@ def test_a_second_process_with_packages_traces_nothing(shared_host: Host, tmp_pa
         assert [event["event"] for event in second["events"]].count("launch") >= 1
 
 
-# ---------------------------------------------------------------- several GPUs, and which of them a process sees
+# ---------------------------------------------------------------- several GPUs, and CUDA_VISIBLE_DEVICES
 
 
 @needs_the_log
@@ -210,15 +209,16 @@ def test_a_second_process_with_packages_traces_nothing(shared_host: Host, tmp_pa
     os.environ.get("CUDA_MADE_UP") != "h100,h100,a100", reason="this host's GPUs are not h100,h100,a100"
 )
 def test_each_kind_of_gpu_has_its_own_workers_and_artifacts(host: Host, tmp_path: Path) -> None:
-    """One client after another: a process sees its GPU as cuda:0, by index or UUID, and loads only artifacts for its
-    kind.
+    """Each client sees its GPU, selected by index or UUID, as cuda:0. It must load only artifacts for this kind of GPU.
+
+    The clients run one after the other.
     """
     host.start_daemon()
     uuids = [device_of_a_worker(f"cuda:{index}").removeprefix("cuda:") for index in range(3)]
     asked = {"index": "1", "other-kind": uuids[2], "same-kind": uuids[0], "other-again": "2,0"}
     found = {}
     for name, visible in asked.items():
-        # The daemon has the environment of the first client. None of it may reach another client's worker.
+        # The first client starts the daemon. Its CUDA_VISIBLE_DEVICES must not apply to the workers of later clients.
         found[name] = run(host, "plain", tmp_path / name, CUDA_VISIBLE_DEVICES=visible)
     keys = {name: answer["reports"][0]["key"] for name, answer in found.items()}
     assert keys["index"] == keys["same-kind"] != keys["other-kind"] == keys["other-again"]
@@ -248,7 +248,7 @@ def test_process_without_visible_gpus_is_served_on_the_cpu(shared_host: Host, tm
     assert states(result) <= {("compiled", "swap"), ("compiled", "hit")}
 
 
-# ---------------------------------------------------------------- a device that is lost
+# ---------------------------------------------------------------- a GPU that is lost
 
 
 @needs_the_log

@@ -1,6 +1,6 @@
-"""End-to-end tests on CUDA: `make test-gpu`, or part of the suite on a host with a GPU.
+"""End-to-end tests on CUDA. `make test-gpu` runs them, and `make test` does on a host with a GPU.
 
-The client program itself compares with eager, as on the CPU.
+The client program compares its results with eager's.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ def states(graphs: list[dict[str, Any]]) -> set[tuple[str, str | None]]:
 
 
 def empty_caches(folder: Path) -> dict[str, str]:
-    """Caches of one client. Their location is not in the key."""
+    """Create Triton's and Inductor's caches of one client. Returns the variables that name them.
+
+    The key does not depend on these paths.
+    """
     for name in ("triton", "inductor"):
         (folder / name).mkdir(parents=True)
     return {"TRITON_CACHE_DIR": str(folder / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
 
 
 def swapped_then_hit(host: Host, tmp_path: Path, spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run two clients with empty caches and return their results: the first must swap, the second must hit."""
+    """Run two clients with empty caches. The first must swap, and the second must hit. Returns both results."""
     first = host.run(spec, env=empty_caches(tmp_path / "first"))
     assert first["waited"]
     assert states(first["first"]) == {("pending", None)}
@@ -75,34 +78,35 @@ def test_user_triton_kernels_are_swapped_and_hit(shared_host: Host, tmp_path: Pa
 
 def test_a_client_with_empty_caches_starts_no_compiler(served: Host, tmp_path: Path) -> None:
     _first, second = swapped_then_hit(served, tmp_path, {"model": "gpt2", "training": True, "device": "cuda"})
-    # No g++ or gcc (Triton's launchers), no ptxas, no compile workers of Inductor.
+    # Not g++ or gcc for Triton's launchers, not ptxas, and none of Inductor's compile workers.
     assert second["started"] == []
     assert second["children"] == []
-    # The artifact's machine code was written into the client's own cache.
+    # Triton writes the artifact's machine code into the client's own cache.
     emitted = {path.suffix for path in (tmp_path / "second" / "triton").rglob("*") if path.is_file()}
-    # The intermediate texts of the worker's Triton are left out: they are unused, and four times as large.
+    # Artifacts lack Triton's intermediate texts: clients do not use them, and they are four times as large.
     assert emitted == {".cubin", ".json"}
-    # The client's measurements are stored there too: the worker's folder may belong to another user or host.
+    # The client's measurements belong into its own cache: the worker's folder may belong to another user or host.
     assert list((tmp_path / "second").rglob("*.best_config"))
     assert not list(served.root.rglob("*.best_config"))
 
 
 def test_artifact_contains_both_block_sizes_of_a_reduction(served: Host, tmp_path: Path) -> None:
-    """torch compiles it after it has put the kernel aside for its cache, so each process that loads the cache compiles
-    it again.
+    """torch saves such a kernel before it compiles the second block size. In plain torch each process that loads the
+    kernel compiles the second block size again.
     """
     spec = {"model": "reduction", "training": False, "device": "cuda"}
     served.run(spec, env=empty_caches(tmp_path / "first"))
     second = served.run(spec, env=empty_caches(tmp_path / "second"))
     assert states(second["first"]) == {("compiled", "hit")}, second["reports"]
     assert second["started"] == []
-    # The kernel in both block sizes.
+    # One cubin for each of the two block sizes.
     assert len(list((tmp_path / "second" / "triton").rglob("*.cubin"))) == 2
 
 
 def test_artifact_contains_kernels_with_long_names(served: Host, tmp_path: Path) -> None:
-    """For a name above Triton's limit of 150 characters, torch does not launch the kernel itself, but asks Triton for
-    it.
+    """If a kernel's name exceeds Triton's limit of 150 characters, torch lets Triton launch the kernel.
+
+    The artifact must contain this kernel, too.
     """
     spec = {"model": "long-name", "training": False, "device": "cuda"}
     _first, second = swapped_then_hit(served, tmp_path, spec)
@@ -110,10 +114,10 @@ def test_artifact_contains_kernels_with_long_names(served: Host, tmp_path: Path)
 
 
 def test_kernel_launched_by_triton_is_not_built_again(served: Host, tmp_path: Path) -> None:
-    """Triton then asks for the version of ptxas, and finds the artifact's machine code."""
+    """Triton looks up such a kernel by the version of ptxas, among others. It must find the artifact's machine code."""
     spec = {"model": "user-kernels", "training": False, "device": "cuda"}
     swapped_then_hit(served, tmp_path, spec)
-    # Eager launches the same kernels, but Inductor passes other options to Triton.
+    # The eager run launches the same kernels with other options. Inductor's options include "debug".
     described = [path for path in (tmp_path / "second" / "triton").rglob("*.json") if not path.name.startswith("__")]
     brought = [path for path in described if json.loads(path.read_text())["debug"]]
     assert {path.stem for path in brought} >= {"added", "doubled"}
@@ -126,13 +130,13 @@ def test_kernel_launched_by_triton_is_not_built_again(served: Host, tmp_path: Pa
 def test_modes_with_cuda_graphs_are_served(shared_host: Host, tmp_path: Path, mode: str, training: bool) -> None:
     spec = {"model": "mlp", "training": training, "device": "cuda", "compile": {"mode": mode}}
     first, second = swapped_then_hit(shared_host, tmp_path, spec)
-    # Both modes use CUDA graphs, which the client records in its own memory.
+    # Both modes use CUDA graphs. The client records them, because they hold addresses of its memory.
     assert first["cudagraphs"]
     assert second["cudagraphs"]
 
 
 def test_forward_with_cuda_graphs_and_trivial_backward_is_served(shared_host: Host, tmp_path: Path) -> None:
-    """The backward returns its inputs as gradients. torch creates such a backward after the forward was called."""
+    """The backward returns its inputs as gradients. torch creates such a backward only after a call of the forward."""
     spec = {"model": "sum", "training": True, "device": "cuda", "compile": {"mode": "reduce-overhead"}}
     swapped_then_hit(shared_host, tmp_path, spec)
 
@@ -146,7 +150,7 @@ def test_each_mode_has_its_own_key(shared_host: Host, tmp_path: Path) -> None:
     assert len(keys) == 4
 
 
-# ---------------------------------------------------------------- the pinned worker
+# ---------------------------------------------------------------- workers that are pinned to a GPU
 
 
 def gpu_workers(status: wire.StatusReply) -> list[wire.WorkerStatus]:
@@ -177,18 +181,19 @@ def test_cpu_graph_on_a_gpu_host_gets_a_worker_without_gpu(host: Host, tmp_path:
     assert psutil.Process(worker.pid).environ()["CUDA_VISIBLE_DEVICES"] == ""
 
 
-# ---------------------------------------------------------------- memory
+# ---------------------------------------------------------------- memory of the GPU
 
 
 def used_memory() -> int:
-    """Bytes in use on the GPU by all processes. A per-process figure is not available, because a container has its own
-    process ids.
+    """Returns the bytes of GPU memory that all processes use together.
+
+    In a container, NVIDIA's figures per process have unknown process ids.
     """
     free, total = torch.cuda.mem_get_info()
     return total - free
 
 
-MARGIN = 64 << 20  # the driver's own allocations and releases
+MARGIN = 64 << 20  # bytes that the driver itself may allocate meanwhile
 
 
 def test_released_worker_frees_all_its_gpu_memory(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,13 +207,13 @@ def test_released_worker_frees_all_its_gpu_memory(host: Host, tmp_path: Path, mo
     worker = _until(lambda: gpu_workers(host.status()), "no worker for the GPU")[0]
     process = psutil.Process(worker.pid)
     client.result()
-    process.wait(TIMEOUT_S)  # exits by itself after five seconds without a job
+    process.wait(TIMEOUT_S)  # a worker exits after five seconds without a job
     assert gpu_workers(host.status()) == []
     assert used_memory() <= before + MARGIN
 
 
 def test_compile_leaves_no_memory_in_the_allocator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In this process, as in a worker: between two jobs a worker keeps only its context.
+    # The test process compiles as a worker does. Between two jobs a worker may keep only its CUDA context.
     for name, value in empty_caches(tmp_path).items():
         monkeypatch.setenv(name, value)
     left, right = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
@@ -228,12 +233,12 @@ def test_the_gpu_is_in_the_key() -> None:
     assert facts["gpu"][0] == torch.cuda.get_device_name(0)
     assert facts["cuda"] == torch.version.cuda
     assert program.device == "cuda:0"
-    # Inductor writes the number of threads only into CPU kernels.
+    # The number of CPU threads does not count for a GPU graph, because Inductor writes it only into CPU kernels.
     assert json.loads(program.sections["modes"])["threads"] == 0
 
 
 def _until(found: Callable[[], Any], otherwise: str) -> Any:
-    """Poll until ``found`` returns a true value, up to a time limit."""
+    """Poll until ``found()`` is true, and return its value. Raises AssertionError after the timeout."""
     import time
 
     deadline = time.monotonic() + TIMEOUT_S

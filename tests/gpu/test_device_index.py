@@ -1,5 +1,6 @@
-"""Tests of graphs on `cuda:1` and higher: GPUs of one kind share a key and an artifact, which is adapted to the
-index.
+"""Tests of graphs on `cuda:1` and higher.
+
+GPUs of one kind share a key and an artifact. A client adapts the artifact's code to the index of its GPU.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def net(device: str) -> tuple[Callable[..., Any], list[torch.Tensor]]:
 
 
 def made_inside(device: str) -> tuple[Callable[..., Any], list[torch.Tensor]]:
-    """Factories, random numbers, an operator that Inductor leaves to torch, and a result on the CPU."""
+    """Returns a function that creates tensors and random numbers, calls an operator of torch, and copies to the CPU."""
 
     def compute(x: torch.Tensor) -> Any:
         ramp = torch.arange(64, device=x.device).float() + torch.tensor([2.0, 3.0], device=x.device).sum()
@@ -104,7 +105,7 @@ def test_moved_code_equals_code_that_torch_generates_for_the_index(
     moved = bundle_of(capture.parse(there.to_bytes()))
     codes = [frozen_weights.code_of(part) for part in (moved.compiled_fw, moved.compiled_bw) if part is not None]
     moves.move(moved, "cuda:1", ())
-    # Compiled by torch for a graph on cuda:1, without our index-free names.
+    # The expected code, which torch generates for a graph that names cuda:1.
     made = bundle_of(capture.devices.for_a_client(capture.parse(there.to_bytes()), "cuda:1"))
     expected = [frozen_weights.code_of(part) for part in (made.compiled_fw, made.compiled_bw) if part is not None]
     assert len(codes) == len(expected)
@@ -123,7 +124,7 @@ def bundle_of(program: dict[str, Any]) -> Any:
 
 
 def normal(code: str) -> str:
-    """The code without differences between compiles: comments, and the numbers in stream names."""
+    """Returns the code without what varies between compiles: comments, and the numbers in names of streams."""
     return ast.dump(ast.parse(code.replace("stream0", "stream1")))
 
 
@@ -148,7 +149,7 @@ def test_second_device_named_by_a_number_is_refused() -> None:
     assert refused.value.code == "several-devices"
 
 
-# ---------------------------------------------------------------- the whole way
+# ---------------------------------------------------------------- clients with a daemon
 
 
 def events(pid: int) -> list[dict[str, Any]]:
@@ -166,8 +167,8 @@ def runs_on(index: int, result: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_one_artifact_serves_each_index(host: Host, tmp_path: Path, mode: str | None, training: bool) -> None:
     spec = {"model": "mlp", "training": training, "compile": {"mode": mode}}
-    # Compiled first for a graph on cuda:1, hit by cuda:0, then by cuda:1 again, with cuda:1 as current device and
-    # without.
+    # The first graph is on cuda:1 and is compiled. The next ones hit: on cuda:0, and on cuda:1 as another or as the
+    # current device.
     ranks = [("cuda:1", 1), ("cuda:0", None), ("cuda:1", None), ("cuda:1", 1)]
     keys = set()
     for number, (device, current) in enumerate(ranks):

@@ -1,5 +1,6 @@
-"""Tests that kernels of artifacts are correct in Triton's interpreter, and that a wrong kernel is found. `make
-interpreter` runs all rows.
+"""Tests that kernels of artifacts give eager's results in Triton's interpreter, and that a wrong kernel is found.
+
+`make interpreter` runs all rows.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def test_kernels_of_artifacts_equal_eager() -> None:
     names = ["model mlp training", "corpus custom_function", "corpus checkpoint_with_dropout"]
     for row in examine(names, print):
         assert (row.state, row.why) == ("equal", "")
-        assert row.count("equal") == row.tried >= 2, row.kernels  # a forward, a backward
+        assert row.count("equal") == row.tried >= 2, row.kernels  # at least one forward and one backward
 
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Host]:
-    """A host that has the artifacts of ROW."""
+    """A host whose store has the artifacts of ROW."""
     with fresh_host() as host:
         host.start_daemon()
         answer = _answer(host, interpret=False)
@@ -45,7 +46,7 @@ def made() -> Iterator[Host]:
 def _answer(
     host: Host, *, interpret: bool, before: str = "", variables: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """The program's report of ROW. ``before`` is code that its process executes first."""
+    """Run ROW in a process and return its report. The process first executes the code ``before``."""
     run = command(host, [ROW], interpret=interpret)
     if before:
         code = f"{before}\nimport runpy; runpy.run_module('benchmarks.interpreter.program', run_name='__main__')"
@@ -62,7 +63,7 @@ def _interpreted(host: Host, before: str) -> Row:
     return judge(ROW, _answer(host, interpret=True, before=before))
 
 
-# Changes the kernels' source at load time, as if the artifact contained the change.
+# Changes the source of the kernels while they are loaded, as if the artifact contained a wrong kernel.
 CHANGE = '''
 from torch._inductor.async_compile import AsyncCompile
 load = AsyncCompile.triton
@@ -80,7 +81,7 @@ AsyncCompile.triton = lambda self, name, source, device: load(self, name, {chang
     ("change", "why"),
     [
         ("source.replace('tl.sum(', '0.99 * tl.sum(')", "not close"),
-        # An output that is never written must not be correct by chance.
+        # Memory that a kernel does not write must not contain the right values by chance.
         ("source.replace('tl.store(', 'stored_but_by_the_first_program(') + NOT_THE_FIRST", "not close"),
         ("source.replace('tl.store(', 'tl.store((1 << 28) + ')", "outside of all arguments"),
     ],
@@ -94,7 +95,7 @@ def test_wrong_kernel_is_found(made: Host, change: str, why: str) -> None:
 
 
 def test_kernel_launched_without_the_interpreter_is_found(made: Host) -> None:
-    # Without the interpreter, the artifact's cubins are launched, and the device logs that.
+    # Without the interpreter, the program launches the artifact's cubins. The made-up device logs the launches.
     without = "from benchmarks.interpreter import executed; executed.install = lambda: None"
     answer = _answer(made, interpret=True, before=without, variables={"TRITON_INTERPRET": "0"})
     assert answer["launches"] > 0
@@ -135,8 +136,8 @@ for key, counters in ((0, (0, 0, 0, 0)), (-1, (0xFFFFFFFF,) * 4), (0x299F31D0A40
 
 
 def test_random_numbers_equal_the_published_philox_answers(tmp_path: Path) -> None:
-    # Random123's known answers for philox4x32-10, on which Inductor's random numbers (tl.rand) are based.
-    script = tmp_path / "philox.py"  # Triton reads the source of a kernel from a file
+    # Inductor's random numbers (tl.rand) use philox4x32-10. The expected values are Random123's known answers.
+    script = tmp_path / "philox.py"  # a file, because Triton reads the source of its kernels
     script.write_text(RANDOM)
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Tests of a row of `python -m benchmarks.architectures --made-up KIND`, and of what makes a row wrong."""
+"""Tests one row of `python -m benchmarks.architectures --made-up KIND`, and which deviations make a row wrong."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
 ]
 
-# Sparse layouts, an operator that exists only on the CPU, and one whose sample must stay on the CPU.
+# Operators that the made-up device refuses: sparse layouts, an operator of the CPU, and one whose sample is on the CPU.
 REFUSED = {
     "sparse.mm.reduce",
     "to_sparse",
@@ -29,7 +29,7 @@ REFUSED = {
 
 
 def run(code: str, state: Path, devices: str = "h100", **variables: str) -> str:
-    """The output of a separate process whose made-up host keeps its state in ``state``."""
+    """Run code in a separate process with made-up devices, and return its output. ``state``: their state and log."""
     state.mkdir(exist_ok=True)
     environment = {**os.environ, "CUDA_MADE_UP": devices, "CUDA_MADE_UP_STATE": str(state), **variables}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -90,8 +90,8 @@ def test_visible_devices_are_selected_as_by_cuda(tmp_path: Path, visible: str | 
 
 
 def test_each_sampled_operator_equals_the_cpu() -> None:
-    """The first of torch's own samples (OpInfo) of each operator. None may be wrong, and the refused ones are known."""
-    # A separate process, because the module with the samples prevents all later changes of torch's flags.
+    """Tests each operator with the first of torch's own samples (OpInfo). Only the operators in REFUSED may fail."""
+    # The module with the samples forbids later changes of torch's flags, so it runs in a separate process.
     script = Path(__file__).parent.parent / "programs" / "operator_samples.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -126,7 +126,7 @@ def test_grouped_attention_equals_attention_with_repeated_heads() -> None:
     torch.testing.assert_close(results(*made), repeated, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("code", ["t4", "a100", "h100", "b200"])  # torch prefers cuDNN's attention on the last two
+@pytest.mark.parametrize("code", ["t4", "a100", "h100", "b200"])  # on h100 and b200, torch prefers cuDNN's attention
 def test_half_precision_attention_equals_the_cpu(tmp_path: Path, code: str) -> None:
     text = """if 1:
         import torch
@@ -150,7 +150,7 @@ def test_convolution_outputs_have_the_strides_that_inductor_assumes(dtype: torch
     from torch._subclasses import FakeTensorMode
 
     def strides(tensor: torch.Tensor) -> list[tuple[int, int]]:
-        """The stride of a dimension with one element is arbitrary, so it is ignored."""
+        """Returns the strides, except those of dimensions with one element, which are arbitrary."""
         return [(n, stride) for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
 
     for size, weight, groups in (
@@ -202,7 +202,7 @@ def test_out_of_memory_raises_the_error_of_torch(tmp_path: Path) -> None:
 
 
 def test_real_gpus_of_the_host_are_ignored(tmp_path: Path) -> None:
-    """torch.cuda.device_count asks NVML, which here reports two GPUs with other UUIDs."""
+    """torch.cuda.device_count reads NVML. A fake NVML reports two GPUs that do not exist on the made-up host."""
     (tmp_path / "nvml.c").write_text("""
         #include <string.h>
         int nvmlInit(void) { return 0; }
@@ -287,7 +287,8 @@ print(code)
 
 
 def test_constants_folded_on_the_device_are_right(tmp_path: Path) -> None:
-    # A device without results gave tl.full([1, 1], 2.0039...) here, from uninitialised memory.
+    # Inductor folds constants with operators of the device. If they computed nothing, the code would contain values of
+    # uninitialised memory.
     import re
 
     code = run(FOLDED, tmp_path / "state", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
@@ -317,12 +318,12 @@ for device in range(torch.cuda.device_count()):
     assert not [event for event in logged if event["event"] == "refused"]
 
 
-@pytest.mark.parametrize("code", ["t4", "a100", "h100", "b200"])  # one for each ELF format of CUDA
+@pytest.mark.parametrize("code", ["t4", "a100", "h100", "b200"])  # one kind for each ELF format of CUDA
 def test_kernel_facts_of_a_cubin_equal_those_of_cuobjdump(tmp_path: Path, code: str) -> None:
     tool = next(Path(torch.__file__).parent.parent.glob("triton/backends/nvidia/bin/cuobjdump"), None)
     if tool is None:
         pytest.skip("NOT TESTED: triton brings no cuobjdump")
-    # Calls the driver's functions as Triton does. A block of 64 KiB per warp exceeds the registers and spills.
+    # The program calls the driver as Triton does. One of its kernels needs more registers than a warp has, and spills.
     text = """if 1:
         import ctypes, json, os, pathlib, torch, triton, triton.language as tl
         torch.compile(lambda x: x.softmax(-1) @ x)(torch.randn(64, 64, device="cuda"))
@@ -408,8 +409,9 @@ except Exception as error:
 
 
 def test_child_of_a_worker_has_the_device_and_measures_nothing(tmp_path: Path) -> None:
-    """Without a `.pth` file, as in a user's environment (-S). The worker measures nothing either, whatever modules of a
-    program do.
+    """A child process of a worker must have the made-up device without a `.pth` file, as in a user's environment (-S).
+
+    Timing on the made-up device must be refused in the worker and in its child.
     """
     measures = """
 import torch

@@ -1,5 +1,7 @@
-"""Tests of measurements: a later process finds a client's choices for an artifact's kernels, and a worker's measuring
-loses no kernel.
+"""Tests of measurements of kernels.
+
+A later process must find the choices that a client measured for an artifact's kernels. An artifact must contain all
+kernels, even if the worker has measured.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def code_of(function: Any, *inputs: torch.Tensor) -> Any:
-    """The code that a client gets from a worker's compile."""
+    """Compile the function's graph as a worker does, and return the code that a client loads."""
     program = capture.parse(captured(function, *inputs).program.to_bytes())
     bundle = program_classes.loads(support_compiles.compiled(program).bundle, {})
     return frozen_weights.code_of(bundle.compiled_fw)
 
 
 def test_choice_of_a_configuration_is_found_by_the_next_process() -> None:
-    """This also holds if the worker added a configuration, as for this reduction."""
+    """The graph has a reduction, for which the worker adds a configuration. The saved choice must still be found."""
     from torch._inductor.runtime.triton_heuristics import check_autotune_cache
 
     def reduction(x: torch.Tensor) -> torch.Tensor:
@@ -72,8 +74,9 @@ def test_unmeasured_kernels_are_kept_beside_measured_ones() -> None:
 
 
 def test_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch makes this choice if a program requests eager's rounding. It must not affect later graphs of the
-    process.
+    """If a program requests eager's rounding, torch lets Triton use CUDA's libdevice for the whole process.
+
+    Later graphs of the process must not be affected.
     """
     from triton import knobs
 
@@ -84,17 +87,17 @@ def test_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyPat
         path = os.environ[libdevice.VARIABLE] = "/usr/local/cuda/nvvm/libdevice/libdevice.10.bc"
         knobs.nvidia.libdevice_path = path
         assert environment.facts("cuda:0") == before
-        # In a process that was started with the variable, torch sets Triton's option to the same value.
+        # If the process had been started with the variable, the variable would be part of the key.
         with monkeypatch.context() as started_with_it:
             started_with_it.setattr(environment, "_began_with", lambda: {libdevice.VARIABLE: path})
             assert environment.facts("cuda:0") != before
     assert knobs.nvidia.libdevice_path is None and libdevice.VARIABLE not in os.environ
-    monkeypatch.setenv(libdevice.VARIABLE, "/opt/libdevice.10.bc")  # set by the user
+    monkeypatch.setenv(libdevice.VARIABLE, "/opt/libdevice.10.bc")  # the user's choice, which must be part of the key
     assert environment.facts("cuda:0") != before
 
 
 def test_kernels_of_a_load_are_separate_from_those_of_a_compile() -> None:
-    """A compile in another thread clears the process's table when it ends."""
+    """torch has one table of kernels per process. The end of a compile in another thread clears the table."""
     from torch._inductor.async_compile import CompiledTritonKernels
 
     CompiledTritonKernels.save("of the compile", "compiling")
@@ -107,5 +110,5 @@ def test_kernels_of_a_load_are_separate_from_those_of_a_compile() -> None:
         assert CompiledTritonKernels.get("of the load") == "loading"
         CompiledTritonKernels.remove_future("of the load")
         assert CompiledTritonKernels.get("of the load") is None
-    assert CompiledTritonKernels.get("of the compile") is None  # cleared
+    assert CompiledTritonKernels.get("of the compile") is None  # the other thread has cleared the table
     assert CompiledTritonKernels.get("of the load") is None

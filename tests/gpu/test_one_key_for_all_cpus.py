@@ -1,4 +1,4 @@
-"""Tests that only a graph with all values on a GPU has one key for hosts with any CPU and C++ compiler."""
+"""Tests that the key of a graph does not depend on CPU and C++ compiler if all its values are on a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_THE_HOST = {"cpu", "compiler"}
 def facts(function: Callable[..., Any], *inputs: torch.Tensor) -> set[str]:
     sections = captured(function, *inputs).program.sections
     found = set(json.loads(sections["environment"]))
-    # Inductor writes the number of threads into CPU kernels.
+    # Like the CPU, the number of threads is in the key only if the graph may have CPU kernels.
     threads = torch.get_num_threads() if found >= OF_THE_HOST else 0
     assert json.loads(sections["modes"])["threads"] == threads
     return found
@@ -43,7 +43,7 @@ def test_cpu_is_in_the_key_only_if_a_value_is_on_it() -> None:
     assert facts(lambda x: x + torch.tensor(0.5), x) >= OF_THE_HOST
     assert facts(lambda x: x.cpu(), x) >= OF_THE_HOST
     assert facts(lambda x: x * 2, x.cpu()) >= OF_THE_HOST
-    # Inductor keeps their step counters on the CPU.
+    # Inductor keeps the step counters of scan and map on the CPU.
     zero = torch.zeros((), device="cuda")
     assert facts(lambda x, zero: scan(lambda carry, y: (carry + y, carry * y), zero, x), x, zero) >= OF_THE_HOST
     assert facts(lambda x: map_operator(lambda y: y.sin(), x), x) >= OF_THE_HOST
@@ -53,7 +53,7 @@ def test_cpu_is_in_the_key_only_if_a_value_is_on_it() -> None:
 @pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
 def test_hidden_cpu_kernels_prevent_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: bool) -> None:
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))  # a job sets these variables, which must not outlive the test
+        monkeypatch.setenv(name, str(tmp_path / name))  # restores the variables after the test: a job sets them
     x = torch.randn(8, device="cuda", requires_grad=True)
 
     def function(x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Tests of `--target`: a process with the GPU finds artifacts compiled without it, and they equal what it would compile
-itself.
+"""Tests of `--target`, which compiles artifacts for a GPU that the host does not have.
 
-That process is a plain client, on this host's GPU if the table of kinds has it, otherwise on a made-up one.
+A client with the GPU must hit these artifacts, and they must equal those of a compile on the GPU. The client uses this
+host's GPU if the table of kinds has it. Otherwise it uses a made-up GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ needs_other_kinds = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: this hos
 
 
 def kind_here() -> str:
-    """The kind of the GPU that clients have, from the table."""
+    """Returns the kind of the clients' GPU, as the table of kinds names it. Skips the test if the table lacks it."""
     if MADE_UP:
         return "h100"
     named = [kind.code for kind in KINDS.values() if kind.name == torch.cuda.get_device_name(0)]
@@ -47,7 +47,7 @@ def kind_here() -> str:
 
 
 def environment(place: Path, **extra: str) -> dict[str, str]:
-    """The environment of a user without files, on a host without a device."""
+    """Returns the environment of a user without caches or settings, on a host without a GPU."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PRECOMPILED", "CUDA_"))}
     place.mkdir(exist_ok=True)
     own = {
@@ -69,12 +69,15 @@ def run(*command: str, env: dict[str, str], status: int = 0) -> subprocess.Compl
 
 
 def made_up(kind: str) -> dict[str, str]:
-    """Variables that give a process a GPU of ``kind``. Empty if there is a real one."""
+    """Returns variables that give a process a made-up GPU of ``kind``. Empty on a host with a real GPU."""
     return {"CUDA_MADE_UP": kind} if MADE_UP else {}
 
 
 def client(place: Path, kind: str, base: Path | None, **extra: str) -> Any:
-    """The report of a plain client on a GPU of ``kind`` after three steps. With a base it may not start a daemon."""
+    """Run a plain client on a GPU of ``kind`` for three steps, and return its report.
+
+    With a base store the client must not start a daemon.
+    """
     based = {} if base is None else {"PRECOMPILED_BASE": str(base), "PRECOMPILED_AUTOSTART": "0"}
     env = environment(place, CUBINS="1", **made_up(kind), **based, **extra)
     done = run("-m", "precompiled", "run", "--", sys.executable, str(PROGRAM), "3", env=env)
@@ -87,7 +90,7 @@ def listing(root: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
-    """A read-only base store for the GPU here, made without it, and the output of `bake`."""
+    """Returns a read-only base store for the clients' GPU, baked without this GPU, and the output of `bake`."""
     place = tmp_path_factory.mktemp("baked")
     base = place / "base"
     done = run(
@@ -125,7 +128,7 @@ def test_process_with_the_gpu_compiles_and_traces_nothing(baked: tuple[Path, Any
     assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "package", "")}, found["graphs"]
     assert (found["traced"], found["compiles"], found["started"]) == ({}, 0, [])
     assert found["cubins"], "no kernel was loaded"
-    # The client's measurements are not written to the folder where the base was made, which may belong to another user.
+    # The client must not write its measurements to the folder of `bake`, which may belong to another user.
     assert not [path for path in base.parent.iterdir() if path.name.startswith(".")]
     if not MADE_UP:
         plain = client(tmp_path / "plain", kind_here(), None, PRECOMPILED_MODE="off")
@@ -135,8 +138,9 @@ def test_process_with_the_gpu_compiles_and_traces_nothing(baked: tuple[Path, Any
 
 
 def test_host_with_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, Any], tmp_path: Path) -> None:
-    """The host that compiled may differ from the host with the GPU. The process traces, because a trace stores
-    properties of the CPU as constants.
+    """The host that bakes may have another CPU and compiler than the host with the GPU. Artifacts must still be hits.
+
+    The process traces, because a trace may contain properties of the CPU as constants.
     """
     base, _report = baked
     other = tmp_path / "bin" / "g++"
@@ -150,7 +154,9 @@ def test_host_with_another_cpu_and_compiler_compiles_nothing(baked: tuple[Path, 
 
 
 def test_users_environment_needs_no_pth_file(tmp_path: Path) -> None:
-    """In the command the hook provides the device, and a worker provides it itself. No ``.pth`` file is involved."""
+    """A user's environment has no ``.pth`` file for the made-up device. The hook provides the device in the command,
+    and each worker provides it itself.
+    """
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     installed = Path(sysconfig.get_path("purelib"))
@@ -173,19 +179,19 @@ def test_users_environment_needs_no_pth_file(tmp_path: Path) -> None:
 @needs_other_kinds
 def test_process_with_another_gpu_finds_no_artifact(baked: tuple[Path, Any], tmp_path: Path) -> None:
     base, _report = baked
-    # The H200 has the same architecture and number of multiprocessors.
+    # The H200 is a special case: its architecture and number of multiprocessors equal those of the H100.
     for kind in ("h200", "a100"):
         found = client(tmp_path / kind, kind, base, PRECOMPILED_MODE="lookup")
         assert {tuple(graph) for graph in found["graphs"]} == {("bypassed", "inline", "lookup-only")}, found["graphs"]
 
 
 def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
-    """Equal byte for byte except for line tables, if their sources have one name: the name is in each cubin and
-    contains the workers' folder.
+    """A cubin must equal the one of a compile on the GPU byte for byte, except for the line table.
 
-    Without a GPU, the device for the comparison is made up as well. Plain torch's cubins are not ours.
+    A cubin contains the path of its source, so both compiles must use the same folder. Without a real GPU, the
+    comparison uses a made-up one. Plain torch must generate the same cubins, too.
     """
-    # A compile on a device would measure whether to pad products of odd sizes.
+    # A compile on a GPU would measure whether to pad matrix products of odd sizes, so the padding is off.
     env = environment(tmp_path, CUBINS="1", PRECOMPILED_MODE="wait", TORCHINDUCTOR_SHAPE_PADDING="0")
     folder = scratch.directory(tmp_path / "store")
 
@@ -206,7 +212,7 @@ def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
         assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "swap", "")}, found["graphs"]
     assert there["keys"] == here["keys"] and there["cubins"]
     assert there["cubins"] == here["cubins"]
-    # The cubins of plain torch are equal too, by content: on torch 2.11 Triton's key of the same kernel differs there.
+    # Plain torch's cubins must be equal by content. Their names may differ: on torch 2.11 Triton's key is another one.
     plain = {"PRECOMPILED_MODE": "off", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     found = made(**made_up(kind_here()), **plain)
     plains = list(found["cubins"].values())
@@ -215,12 +221,12 @@ def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
 
 @needs_other_kinds
 def test_command_with_a_target_runs_eager(tmp_path: Path) -> None:
-    """The command fills the user's existing store, and its calls never run compiled code."""
+    """The command only fills the user's store. Its own calls must run eager, because the GPU does not exist."""
     place = tmp_path / "maker"
     env = environment(place, PRECOMPILED_MODE="wait")
     try:
         losses = []
-        # The second run finds artifacts and entries. Even with PRECOMPILED_REQUIRE it does not run them.
+        # The second run finds artifacts and package entries. Even with PRECOMPILED_REQUIRE it must run eager.
         for required in ("0", "1"):
             done = run(
                 "-m",
@@ -248,7 +254,7 @@ def test_command_with_a_target_runs_eager(tmp_path: Path) -> None:
 
 
 def test_failure_without_the_gpu_is_not_recorded(tmp_path: Path) -> None:
-    """A client on a host with the GPU can then submit the graph to a worker there."""
+    """A failure record would prevent the compile on a host that has the GPU, where it may succeed."""
     text = """if 1:
         import json, torch, precompiled
         f = torch.compile(lambda x: (x.sin().sum(-1, keepdim=True) * x).cos(), options={"benchmark_fusion": True})
@@ -268,7 +274,7 @@ def test_failure_without_the_gpu_is_not_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.reason("package-device-numbers")
 def test_code_that_reads_device_memory_gets_no_package(tmp_path: Path) -> None:
-    """A trace stores the memory size as a constant, and the real device has another size."""
+    """A trace would contain the size of the made-up GPU's memory as a constant. The real GPU may have another size."""
     program = tmp_path / "asks.py"
     program.write_text("""if 1:
         import json, torch, precompiled

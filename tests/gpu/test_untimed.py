@@ -1,7 +1,7 @@
-"""Tests of decisions that a compile normally makes by measured times: on a device without times they have a fixed
-outcome or are refused.
+"""Tests of decisions for which a compile normally measures times.
 
-Each compile runs here as in a worker. ``tests/gpu/test_cuda.py`` tests ``max-autotune`` through the daemon.
+The made-up device has no times. There, such a decision has a fixed outcome, or the compile is refused. The test process
+compiles as a worker does. ``tests/gpu/test_cuda.py`` tests ``max-autotune`` with a daemon.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ should_pad = pad_mm.should_pad
 
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Caches of one test, because Inductor stores its choices."""
+    """Creates separate caches for each test, because Inductor stores its choices in them."""
     for name in ("triton", "inductor"):
         monkeypatch.setenv(f"{'TRITON' if name == 'triton' else 'TORCHINDUCTOR'}_CACHE_DIR", str(tmp_path / name))
     return tmp_path
 
 
 def compiled(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> str:
-    """The code that a worker generates."""
+    """Compile the function's graph as a worker does, and return the generated code."""
     program = capture.parse(captured(function, *inputs, options=options).program.to_bytes())
     bundle = program_classes.loads(support_compiles.compiled(program).bundle, {})
     return frozen_weights.code_of(bundle.compiled_fw).source_code
 
 
 def asked_for(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> str:
-    """What the same compile asks the device for if nothing is decided in advance."""
+    """Compile without the fixed outcomes. Returns what the compile first requests from the device, such as a time."""
     from contextlib import contextmanager
 
     found = []
@@ -82,17 +82,17 @@ def test_matrix_product_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_untimed_decisions_are_counted() -> None:
-    """An artifact without such a decision is as good as one compiled on a GPU, and need not be tuned."""
+    """An artifact whose compile had no such decision equals one that was compiled on a GPU. `tune` must skip it."""
 
     def undecided(size: int, **options: Any) -> int:
         inputs = torch.randn(512, size, device="cuda"), torch.randn(size, 512, device="cuda")
         program = captured(mm, *inputs, options=options).program
         return support_compiles.compiled(capture.parse(program.to_bytes())).undecided
 
-    assert undecided(511) == 1  # whether to pad
+    assert undecided(511) == 1  # whether to pad the product
     assert undecided(511, force_shape_pad=True) == 0
     assert undecided(512) == 0
-    assert undecided(512, max_autotune=True) == 1  # which kernel
+    assert undecided(512, max_autotune=True) == 1  # which kernel to use
     assert undecided(512, max_autotune=True, max_autotune_gemm_backends="ATEN", max_autotune_conv_backends="ATEN") == 0
 
 
@@ -103,7 +103,7 @@ def test_forced_padding_is_applied() -> None:
 
 def test_max_autotune_uses_the_library_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     even = torch.randn(256, 256, device="cuda"), torch.randn(256, 256, device="cuda")
-    # One of Triton's forty configurations is enough.
+    # One of Triton's forty configurations is enough for the test.
     few = {"max_autotune": True, "test_configs.max_mm_configs": 1}
     asked = asked_for(monkeypatch, mm, *even, **few)
     assert asked == "a measured time" or asked.startswith("a run of the kernel"), asked
@@ -118,7 +118,10 @@ def rows_and_columns(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def test_mixed_reduction_keeps_inductors_initial_split(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The backward of a norm contains such a reduction, under max-autotune and coordinate descent."""
+    """Under max-autotune and coordinate descent, Inductor would measure how to split a mixed reduction.
+
+    The backward of a norm has such a reduction.
+    """
     x = torch.ones(32768, 256, device="cuda")
     asked = asked_for(monkeypatch, rows_and_columns, x, coordinate_descent_tuning=True)
     assert asked == "a measured time" or asked.startswith("a run of the kernel"), asked
@@ -136,7 +139,7 @@ def test_deterministic_choice_equals_the_choice_on_a_gpu() -> None:
 
 
 def test_clock_rate_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the clock of a GPU that nvidia-smi reports. torch uses the clock to decide whether padding pays."""
+    """torch uses the clock rate to decide whether padding pays. nvidia-smi would report the clock of another GPU."""
     monkeypatch.setenv("PATH", "")
     with no_measurements.choices():
         assert torch._utils_internal.max_clock_rate() == torch.cuda.get_device_properties().clock_rate / 1000
@@ -212,8 +215,9 @@ def flexible(x: torch.Tensor) -> torch.Tensor:
 def test_other_decisions_by_time_are_refused(
     function: Callable[..., Any], options: dict[str, Any], caches: Path
 ) -> None:
-    """A second attempt fails too: Inductor must not keep a refused time, which it would treat as measured, also in a
-    worker with a GPU.
+    """Inductor must not store a refused time in its cache, because a later compile would treat it as measured.
+
+    So a second attempt must be refused as well.
     """
     x = torch.randn(4096, 64, device="cuda")
     for _time in range(2):
@@ -225,7 +229,7 @@ def test_other_decisions_by_time_are_refused(
 
 
 def test_cpu_graphs_are_still_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker of a CPU graph sees no device, and its artifact serves every client."""
+    """A worker for CPU graphs has no made-up device, so it can measure, and its artifacts must be as usual."""
     with monkeypatch.context() as patched:
         patched.setattr(torch.cuda, "is_available", lambda: False)
         with no_measurements.choices():

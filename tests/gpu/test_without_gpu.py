@@ -1,5 +1,6 @@
-"""Tests of `compile_without_gpu`: workers compile for the client's GPU on a made-up GPU of the same kind, and use none
-of its memory.
+"""Tests of the setting `compile_without_gpu`.
+
+Workers compile for the client's GPU on a made-up GPU of the same kind, so that they use none of the real GPU's memory.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def test_device_like_another_has_equal_facts() -> None:
 def test_client_with_the_gpu_hits_artifacts_compiled_without_it(host: Host, tmp_path: Path) -> None:
     host.start_daemon()
     spec = {"model": "mlp", "training": True, "device": "cuda"}
-    # With two made-up devices use the second, because a worker's device is always the first of its host.
+    # A worker's made-up device is always the first one. If there are two devices, the client uses the second.
     place = {"CUDA_VISIBLE_DEVICES": "1"} if torch.cuda.device_count() > 1 else {}
     first = host.run(spec, env={**place, "PRECOMPILED_COMPILE_WITHOUT_GPU": "1"})
     assert {(graph["state"], graph["source"]) for graph in first["reports"]} == {("compiled", "swap")}, first["reports"]
