@@ -1,1 +1,1 @@
-"""Runs random programs with swaps at random points (``python -m tests.fuzz``), and other fuzz tests."""
+"""Fuzz tests. ``python -m tests.fuzz`` runs random programs with swaps at random points."""

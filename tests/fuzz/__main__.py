@@ -1,8 +1,8 @@
 """Runs random programs with swaps at random points.
 
-Each program runs under plain torch.compile, eager, and precompiled with several schedules of swaps. The result under
-precompiled must equal that of plain torch.compile in values, kinds of gradients, types of exceptions and state. Prints
-a line for each difference, with the seed that reproduces it, and a table at the end.
+Each program runs under plain torch.compile, eager, and precompiled with several schedules of swaps. The run with
+precompiled must equal the run with plain torch.compile in values, kinds of gradients, types of exceptions and state.
+Prints a line for each difference, with the seed that reproduces it, and a table at the end.
 """
 
 from __future__ import annotations

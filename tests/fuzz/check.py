@@ -1,4 +1,4 @@
-"""Runs a program under plain ``torch.compile``, eager, and precompiled with several swap schedules; compares them."""
+"""Compares the runs of one program: under plain ``torch.compile``, eager, and precompiled with several schedules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .programs import Plan, Story, draw
 
 
 def differs(name: str, left: Any, right: Any, tolerance: float) -> str | None:
-    """How a fact differs from the expected one, or None if it does not."""
+    """Returns how a fact differs from the expected one, or None if they are equal."""
     if type(left) is not type(right):
         return f"{name}: {left!r:.80}, not {right!r:.80}"
     if not isinstance(left, torch.Tensor):
@@ -27,12 +27,11 @@ def differs(name: str, left: Any, right: Any, tolerance: float) -> str | None:
 
 
 def difference(ours: Story, plain: Story, eager: Story, plan: Plan) -> str | None:
-    """The first fact in which the run under precompiled differs from plain torch.compile, or None.
+    """Returns the first fact in which the run with precompiled differs from plain torch.compile, or None.
 
-    Plain and eager runs may differ from each other in values or strides. A run that is partly eager may have a third
-    value, so such facts are not compared.
+    A fact is not compared if the plain and the eager run differ in it. A partly eager run may then have a third value.
     """
-    # A normalization over few values enlarges bfloat16's rounding without a bound, so only the kinds of facts are
+    # A normalization over few values enlarges bfloat16's rounding without a bound, so with autocast values are not
     # compared.
     tolerance = float("inf") if plan.autocast else 1e-3
     values_differ = False
@@ -54,21 +53,22 @@ def difference(ours: Story, plain: Story, eager: Story, plan: Plan) -> str | Non
 
 
 def _is_refused(plan: Plan, plain: Story) -> bool:
-    """Whether plain torch.compile refuses a program that may still run eager, and so in the stand-in: it changes an
-    input that plain torch.compile saves, or it has a checkpoint whose two runs have different graphs in plain
-    torch.compile.
+    """Returns whether plain torch.compile refuses the program. Such a program may still run eager, in the stand-in.
+
+    There are two reasons: the program changes an input that plain torch.compile saves for the backward, or the two runs
+    of a checkpoint have different graphs in plain torch.compile.
     """
     is_changed = plan.after == "input" and ("raised", "RuntimeError") in plain.facts
     return is_changed or ("raised", "CheckpointError") in plain.facts
 
 
 def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str]]:
-    """Returns the differences of one program, and the counts."""
+    """Run the program of a seed. Returns its differences, and counts for the table."""
     plan = draw(seed)
     counted: collections.Counter[str] = collections.Counter(models=1)
     found = []
-    # Homogeneous programs draw random numbers as compiled code does, and their gradients are checked. Other programs
-    # draw eager's random numbers, and must have equal results.
+    # Homogeneous programs draw random numbers as compiled code does. Their results differ from eager's, so only their
+    # gradients are checked. Other programs draw eager's random numbers, so their results must be equal.
     with contenders.settings(eagers_random_numbers=not plan.homogeneous):
         wanted, eager = contenders.plain(plan), contenders.eager(plan)
         if _is_refused(plan, wanted):
@@ -93,7 +93,7 @@ def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str
 def check_task(task: tuple[int, int]) -> tuple[list[str], collections.Counter[str]]:
     try:
         return check(*task)
-    except Exception as error:  # an error of the fuzz test itself
+    except Exception as error:  # an error of the fuzz test itself, reported with its seed
         return [f"seed {task[0]}: the fuzz failed: {type(error).__name__}: {error}"], collections.Counter(failed=1)
 
 

@@ -1,8 +1,8 @@
 """Defines the ways to run a program: plain ``torch.compile``, precompiled with swaps at given points, and eager.
 
-Only the last step of a compile is replaced: ATen's operators run instead of generated code. Dynamo, Inductor's passes,
-AOTAutograd with Inductor's partitioner, the stand-in, the dispatch and the safe points are real. tests/e2e tests
-generated code, which would take thousands of hours of C++ compilers in a fuzz test.
+Only the last step of a compile is replaced: ATen's operators run instead of generated code. With generated code, a fuzz
+test would take thousands of hours of C++ compilers. tests/e2e tests generated code. All other parts are real: Dynamo,
+Inductor's passes, AOTAutograd with Inductor's partitioner, the stand-in, the dispatch and the safe points.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from .programs import Plan, Run, Story
 
 
 def _runs_aten(module: torch.fx.GraphModule, *_: Any, **__: Any) -> Callable[..., Any]:
-    """Return a function that runs the graph in place of generated code. It takes its arguments as a list, as Inductor's
-    code does.
+    """Return a function that runs the graph with ATen's operators, in place of generated code.
+
+    Like generated code, the function takes its arguments as a list and empties the list.
     """
     output_node(module)
 
     def call(args: list[Any]) -> Any:
         given = list(args)
         args.clear()
-        # Generated code returns a view as a separate tensor over the same memory (reinterpret_tensor).
+        # Like generated code (reinterpret_tensor), return a separate tensor over the same memory instead of a view.
         return [
             value.detach() if isinstance(value, torch.Tensor) and value._is_view() else value
             for value in module.forward(*given)
@@ -56,8 +57,8 @@ def settings(eagers_random_numbers: bool) -> Iterator[None]:
     torch._dynamo.reset()
     with (
         torch._inductor.config.patch(fallback_random=eagers_random_numbers, force_disable_caches=True),
-        # The backward is compiled with the forward, as in a worker. load_artifact.py explains the setting for donated
-        # buffers.
+        # As in a worker, the backward is compiled together with the forward. load_artifact.py explains why buffers are
+        # not donated.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True, donated_buffer=False),
         torch._dynamo.config.patch(cache_size_limit=64, accumulated_cache_size_limit=256),
     ):
@@ -73,7 +74,7 @@ def eager(plan: Plan) -> Story:
 
 
 class Swapped:
-    """A program under precompiled: one run of Dynamo, and any number of schedules of swaps."""
+    """A program under precompiled. Dynamo traces it once, and any number of schedules of swaps can follow."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -82,24 +83,24 @@ class Swapped:
         self._schedule = random.Random(plan.seed)
         self._run = Run(plan, lambda function: torch.compile(function, backend=self._backend))
         self._run.tick = self._tick
-        self.swaps = 0  # swaps while the program ran, over all schedules
+        self.swaps = 0  # swaps during runs of the program, over all schedules
         self.waits = 0
         self._span = 1
         self._safe_points = SafePoints()
 
     def _backend(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        stand_in = graph_codec.decode(graph_codec.encode(module))  # Inductor's passes change the module
+        stand_in = graph_codec.decode(graph_codec.encode(module))  # a copy, because Inductor's passes change the module
         graph = _Graph(StandIn(stand_in), compiled(module, inputs), trace_origin.function())
         self._graphs.append(graph)
         self._arm(graph)
 
         def call(*args: Any) -> Any:
-            return graph.dispatch.call(*args)  # run the graph by the current schedule
+            return graph.dispatch.call(*args)  # the dispatch of the current schedule
 
         return call
 
     def _arm(self, graph: _Graph) -> None:
-        """Reset a graph to eager. Its swap comes at the start, at a tick, or never."""
+        """Reset a graph to eager, and draw the time of its swap: at the start, at a tick, or never."""
         graph.dispatch = Dispatch(
             GraphCalls(GraphReport(id="", name="")),
             graph.stand_in,
@@ -133,7 +134,7 @@ class Swapped:
                 self._serve(graph)
 
     def story(self) -> Story:
-        """Run one more schedule. The state of the last run is discarded, so that only this run can delay its swaps."""
+        """Run the program with another schedule. Unfinished calls of the last run must not delay swaps of this run."""
         before, self._ticks = self._ticks, 0
         self._safe_points = SafePoints()
         self._span = max(before, 12)

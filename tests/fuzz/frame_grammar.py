@@ -1,6 +1,7 @@
-"""Draws the messages of ``make fuzz-frames``: valid messages of each kind, with mutated fields, bytes, frames and ZMTP.
+"""Draws the messages of ``make fuzz-frames``.
 
-A case depends only on a random number generator, so a seed reproduces it.
+The grammar takes valid messages of each kind, and mutates their fields, bytes, frames and the ZMTP protocol. A seed
+reproduces the whole sequence of messages.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from precompiled import wire
 
-# Encoded once, so that a large value costs nothing per message. No mutation changes these values.
+# Values for mutated fields. They are encoded once, so that a large value costs nothing per message.
 _ODD = [
     msgspec.Raw(msgspec.msgpack.encode(odd))
     for odd in (  # type: ignore[var-annotated]
@@ -51,7 +52,7 @@ _ODD = [
 ]
 _SMALL = [odd for odd in _ODD if len(bytes(odd)) < 200]
 _INSERTED = ["\n", "\0", "é", "/", "..", "=", "x" * 300]
-# msgpack headers that announce more bytes than follow, or types that no message has.
+# Headers of msgpack that announce more bytes than follow, or a type that no message has.
 _HEADERS = [
     b"\xdd\xff\xff\xff\xff",
     b"\xdf\xff\xff\xff\xff",
@@ -72,7 +73,7 @@ _READY = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 
 
 def templates(store: Path, interpreter: Path) -> list[bytes]:
-    """At least one valid message of each kind, encoded. ``interpreter`` is an executable that compiles nothing."""
+    """Returns at least one valid, encoded message of each kind. The executable ``interpreter`` compiles nothing."""
 
     def environment(executable: object, **variables: str) -> wire.Interpreter:
         return wire.Interpreter(str(executable), "/", "3.0", "2.0", "", variables)
@@ -80,7 +81,7 @@ def templates(store: Path, interpreter: Path) -> list[bytes]:
     published = environment(interpreter)
     submits = [
         wire.Submit("an-id", "key", str(store), published, "cpu", "Model.forward [0/0]", True, ["/base"]),
-        # Each mutation of this environment starts another worker, so the interpreter is one that ends at once.
+        # Each mutation of this environment starts another worker. /bin/false ends at once, so workers do not pile up.
         wire.Submit("other", "key2", str(store), environment("/bin/false", CXX="c++", PATH="/bin"), "cpu"),
     ]
     messages = [
@@ -101,7 +102,7 @@ def templates(store: Path, interpreter: Path) -> list[bytes]:
 
 
 def _places(value: Any, depth: int = 0) -> list[tuple[Any, Any]]:
-    """Each container in a message, with each of its indexes."""
+    """Returns the places that can be mutated: each container in a message, with each of its indexes."""
     found: list[tuple[Any, Any]] = []
     if depth < 5 and isinstance(value, (dict, list)):
         for index in list(value) if isinstance(value, dict) else range(min(len(value), 4)):
@@ -118,7 +119,7 @@ def _nested(depth: int) -> list[Any]:
 
 
 class Grammar:
-    """``frames`` draws the frames of one message. ``stream`` draws the bytes of one connection."""
+    """Draws messages. ``frames`` draws the frames of one message, and ``stream`` the bytes of a whole connection."""
 
     def __init__(self, seed: int, encoded: list[bytes], max_graph_bytes: int) -> None:
         self._random = random.Random(seed)
@@ -126,12 +127,13 @@ class Grammar:
         self._max_graph_bytes = max_graph_bytes
 
     def frames(self) -> list[bytes]:
-        """Draw the frames of one message. It does not stop the daemon or exceed the socket's size limit."""
+        """Draw the frames of one message. The message does not stop the daemon or exceed the socket's size limit."""
         drawn = self._random
         template = drawn.choice(self._encoded)
         message: Any = msgspec.msgpack.decode(template)
         is_submit = message["type"] == "submit"
-        # Each later status contains what a watch reports, so large values would fill the replies of all connections.
+        # Every status reply contains the values of a watch message. Large values would fill the replies of all
+        # connections.
         odd = _SMALL if message["type"] == "watch" else _ODD
         for _ in range(drawn.choice((0, 0, 0, 1, 1, 1, 2, 4))):
             self._mutate(message, odd)
@@ -177,7 +179,7 @@ class Grammar:
         elif kind < 0.30:
             data = bytearray(drawn.randbytes(drawn.randrange(300)))
         elif kind < 0.302:
-            # More than a message's limit, less than the socket's limit.
+            # Larger than the limit of a message, but smaller than the limit of the socket.
             data += bytes(wire.MAX_MESSAGE_BYTES - len(data) + 1)
         return bytes(data)
 
@@ -199,7 +201,7 @@ class Grammar:
         return frames
 
     def stream(self) -> bytes:
-        """The bytes of a connection that violates ZMTP, or uses another protocol."""
+        """Draw the bytes of a connection that violates ZMTP, or uses a different protocol."""
         drawn = self._random
         good = _zmtp(wire.PREAMBLE, more=True) + _zmtp(wire.encode(wire.Status()), more=False)
         begun = _GREETING + _READY
@@ -208,7 +210,7 @@ class Grammar:
             lambda: b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
             lambda: _flipped(drawn, _GREETING) + _READY + good,
             lambda: _GREETING + _flipped(drawn, _READY) + good,
-            lambda: _GREETING + good,  # the bytes arrive before the handshake
+            lambda: _GREETING + good,  # a message before the end of the handshake
             lambda: begun + _flipped(drawn, good),
             lambda: begun + good[: drawn.randrange(len(good))],
             lambda: begun + b"\x02" + drawn.choice(_SIZES).to_bytes(8, "big"),

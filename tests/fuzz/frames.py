@@ -1,8 +1,12 @@
 """Sends fuzzed messages to a real daemon, whose worker compiles nothing.
 
-Meanwhile another client requests the daemon's status. The daemon must stay alive and reply. It must reject each invalid
-message once, and answer each valid one. Its memory, descriptors and processes must not grow. Prints the seed and the
-number of messages that broke a rule, and keeps them below ``--keep``.
+Rules for the daemon:
+
+- It stays alive, and replies to another client that requests its status.
+- It rejects each invalid message once, and answers each valid message.
+- Its memory, descriptors and processes do not grow.
+
+Prints the seed and the number of messages after which the daemon broke a rule. Saves these messages below ``--keep``.
 """
 
 from __future__ import annotations
@@ -36,33 +40,36 @@ from .frame_grammar import Grammar, templates
 
 MAX_GRAPH_BYTES = 1 << 18
 CONNECTIONS = 8
-BATCH = 25  # a connection's replies are checked after this many messages
-STREAM_EVERY = 20  # a connection that violates ZMTP is opened after this many messages
+BATCH = 25  # messages after which the replies on a connection are checked
+STREAM_EVERY = 20  # messages after which a connection that violates ZMTP is opened
 STATUS_EVERY = 2000
 SAMPLE_EVERY = 10_000
-REPLY_S = 30.0  # seconds; not a measure of speed: a later reply counts as missing
+REPLY_S = 30.0  # a later reply counts as missing; far above the usual time
 REFUSALS = ("bad-message", "protocol-version", "too-large", "not-permitted")
 
 
 @dataclasses.dataclass
 class Findings:
-    """What the test observed of the daemon."""
+    """The counts, times and broken rules that the test has observed."""
 
     sent: int = 0
     invalid: int = 0
     streams: int = 0  # connections that violated ZMTP
-    lost: int = 0  # connections that the daemon closed, with their messages
+    lost: int = 0  # connections that the daemon has closed; their messages are lost
     replies: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     status_s: list[float] = dataclasses.field(default_factory=list)
-    rss: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # messages sent, bytes
+    rss: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # (messages sent, bytes of the daemon)
     quiet_status_s: float = 0.0
-    fds: tuple[int, int] = (0, 0)  # open descriptors before and after
+    fds: tuple[int, int] = (0, 0)  # open descriptors of the daemon before and after the test
     seconds: float = 0.0
     faults: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def growth(self) -> float:
-        """Growth in bytes per message, over the second half. In the first half the daemon's tables fill up."""
+        """The growth of the daemon's memory in the second half of the test, in bytes per message.
+
+        The first half does not count, because the daemon's tables fill up then.
+        """
         half = [(sent, rss) for sent, rss in self.rss if sent >= self.sent / 2]
         if len(half) < 3:
             return 0.0
@@ -72,7 +79,7 @@ class Findings:
 
 
 def kind_of(frames: list[bytes]) -> type[Any] | None:
-    """The type of the message in these frames, or None if they are invalid and must be rejected."""
+    """Returns the type of the message in these frames, or None if the daemon must reject them."""
     if frames[0] != wire.PREAMBLE or len(frames) not in (2, 3):
         return None
     try:
@@ -87,7 +94,7 @@ def kind_of(frames: list[bytes]) -> type[Any] | None:
 
 
 class Client:
-    """A connection, the messages sent on it, and the replies that are due."""
+    """A connection, the messages that were sent on it, and the number of replies that are due."""
 
     def __init__(self, daemon: DaemonUnderTest, findings: Findings) -> None:
         self._daemon, self._findings = daemon, findings
@@ -111,8 +118,9 @@ class Client:
         self._raw.send(*frames)
 
     def settle(self) -> None:
-        """Wait for all replies. Replies come in the messages' order, so the reply to an added last message shows that
-        all have come.
+        """Wait for all replies.
+
+        Replies come in the order of the messages. So the reply to one more message shows that all others have come.
         """
         self.send([wire.PREAMBLE, wire.encode(wire.Stats())])
         deadline = time.monotonic() + REPLY_S
@@ -126,7 +134,7 @@ class Client:
                 continue
             _, data = self._raw.socket.recv_multipart()
             self._note(msgspec.msgpack.decode(data))
-        # The daemon has closed the connection, for example by a quota: messages in transit are lost.
+        # If the daemon has closed the connection, because of a quota, for example, messages in transit are lost.
         if self._ends.poll(0):
             return self._lose()
         if self._refused != self._invalid:
@@ -142,7 +150,7 @@ class Client:
         self._stats += reply["type"] == "statsreply"
 
     def _lose(self) -> None:
-        """Start again with a new connection."""
+        """Count the connection as lost, and open a new one."""
         self._findings.lost += 1
         self.close()
         self._connect()
@@ -154,7 +162,7 @@ class Client:
 
 
 def send_stream(daemon: DaemonUnderTest, data: bytes) -> None:
-    """Send bytes on a separate connection, which is closed whatever the daemon replies."""
+    """Send bytes on a separate connection, and close the connection without reading a reply."""
     with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
         sock.settimeout(1.0)
         sock.connect(str(daemon.runtime_dir / "socket"))
@@ -162,7 +170,7 @@ def send_stream(daemon: DaemonUnderTest, data: bytes) -> None:
 
 
 def seconds_to_status(daemon: DaemonUnderTest) -> float | None:
-    """The seconds until a new client gets its status, or None if it takes longer than any client waits."""
+    """Returns the seconds until a new client gets the status, or None after REPLY_S."""
     started = time.monotonic()
     with raw_client(daemon.settings) as client:
         client.send(wire.PREAMBLE, wire.encode(wire.Status()))
@@ -179,7 +187,7 @@ def daemon_for_frames(directory: Path) -> Iterator[DaemonUnderTest]:
 
 
 def fuzz(daemon: DaemonUnderTest, count: int, seed: int, *, keep: Path | None = None, shown: bool = False) -> Findings:
-    """Send ``count`` messages, and return what was observed."""
+    """Send ``count`` fuzzed messages to the daemon, and return the findings."""
     findings = Findings()
     ps = psutil.Process(daemon.pid)
     findings.quiet_status_s = sorted(seconds_to_status(daemon) or REPLY_S for _ in range(20))[10]
@@ -232,7 +240,7 @@ def _look(daemon: DaemonUnderTest, findings: Findings) -> None:
 
 
 def _sample(ps: psutil.Process, findings: Findings, started: float, shown: bool) -> None:
-    with contextlib.suppress(psutil.Error):  # the process has ended; the next check reports it
+    with contextlib.suppress(psutil.Error):  # if the daemon has ended, the next check reports it
         findings.rss.append((findings.sent, ps.memory_info().rss))
         if shown:
             seconds, rss = time.monotonic() - started, findings.rss[-1][1] / 2**20
@@ -244,12 +252,13 @@ def _sample(ps: psutil.Process, findings: Findings, started: float, shown: bool)
 
 
 def _afterwards(daemon: DaemonUnderTest, ps: psutil.Process, findings: Findings, before: int) -> None:
-    """Check what the daemon still holds once it has no clients."""
+    """Check the daemon after all clients have disconnected: it may hold no descriptors or jobs of clients."""
     try:
-        # A worker needs three descriptors: its stream, its output, its process. The watcher needs one.
+        # Children are workers and the watcher. For a worker the daemon needs three descriptors: the stream, the output,
+        # the process. For the watcher it needs one.
         wait_until(lambda: ps.num_fds() <= before + 3 * len(ps.children()), "descriptors are closed")
         with raw_client(daemon.settings) as client:
-            # Give up all jobs, because starting workers takes long.
+            # The queued jobs are given up, because each would start a worker, which takes long.
             client.send(wire.PREAMBLE, wire.encode(wire.GiveUp([""])))
             client.receive()
         wait_until(lambda: daemon.status().queue_depth == 0, "the queue is empty")

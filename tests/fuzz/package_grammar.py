@@ -1,8 +1,14 @@
 """Draws random programs in which one input decides a value, for ``make fuzz-packages``.
 
-A program combines the origin of the value (package_values.py, package_tensors.py), the expression that reads the value
-(READS), the function around the expression (HOLDERS), a graph break (BREAKS), and the use of the function's input
-(INPUTS). A program's text never changes: the file ``ch`` beside it, or environment variables, decide the value.
+A program combines:
+
+- the origin of the value (package_values.py, package_tensors.py),
+- the expression that reads the value (READS),
+- the function around the expression (HOLDERS),
+- a graph break (BREAKS),
+- and what the function does with its argument (INPUTS).
+
+The text of a program never changes. The file ``ch`` beside it, or environment variables, decide the value.
 """
 
 # ruff: noqa: E501 - programs as text
@@ -23,7 +29,7 @@ from torch import nn
 CH = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ch")).read() == "1"
 V = 3.0 if CH else 2.0
 """
-# Contexts around eager and compiled code, by the features of a program that need them.
+# Helper functions for the contexts of programs. A program that uses the name (the key) gets the definition.
 CONTEXTS = {
     "handle": "def handle(of): return contextlib.ExitStack() if of is None else of\n",
     "patched": """
@@ -111,7 +117,7 @@ READS = (
     "sum(v for v in range(int({e}))) * 1.0 + 1.0",
     "(2.0 if {e} not in {{3.0}} else 3.0)",
 )
-# Functions around the expression. {body} is replaced by the statements, indented like its line.
+# Functions around the expression. The statements replace {body}, with the indentation of its line.
 HOLDERS = {
     "function": "def f(x):\n    {body}",
     "called": "def called(x):\n    {body}\ndef f(x): return called(x)",
@@ -139,20 +145,20 @@ BREAKS = {
     "both": ([_BREAK], [_BREAK]),
     "printed": ([], ["print(end='')"]),
 }
-# How a program uses its input: the statements after the value is computed, and how the input is created.
+# What a program does with the argument x: statements after the value is computed, and the expression that creates x.
 _X = "torch.arange(16.0, dtype=torch.float32).reshape(4, 4) / 16"
 INPUTS = {
     "read": ([], _X),
     "with a gradient": ([], f"({_X}).requires_grad_()"),
     "changed": (["x.copy_(y)"], _X),
 }
-# The uses for programs about tensors: only some, because each further graph costs a compile.
+# INPUTS for programs about tensors. These are only some, because each further graph costs a compile.
 KEPT_INPUTS = {name: INPUTS[name] for name in ("read", "with a gradient")}
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program's text, and its components."""
+    """The text of a program, and the names of the components that it combines."""
 
     seed: int
     text: str
@@ -160,7 +166,7 @@ class Program:
 
 
 def program(seed: int) -> Program:
-    """The program of a seed."""
+    """Draws the program of a seed."""
     draw = random.Random(seed)
     made_of: list[str] = []
 

@@ -1,7 +1,6 @@
-"""Defines programs of ``make fuzz-packages`` in which the input decides what happens to a tensor: hooks, subclasses,
-settings, replaced functions of torch.
+"""Defines programs of ``make fuzz-packages`` in which the input decides what happens to a tensor.
 
-package_values.py explains ``_G_``.
+The programs have hooks, subclasses, settings or replaced functions of torch. package_values.py explains ``_G_``.
 """
 
 # ruff: noqa: E501 - programs as text
@@ -16,7 +15,7 @@ class Pair:
 """
 _MODE = "from torch.overrides import TorchFunctionMode\nclass Mode(TorchFunctionMode):\n"
 
-# A definition, an expression with x, and the argument of a ``with`` statement around eager and compiled code (or "").
+# For each program, a definition, an expression with x, and the context manager around eager and compiled code (or "").
 TENSORS = {
     "forward hook": (f"{_LINEAR}lin.register_forward_hook(lambda m, a, o: o * _G_)", "lin(x)", ""),
     "forward hook that is there": (f"{_LINEAR}if CH: lin.register_forward_hook(lambda m, a, o: o * 3.0)", "lin(x)", ""),
@@ -216,7 +215,7 @@ TENSORS = {
     ),
 }
 
-# Functions of torch that a program replaces: the owner, the name, and an expression that uses the function.
+# Functions that a program replaces: the owner, the name, and an expression that calls the function.
 REPLACED = {
     "torch.relu": ("torch", "relu", "F.relu(x)"),
     "torch.relu of a module": ("torch", "relu", "nn.ReLU()(x)"),
@@ -251,7 +250,7 @@ REPLACED = {
     "os.getenv": ("os", "getenv", "x * len(os.getenv('FUZZED_VALUE'))"),
     "itertools.chain": ("itertools", "chain", "x * sum(itertools.chain([1.0], [2.0]))"),
 }
-# The replacement changes the result of the original function, whatever the result's type is.
+# The replacement calls the original function and changes its result. It handles results of any type.
 REPLACEMENT = f"""
 {_LINEAR}
 original = PLACE.NAME

@@ -1,12 +1,12 @@
 """Defines the origins of the value that the input decides, for the programs of package_grammar.py.
 
-In all texts ``_G_`` stands for an expression from READ_BY, which evaluates to 2.0, or to 3.0 if the input has changed.
+In all texts ``_G_`` stands for an expression from READ_BY. Its value is 2.0, or 3.0 after the input has changed.
 """
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
-# Ways in which a function gets the value: a definition, and an expression.
+# Ways to read the value within a function. Each has a definition and an expression.
 READ_BY = {
     "global": ("G = V", "G"),
     "helper": ("def helper(): return V", "helper()"),
@@ -26,7 +26,7 @@ READ_BY = {
     "cached": ("@functools.lru_cache\ndef cached(): return V", "cached()"),
 }
 
-# A definition, and an expression that gives a number.
+# Origins of a number. Each has a definition and an expression.
 NUMBERS = {
     "global": ("G = V", "G"),
     "class": ("class K:\n    a = V", "K.a"),
@@ -232,7 +232,8 @@ NUMBERS = {
     "staticmethod": ("class K:\n    @staticmethod\n    def m(): return _G_", "K.m()"),
 }
 
-# Special methods of a class: the method's text, and an expression with an instance, a class or a member (_K_).
+# Special methods of a class. Each has the text of the method, and an expression in which _K_ stands for an instance, a
+# class or an enum's member.
 SPECIAL = {
     "__bool__": ("def __bool__(self): return _G_ == 3.0", "(3.0 if _K_ else 2.0)"),
     "__len__": ("def __len__(self): return int(_G_)", "float(len(_K_))"),

@@ -1,13 +1,16 @@
-"""Runs random programs in which an input decides a value, with packages and without (``python -m
-tests.fuzz.packages``).
+"""Runs random programs in which an input decides a value, with packages (``python -m tests.fuzz.packages``).
 
-Three processes run each program: one records its packages (A), one repeats it (B), and one has a changed input (C).
-Each result must equal eager's in the same process, or be the same exception. If it does not, a process without packages
-runs the program too: an error that plain torch.compile makes in the same way does not count.
+Three processes run each program:
 
-Prints a line for each wrong program, and a table at the end. Exit status: 0 if no program is wrong, otherwise 1. With
-``--self-check`` the status is reversed: 0 if the omitted facts made a program wrong, which shows that this command
-detects it, otherwise 1.
+- A records the packages of the program.
+- B runs the program again.
+- C runs the program with a changed input.
+
+In each process, the result must equal eager's, or be the same exception. If it differs, another process runs the
+program without packages. A deviation that plain torch.compile has, too, does not count.
+
+Prints a line for each wrong program, and a table at the end. The exit status is 0 if no program is wrong, and otherwise
+1. With ``--self-check`` packages omit some facts, and the status is 0 only if the command finds a wrong program.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from support_packages import run_alone
 
 from .package_grammar import Program, program
 
-BATCH = 100  # programs whose processes are forked from one process
+BATCH = 100  # programs per parent process, which forks once for each of them
 MODES = ("program", "function")
 ROWS = (
     "pairs",
@@ -45,7 +48,7 @@ ROWS = (
 
 @dataclass
 class Verdict:
-    """The outcome of a program, as one of ROWS, and its errors."""
+    """The rows of the table (ROWS) that count a program, and the program's errors."""
 
     rows: list[str] = field(default_factory=lambda: ["pairs"])
     wrong: list[str] = field(default_factory=list)
@@ -54,8 +57,9 @@ class Verdict:
 def run(
     host: Host, programs: list[Program], mode: str, *, changed: bool, without: str = "nothing", plain: bool = False
 ) -> dict[int, Any]:
-    """Run each program in a process of its own. Returns the outcome of each by its seed."""
-    folder = host.root / f"fuzzed_{mode}_{programs[0].seed}"  # batches run concurrently, so each has its own input
+    """Run each program in a separate process. Returns the outcome of each program by its seed."""
+    # Concurrent batches need separate folders, because the file ``ch`` is the input of all programs in its folder.
+    folder = host.root / f"fuzzed_{mode}_{programs[0].seed}"
     folder.mkdir(exist_ok=True)
     for item in programs:
         (folder / f"{mode}_{item.seed}.py").write_text(item.text)
@@ -68,7 +72,10 @@ def run(
 
 
 def check(host: Host, programs: list[Program], mode: str, without: str = "nothing") -> dict[int, Verdict]:
-    """Returns the verdict of each program by its seed. ``mode`` is the mode of packages."""
+    """Run the programs in the three processes. Returns the verdict of each program by its seed.
+
+    ``mode`` is the mode of packages.
+    """
     recorded = run(host, programs, mode, changed=False)
     repeated = run(host, programs, mode, changed=False)
     found = run(host, programs, mode, changed=True, without=without)
@@ -94,14 +101,15 @@ def _verdict(recorded: dict[str, Any], repeated: dict[str, Any], found: dict[str
 
 
 def _is_used(of: dict[str, Any]) -> bool:
-    """Whether nothing was traced. A program without any frame counts as traced."""
+    """Returns whether the process traced nothing. A program without frames counts as traced."""
     return bool(of["states"]) and {*of["states"]} <= {"used", "skipped"}
 
 
 def _judge(verdict: Verdict, when: str, of: dict[str, Any], plain: dict[str, Any]) -> None:
     if of["equal"]:
         return
-    alike = bool(of.get("raised")) and bool(plain.get("raised"))  # the texts of Dynamo's own errors vary
+    # Exceptions count as equal whatever they say, because the texts of Dynamo's errors vary.
+    alike = bool(of.get("raised")) and bool(plain.get("raised"))
     if plain["equal"] or not (alike or plain.get("got") == of.get("got")):
         facts = {name: of.get(name) for name in ("states", "got", "eager", "error")}
         verdict.wrong.append(f"wrong {when}: {facts}; plain is {'right' if plain['equal'] else plain.get('got')}")
@@ -170,7 +178,7 @@ def main(arguments: list[str]) -> int:
 
 
 def status(is_wrong: bool, without: str) -> int:
-    """The exit status that this file's docstring describes."""
+    """Returns the exit status, as this file's docstring describes it."""
     return int(is_wrong) if without == "nothing" else int(not is_wrong)
 
 

@@ -1,7 +1,7 @@
-"""Defines random small training programs, with many things that a program may do around a compiled function.
+"""Defines small random training programs that do many different things around compiled functions.
 
-A program is a ``Plan``, drawn from a seed, and a ``Run`` that executes it on models built from the plan. It does the
-same under plain ``torch.compile``, with swaps, and eager. The result is a ``Story``.
+A seed determines a ``Plan``. A ``Run`` builds the plan's models and executes the plan, in the same way under plain
+``torch.compile``, with swaps, and eager. Its result is a ``Story``.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ AROUND = (
     "function",
 )
 AFTER = ("nothing", "nothing", "nothing", "mul_", "add_", "hook", "hook-calls", "slice-assign")
-# From seed WIDER on, programs draw from these too. Earlier seeds keep their programs, and so the errors that they
-# found.
+# Only programs with seeds from WIDER on draw from these lists, too. The programs of lower seeds must not change,
+# because tests use seeds that have found an error.
 WIDER = 1_000_000
 KEPT = ("leaky_relu", "clamp", "amax", "max-of-two", "prod", "lookup")
 SIZES = ("steady", "steady", "varying", "two-towers")
@@ -76,21 +76,24 @@ BACKWARDS = ("backward", "backward", "backward", "retained", "grad", "twice", "d
 
 @dataclass(frozen=True)
 class Plan:
-    """A program. ``homogeneous``: its loss is homogeneous in the weights, so gradients reveal wrong random numbers."""
+    """A random program.
+
+    ``homogeneous``: the loss is homogeneous in the weights, so that wrong random numbers show in the gradients.
+    """
 
     seed: int
     blocks: list[tuple[list[str], str]]
     shared: bool  # blocks of one kind share one graph
-    whole: bool  # compiled as one function instead of block by block
+    whole: bool  # all blocks are compiled as one function, instead of one by one
     around: str  # the context of each call of a block
     around_all: str
     after: str
-    backward: list[str]  # what the backward does, per step
+    backward: list[str]  # for each step, what the backward does
     micro_batches: int
     set_to_none: bool
     autocast: bool
     dropout: float
-    between: str  # a call between two steps
+    between: str  # what the program calls between two steps
     homogeneous: bool
     sizes: str = "steady"  # how the sizes of the batches change
     fails_at: int | None = None  # the micro-batch whose lookup fails in the middle of the graph
@@ -144,7 +147,8 @@ def _wider(plan: Plan) -> Plan:
     blocks = [block(*plan.blocks[0])] * len(plan.blocks) if plan.shared else [block(*each) for each in plan.blocks]
     inside = {name for names, _ in blocks for name in names}
     outputs = {output for _, output in blocks}
-    # The changes that a graph made before it failed may differ from compiled code's (docs/explanation/stand-in.md).
+    # If a graph fails, its earlier changes of tensors may differ from those of compiled code
+    # (docs/explanation/stand-in.md).
     may_fail = "lookup" in inside and not inside & {"buffer", "batch-norm"} and "changes-input" not in outputs
     return replace(
         plan,
@@ -253,7 +257,7 @@ class Block(torch.nn.Module):
 
 
 class Recomputed(torch.autograd.Function):
-    """A reentrant checkpoint, as a user may implement it."""
+    """A reentrant checkpoint as a user may implement it, without torch.utils.checkpoint."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], x: torch.Tensor) -> Any:
@@ -283,7 +287,7 @@ class Recomputed(torch.autograd.Function):
 
 @dataclass
 class Story:
-    """The facts that a run notes, in order. They are compared one by one. Tensors are copied when they are noted."""
+    """The facts that a run notes, in order, for a comparison one by one. A noted tensor is copied at once."""
 
     facts: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -296,10 +300,10 @@ class UsersError(Exception):
 
 
 class Run:
-    """One run of a plan.
+    """Executes a plan.
 
-    ``compile`` returns the function that is called in place of its argument. ``tick`` is called at each point where a
-    swap may come.
+    ``compile`` gets a function and returns the function to call in its place. The run calls ``tick`` at each point
+    where a swap may come.
     """
 
     def __init__(self, plan: Plan, compile: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -312,9 +316,9 @@ class Run:
         self._forward = compile(self._through) if plan.whole else self._through
 
     def story(self) -> Story:
-        """Run the plan from the start."""
-        # If a recomputation stops early, an eager run has made some of the graph's changes of buffers, and compiled
-        # code none (docs/explanation/stand-in.md).
+        """Execute the plan from its start, and return the facts."""
+        # A recomputation that stops early is off for graphs that change buffers. An eager run would then have made some
+        # of the changes, and compiled code none (docs/explanation/stand-in.md).
         changes = any(name in ("buffer", "batch-norm") for inside, _ in self.plan.blocks for name in inside)
         with set_checkpoint_early_stop(not changes):
             return self._story()
@@ -369,7 +373,7 @@ class Run:
         self._losses = 0.0
 
     _losses = 0.0
-    _number = 0  # the number of the micro-batch
+    _number = 0  # the index of the current micro-batch
 
     def _set_lookups(self, at: int) -> None:
         for block in self.blocks:
@@ -377,15 +381,16 @@ class Run:
                 block.at.fill_(at)
 
     def _rows(self) -> int:
-        """The number of rows of a batch. It changes at some micro-batch, so that Dynamo traces another graph of each
-        block.
+        """Returns the number of rows of the current batch.
+
+        With sizes "varying" the number changes, so that Dynamo traces another graph of each block.
         """
         return ROWS + (2 * (self._number % 3) if self.plan.sizes == "varying" else 0)
 
     def _through(self, x: torch.Tensor) -> Any:
         extra = []
         for block, call in zip(self.blocks, self._compiled, strict=True):
-            x = x * 1  # some blocks change their input
+            x = x * 1  # a copy, because some blocks change their input
             outputs = self._around(self.plan.around, call, x)
             x, more = self._joined(block, outputs)
             extra += more

@@ -1,4 +1,4 @@
-"""Tests a short run of ``make fuzz-frames``."""
+"""Runs ``make fuzz-frames`` for a short time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests a short run of ``make fuzz``."""
+"""Runs ``make fuzz`` for a short time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_random_program_has_the_same_result_at_any_swap(seed: int) -> None:
     assert counted["programs"] == SCHEDULES
 
 
-# Seeds for which an earlier version gave another result or an exception after a swap.
+# With these seeds, an earlier version gave a wrong result or an exception after a swap.
 @pytest.mark.parametrize("seed", [15, 88, 95, 1086, 1135, 1222, 1273, 20338, 20845, 20928])
 def test_formerly_failing_program_has_the_same_result(seed: int) -> None:
     found, _ = check(seed, 5)

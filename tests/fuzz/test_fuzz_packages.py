@@ -1,4 +1,4 @@
-"""Tests a short run of ``make fuzz-packages``."""
+"""Runs ``make fuzz-packages`` for a short time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_omitted_comparison_makes_a_program_wrong(shared_host: Host) -> None:
 
 
 def _shadowed_builtin() -> Program:
-    """The first program whose traced function reads a builtin that a global may shadow."""
+    """Returns the first program whose traced function reads a builtin that a global may shadow."""
     wanted, computed_before = {"number", "shadowed builtin"}, "attribute"
     programs = map(program, itertools.count())
     return next(one for one in programs if wanted <= {*one.made_of} and computed_before not in one.made_of)
