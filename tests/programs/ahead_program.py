@@ -1,8 +1,11 @@
-"""A backend that compiles Dynamo's graph ahead of its calls, for all sizes and for one size, as vLLM does with a piece.
+"""A program whose backend compiles a graph ahead of its calls, for all sizes and for one size, as vLLM does.
 
-`ahead_program.py FILE [WAY]` writes its compiled code to FILE and loads it again. Compares all results with eager, and
-prints JSON: the reports of the graphs. WAY: "refused" (the graph cannot be captured), "guarded" (it has size guards),
-"load" (loads FILE of an earlier run without a compile).
+Usage: ahead_program.py FILE [WAY]. Writes the compiled code to FILE, loads it again, and compares all results with
+eager. Prints JSON: the reports of the graphs. WAY is one of:
+
+- "refused": the graph cannot be captured
+- "guarded": the graph has size guards
+- "load": do not compile; load FILE, which an earlier run has written
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def halves(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def of_one_size(fakes: list[Any], size: int) -> list[Any]:
-    """The same inputs, with ``size`` in place of the changing size."""
+    """Returns inputs like ``fakes``, with ``size`` in place of the changing size."""
     with FakeTensorMode(shape_env=ShapeEnv()):
         return [
             torch.empty([size if isinstance(n, torch.SymInt) else n for n in value.shape])
@@ -88,7 +91,7 @@ def main(file: Path, way: str) -> None:
         again = AOTCompiledArtifact.deserialize(found.serialize())
         for size in (4,) if name == "four" else SIZES:
             x = torch.randn(size, 8)
-            # In Dynamo's order: a size, then the input that has it.
+            # Dynamo's order of inputs: first a size, then the tensor that has the size.
             torch.testing.assert_close(again(size, x, WEIGHT)[0], layer(x, WEIGHT))
     reports = [[graph.state, graph.source, graph.reason, graph.calls_eager] for graph in precompiled.report()]
     print(json.dumps({"graphs": reports, "in_process": in_process}))

@@ -1,6 +1,6 @@
-"""A user's program that compiles without a call of torch.compile's result. Usage: around_program.py WAY.
+"""A program that compiles a function in a way that bypasses torch.compile. Usage: around_program.py WAY.
 
-Compares its results with eager, and prints one line of JSON: [state, source, reason] of each graph.
+Compares the results with eager. Prints one line of JSON: [state, source, reason] of each graph.
 """
 
 from __future__ import annotations

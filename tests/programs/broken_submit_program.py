@@ -1,4 +1,7 @@
-"""A program whose connection cannot take a graph (no free descriptors, for example). It must be unaffected."""
+"""A program that cannot submit its graph, because the connection raises an error, as without free descriptors.
+
+The program must get its result without an error or a warning.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def main() -> None:
     precompiled.enable()
     compiled = torch.compile(lambda x: x.sin() * 3)
     x = torch.randn(8)
-    # Warnings are errors here, as in many test suites.
+    # Many test suites treat warnings as errors.
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         torch.testing.assert_close(compiled(x), x.sin() * 3)

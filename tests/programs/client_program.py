@@ -1,7 +1,7 @@
-"""A user's program in a separate process: plain torch.compile under the hook, compared with eager.
+"""A program of a user that calls torch.compile while the hook is on, and compares the results with eager.
 
-Usage: client_program.py SPEC, a JSON object (see ``main``). Prints one line of JSON at its end. Before that it prints
-``@event`` lines, for which tests wait. With ``"steps_until"`` it steps until a file appears.
+Usage: client_program.py SPEC. SPEC is a JSON object (see ``main``). With ``"steps_until"`` the program runs steps until
+a file appears. It prints ``@event`` lines, for which tests can wait, and one line of JSON at its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.system
 
 
 def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """A model with random weights, and its inputs. No dropout: eager and compiled code draw different numbers."""
+    """Returns a model with random weights, and its inputs.
+
+    The models have no dropout, because eager and compiled code draw different random numbers.
+    """
     torch.manual_seed(0)
     if name == "mlp":
         model = _Mlp()
@@ -82,14 +85,14 @@ def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
 
 
 class _Reduction(torch.nn.Module):
-    """Looped reductions in one kernel, which needs more registers than a GPU has for full occupancy."""
+    """A model with one kernel for several looped reductions. With full occupancy the kernel lacks registers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x * x.sin(), (x.shape[1],)) * (x * x.cos()).var(1, keepdim=True)
 
 
 class _Sum(torch.nn.Module):
-    """A model whose backward computes nothing."""
+    """A model whose backward does not compute anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +103,7 @@ class _Sum(torch.nn.Module):
 
 
 class _Chain(torch.nn.Module):
-    """One kernel with so many operators that its name has more than 150 characters."""
+    """A model with one kernel. It has so many operators that its name has more than 150 characters."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for name in ("hardsigmoid", "logsigmoid", "hardswish", "softplus", "leaky_relu", "softshrink", "hardshrink"):
@@ -120,7 +123,7 @@ class _Mlp(torch.nn.Module):
 
 
 class _Broken(torch.nn.Module):
-    """Two inputs that share memory, which gives a graph that precompiled refuses."""
+    """A model for a graph that precompiled refuses. Its two inputs share memory."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.relu(x) + 1
@@ -133,7 +136,7 @@ def first_tensor(output: Any, training: bool) -> torch.Tensor:
 
 
 def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training: bool) -> list[torch.Tensor]:
-    """Run one step. Returns the result and, when training, all gradients. Restores changed state (batch norm)."""
+    """Run one step and restore changed buffers (batch norm). Returns the result and, in training, all gradients."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if training:
         result = first_tensor(function(**inputs), True)
@@ -151,10 +154,10 @@ def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training
 
 
 def compare(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    """Compare within the tolerances of torch's own Inductor tests (test_torchinductor.py: atol 1e-4, rtol 1e-4 up).
+    """Compare with tolerances like those of torch's own Inductor tests (test_torchinductor.py: atol 1e-4, rtol 1e-4).
 
-    Kernels of a made-up device do not run, so only shapes, types and strides are compared there, except for eager
-    steps.
+    Compiled kernels do not run on a made-up device. There, only shapes, types and strides of compiled steps are
+    compared.
     """
     import precompiled
 
@@ -173,7 +176,7 @@ def to_device(inputs: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def uses_cudagraphs() -> bool:
-    """Whether this process has recorded a CUDA graph."""
+    """Returns whether this process has recorded a CUDA graph."""
     from torch._inductor import cudagraph_trees
 
     return cudagraph_trees.get_manager(0, create_if_none_exists=False) is not None
@@ -195,7 +198,7 @@ def main() -> None:
     if spec.get("current") is not None:
         torch.cuda.set_device(spec["current"])
     model, inputs = model.to(device), to_device(inputs, device)
-    # Every process that this one starts from here on, including those that end before the children are listed.
+    # Records each process that this program starts, including processes that end before the children are listed.
     started: list[str] = []
     sys.addaudithook(lambda event, args: started.append(f"{event} {args[:2]}") if event in STARTS else None)
     expected = step(model, model, inputs, training)
@@ -221,7 +224,7 @@ def main() -> None:
             steps += 1
         say("stepped-on")
     waited = precompiled.wait(spec.get("wait_s", 300))
-    # CUDA graphs are warmed up in a first step, recorded in a second, and replayed afterwards.
+    # On a GPU there are two more steps: CUDA graphs are warmed up in the first step and recorded in the second.
     for _ in range(2 if device == "cpu" else 4):
         compare(step(compiled, model, inputs, training), expected)
     reports = [vars(graph) for graph in precompiled.report()]
@@ -256,7 +259,7 @@ def _children() -> list[str]:
 
 
 def _describe(process: Any) -> str:
-    """Return the process's command. A process that has ended and is not reaped has only a name."""
+    """Returns the command line of a process. A zombie has only a name."""
     import psutil
 
     try:

@@ -1,8 +1,7 @@
-"""One program with two configurations of a HuggingFace model. An argument selects the configuration, as in a user's
-script.
+"""A program with two configurations of a HuggingFace model. As in a user's script, an argument selects one of them.
 
 Usage: configurations_program.py MODEL one|other. Prints a line of JSON: whether the compiled result equals eager's, and
-the outcome of each function's package.
+the state of each function's package.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from precompiled.client.process import PROCESS
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": 1}
 TEXT = {**SMALL, "vocab_size": 64, "max_position_embeddings": 32}
 OTHER = {"num_hidden_layers": 2}
-# The model's class, the arguments of its configuration, and the changes of the other configuration.
+# For each model, its class, the arguments of its configuration, and the changes that make the other configuration.
 MODELS = {
     "gpt2": (
         "GPT2Model",

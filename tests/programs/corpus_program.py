@@ -1,9 +1,13 @@
-"""The corpus: features of user programs, one row each, compiled under the hook and compared with eager.
+"""Runs the corpus: each row is a feature of user programs, compiled while the hook is on, and compared with eager.
 
-Usage: corpus_program.py [every-sixteenth] [NAME ...]. Prints a JSON object with, per row, the state, source, reason and
-key of each graph, the number of graphs that this process compiled itself, and with packages the outcome of each frame.
-All calls of a row run before the swap and again after it. Outputs, gradients of inputs and parameters, and changed
-inputs are compared with eager's.
+Usage: corpus_program.py [every-sixteenth] [NAME ...]. All calls of a row run before the swap and again after it.
+Outputs, gradients of inputs and parameters, and changed inputs are compared with eager's.
+
+Prints a JSON object. For each row it has:
+
+- the state, source, reason and key of each graph,
+- the number of graphs that this process compiled itself,
+- and, with packages, the state of each frame.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One small function on a GPU, in typical uses of CUDA, at the time of its swap.
+"""Small programs with typical uses of CUDA, such as streams and captures, around the swap of a graph.
 
-Usage: cuda_program.py WAY, which is the name of a function below. Prints a line of JSON, and ``@event`` lines for the
-test.
+Usage: cuda_program.py WAY. WAY is the name of a function of this file. Prints a line of JSON, and ``@event`` lines for
+the test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def report(**more: Any) -> dict[str, Any]:
 
 
 def captured(call: Any, meanwhile: Any = lambda: None) -> torch.cuda.CUDAGraph:
-    """Captures ``call`` twice in a CUDA graph. ``meanwhile`` runs between the two calls, during the capture."""
+    """Capture two calls of ``call`` in a CUDA graph. During the capture, ``meanwhile`` runs between the two calls."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
@@ -37,15 +37,15 @@ def captured(call: Any, meanwhile: Any = lambda: None) -> torch.cuda.CUDAGraph:
 
 
 def check(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Compares values, except on a made-up device, whose kernels do not run."""
+    """Compare values. Does nothing on a made-up device, because compiled kernels do not run there."""
     if not os.environ.get("CUDA_MADE_UP"):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def capture() -> dict[str, Any]:
-    """The artifact arrives during a capture. A second capture follows the first call after that."""
+    """The artifact arrives during a capture. After the next call, a second capture uses the compiled code."""
     compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
-    compiled(x)  # traced, and submitted
+    compiled(x)  # traces the function and submits the graph
     waited, found = [], []
     captured(lambda: found.append(compiled(x)), lambda: waited.append(precompiled.wait(300))).replay()
     in_capture = vars(precompiled.report()[0]).copy()
@@ -59,12 +59,12 @@ def capture() -> dict[str, Any]:
 
 
 def compile_in_capture() -> dict[str, Any]:
-    """A graph that this process must compile itself, because a worker may not, is not compiled during a capture."""
+    """A worker refuses the graph during a capture. The process must compile it only after the end of the capture."""
 
     def fused(x: torch.Tensor) -> torch.Tensor:
         return (x.sin().sum(-1, keepdim=True) * x).cos()
 
-    # A made-up device has no times for this decision.
+    # benchmark_fusion needs measured times. A made-up device has none, so the worker refuses the graph.
     compiled, x = torch.compile(fused, options={"benchmark_fusion": True}), torch.randn(4096, 64, device="cuda")
     compiled(x)
     precompiled.wait(300)
@@ -75,7 +75,7 @@ def compile_in_capture() -> dict[str, Any]:
 
 
 def stream() -> dict[str, Any]:
-    """All calls are on a stream of the program."""
+    """All calls run on a stream that the program has created."""
     compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
     own = torch.cuda.Stream()
     with torch.cuda.stream(own):
@@ -86,7 +86,7 @@ def stream() -> dict[str, Any]:
 
 
 def snapshot() -> dict[str, Any]:
-    """The allocator's history is recorded from before the first call until after the swap."""
+    """The program records the allocator's history, from before the first call until after the swap."""
     torch.cuda.memory._record_memory_history()
     compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
     compiled(x)
@@ -98,7 +98,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def sanitized() -> dict[str, Any]:
-    """A forward and a backward of a model, with kernels from artifacts and from cuBLAS."""
+    """The program runs a forward and a backward of a model, with kernels from artifacts and from cuBLAS."""
     net = torch.nn.Sequential(torch.nn.Linear(65, 131), torch.nn.GELU(), torch.nn.LayerNorm(131)).cuda()
     compiled, x = torch.compile(net), torch.randn(32, 65, device="cuda", requires_grad=True)
     for _ in range(2):
@@ -109,9 +109,10 @@ def sanitized() -> dict[str, Any]:
 
 
 def full() -> dict[str, Any]:
-    """This process holds nearly all memory of the GPU while a worker measures products of large matrices.
+    """The program holds nearly all memory of the GPU while a worker compiles its graph.
 
-    On a made-up GPU, where a worker measures nothing, the worker folds a constant instead.
+    The worker needs memory to measure products of large matrices. On a made-up GPU a worker does not measure, so there
+    it needs memory to fold a constant.
     """
 
     def product(x: torch.Tensor) -> torch.Tensor:
@@ -123,7 +124,7 @@ def full() -> dict[str, Any]:
     made_up = bool(os.environ.get("CUDA_MADE_UP"))
     function, size, left = (masked, 256, 1 << 20) if made_up else (product, 8192, 1 << 30)
     compiled, x = torch.compile(function, mode="max-autotune-no-cudagraphs"), torch.randn(size, size, device="cuda")
-    function(x)  # the allocator keeps its memory
+    function(x)  # the allocator keeps the memory of this call for later calls
     hog = [torch.empty(torch.cuda.mem_get_info()[0] - left, dtype=torch.uint8, device="cuda")]
     compiled(x)
     precompiled.wait(300)
@@ -168,7 +169,7 @@ def with_a_closure() -> Any:
 
 
 def kernels(inner: Any = None) -> dict[str, Any]:
-    """Triton kernels of the program: at module level, autotuned, and in a function."""
+    """The program launches Triton kernels of its own: one at module level, an autotuned one, and one in a function."""
     inner = inner or inside()
 
     def launched(x: torch.Tensor) -> torch.Tensor:
@@ -187,7 +188,7 @@ def kernels(inner: Any = None) -> dict[str, Any]:
 
 
 def closures() -> dict[str, Any]:
-    """The same, but the last kernel has a closure, which torch does not compile."""
+    """As ``kernels``, but the last kernel has a closure. torch does not compile such a kernel."""
     try:
         return kernels(with_a_closure())
     except Exception as error:
@@ -195,7 +196,7 @@ def closures() -> dict[str, Any]:
 
 
 def plain() -> dict[str, Any]:
-    """Waits for the test before each graph. The worker of the first graph still exists for the second."""
+    """The program calls one compiled function before and after its swap."""
     compiled, x = torch.compile(waved), torch.randn(4096, device="cuda")
     compiled(x)
     precompiled.wait(300)
@@ -208,9 +209,9 @@ def attended(x: torch.Tensor) -> torch.Tensor:
 
 
 def attention_order() -> dict[str, Any]:
-    """The same graph before and after the first attention, when torch moves cuDNN to the front on some GPUs."""
+    """The program compiles one graph before and after its first attention. On some GPUs, torch then prefers cuDNN."""
     x = torch.randn(1, 2, 16, 32, device="cuda")
-    # An order exists even if the program has disabled every kernel that could run this query.
+    # torch has an order of kernels even if the program has disabled all kernels that could run this attention.
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
         torch.compile(waved)(x)
         precompiled.wait(300)
@@ -231,7 +232,7 @@ def attention_package() -> dict[str, Any]:
 
 
 def package() -> dict[str, Any]:
-    """A run that records a package, or uses one."""
+    """As ``plain``, with packages: the first run records a package, and the next run uses it."""
     return with_packages(plain())
 
 

@@ -1,7 +1,7 @@
-"""One of two ranks that train a model with DistributedDataParallel (gloo), compiled under the hook.
+"""One of two ranks that train a compiled model with DistributedDataParallel over gloo.
 
-Usage: ddp_program.py RANK FILE. Prints a JSON object with the reports. DDPOptimizer splits the graph at the bucket
-boundaries, so that gradients are exchanged during the backward. Each part is a separate graph.
+Usage: ddp_program.py RANK FILE. Prints a JSON object with the reports. DDPOptimizer splits the graph at the boundaries
+of the gradient buckets, so that ranks exchange gradients during the backward. Each part is a separate graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import precompiled
 
 
 class Model(torch.nn.Module):
-    """A separate class, because Dynamo does not start at frames of torch such as Sequential's forward."""
+    """A class of the program is necessary, because Dynamo does not start at torch's own frames (Sequential.forward)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def main() -> None:
     rank, file = int(sys.argv[1]), sys.argv[2]
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
     torch.manual_seed(0)
-    # 1 MiB per layer gives buckets of one or two layers, and so several graphs.
+    # Each layer has 1 MiB. With this limit a bucket has one or two layers, so the model is split into several graphs.
     model = DistributedDataParallel(Model(), bucket_cap_mb=1)
     torch.manual_seed(rank)
     x = torch.randn(4, 512)

@@ -1,7 +1,8 @@
 """Makes each function of packages/ raise in turn, while functions are traced and while packages are used.
 
-Usage: failing_steps_program.py PART PARTS, for the functions whose number modulo PARTS is PART. Prints a line of JSON:
-how many functions were made to raise, how many were called, which exceptions reached the program, and the counts.
+Usage: failing_steps_program.py PART PARTS. Takes only the functions whose number modulo PARTS is PART. Prints a line of
+JSON: how many functions were made to raise, how many of them were called, which exceptions reached the program, and the
+counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import precompiled.packages
 from precompiled.client import session
 from precompiled.client.process import PROCESS
 
-# The functions that contain exceptions, and those that switch packages on and off.
+# These functions catch the exceptions of all others, or switch packages on and off.
 NOT_MADE_TO_RAISE = {
     "contain_errors",
     "_contained",
@@ -56,11 +57,11 @@ FOUND: dict[str, Any] = {"made to raise": 0, "called": 0, "reached the program":
 
 
 class NoException(BaseException):
-    """An exception that is not an Exception, as an object of the program may raise."""
+    """An error that does not derive from Exception. An object of the program may raise such an error."""
 
 
 def functions() -> Iterator[tuple[Any, str]]:
-    """Owner and name of each function of packages/."""
+    """Yields the module or class, and the name, of each function of packages/."""
     for info in pkgutil.walk_packages(precompiled.packages.__path__, "precompiled.packages."):
         module = importlib.import_module(info.name)
         for name, value in vars(module).items():
@@ -71,7 +72,7 @@ def functions() -> Iterator[tuple[Any, str]]:
 
 
 def compiled(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A compiled function with its own code, and the same graph as all others."""
+    """Returns a compiled function with separate code. Its graph equals the graph of all others."""
     scope: dict[str, Any] = {"torch": torch, "__name__": "__main__"}
     exec(f"def function_{number}(x):\n    return torch.mm(x, x)\n", scope)
     return torch.compile(scope[f"function_{number}"])
@@ -89,7 +90,7 @@ def attempt(owner: Any, name: str, error: BaseException) -> None:
         for function in (compiled(next(NUMBERS)), torch.compile(known)):
             try:
                 assert torch.equal(function(X), torch.mm(X, X))
-            except BaseException as reached:  # plain torch.compile would not have raised it
+            except BaseException as reached:  # plain torch.compile would raise nothing
                 FOUND["reached the program"].append([f"{owner.__name__}.{name}", repr(reached)[:200]])
         assert PROCESS.packages is not None
         PROCESS.packages.flush()
@@ -117,7 +118,7 @@ def main() -> None:
             if number % parts == part:
                 for error in (RuntimeError("made to raise"), NoException("made to raise")):
                     attempt(owner, name, error)
-    # Not the ledger's counts, because a thread may have sent them to the daemon already.
+    # The ledger may lack counts that a thread has already sent to the daemon, so the calls of the ledger are counted.
     FOUND["counted"] = Counter(call.args[1] for call in counting.mock_calls if call.args[0] == "not_kept")
     print(json.dumps(FOUND))
 

@@ -1,6 +1,6 @@
-"""Several different graphs at once under the hook: run eager, awaited, run again. Prints one line of JSON.
+"""A program with several different graphs, which are pending at the same time. Prints one line of JSON.
 
-Usage: farm_program.py GRAPHS [SEED]
+Usage: farm_program.py GRAPHS [SEED]. The program runs all graphs eager, waits for their artifacts, and runs them again.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ def model() -> torch.nn.Sequential:
 
 
 def before_the_swap() -> bool:
-    """Changes a weight while the artifact is awaited, without a change of its version counter. Returns whether the
-    result equals eager's.
+    """Change a weight while its graph is pending. Returns whether the result then equals eager's.
+
+    The change is made through ``.data``, so the version counter of the weight does not show it.
     """
     made = model()
     compiled = torch.compile(made)
@@ -39,7 +40,7 @@ def before_the_swap() -> bool:
 
 
 def changed_one_by_one(compiled: Callable[..., torch.Tensor], made: torch.nn.Module) -> list[torch.Tensor]:
-    """The results with each weight changed in place in turn, and restored."""
+    """Change each weight in place in turn, and restore it. Returns the result with each change, and the last result."""
     found = []
     for weight in made.parameters():
         before = weight.clone()
@@ -50,7 +51,7 @@ def changed_one_by_one(compiled: Callable[..., torch.Tensor], made: torch.nn.Mod
 
 
 def after_the_swap() -> bool:
-    """Returns whether changes in place have the same results as under plain torch.compile."""
+    """Change weights in place after the swap. Returns whether the results equal those of plain torch.compile."""
     made = model()
     compiled = torch.compile(made)
     compiled(X)

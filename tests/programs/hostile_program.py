@@ -1,7 +1,7 @@
-"""A program with globals that raise, run code, or return odd values when they are inspected.
+"""A program with hostile globals: they raise, run code, or return odd values if anything inspects them.
 
-Usage: hostile_program.py. Prints a line of JSON: the result of a compiled function that uses none of these globals, the
-result of one that uses some, and which of their code ran meanwhile.
+Usage: hostile_program.py. One compiled function uses none of these globals, and another one uses some of them. Prints a
+line of JSON: the results of both functions, and which code of the globals ran meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The end of a rank that has trained with DistributedDataParallel over gloo."""
+"""Ends a rank that has trained with DistributedDataParallel over gloo."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch.distributed as dist
 
 
 def leave() -> None:
-    """Exit once all ranks have reached this point.
+    """Exit once all ranks have reached this point, without Python's finalisation, which may hang.
 
-    The regular end of Python may hang: DDP's reducer drops the group, whose destructor holds the GIL and waits for its
-    thread, and that thread may wait for the GIL to drop its last all-reduce. Plain torch 2.13 hung in one start of ten
-    on a busy machine (c10d::ProcessGroupGloo::~ProcessGroupGloo).
+    The deadlock is in plain torch 2.13 (c10d::ProcessGroupGloo::~ProcessGroupGloo). The group's destructor holds the
+    GIL and waits for the group's thread. The thread may need the GIL to drop its last all-reduce. On a busy machine,
+    one start of ten hung.
     """
     dist.barrier()
     os._exit(0)

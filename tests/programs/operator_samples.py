@@ -1,4 +1,4 @@
-"""Runs the first sample of each operator that torch has samples for (OpInfo), on the CUDA device and on the CPU.
+"""Runs each operator on the CUDA device and on the CPU, with the first of torch's own samples (OpInfo).
 
 Prints a line of JSON: ``equal`` (names), ``refused`` (the reason by name), ``wrong`` (the difference by name).
 """
@@ -43,7 +43,7 @@ def main() -> None:
         try:
             sample = next(iter(op.sample_inputs("cpu", torch.float32)))
             expected = op(sample.input, *sample.args, **sample.kwargs)
-        except Exception:  # a sample that the CPU does not support
+        except Exception:  # the CPU does not support the sample
             continue
         there = sample.transform(moved)
         try:

@@ -1,8 +1,7 @@
-"""Compiled optimizers in training loops: each runs eager and compiled, and reports the packages of the optimizer's
-step.
+"""Runs training loops with an optimizer, eager and with a compiled ``optimizer.step()``, and reports the packages.
 
 Usage: optimizers_program.py SPEC, a JSON object: ``after`` (whether to use the later form of each loop), ``loops``.
-Prints a line of JSON: for each loop, whether it equals eager, and the package outcome of each frame.
+Prints a line of JSON: for each loop, whether it equals eager, and the package state of each frame.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def two_groups(parameters: Parameters) -> torch.optim.Optimizer:
 
 
 def with_state(parameters: Parameters) -> torch.optim.Optimizer:
-    """The state exists before the first step, as after a load of a checkpoint."""
+    """Returns an optimizer whose state exists before the first step, as after a load of a checkpoint."""
     optimizer = torch.optim.Adam(parameters, lr=torch.tensor(0.1))
     if AFTER:
         for parameter in parameters:
@@ -84,7 +83,7 @@ def hooked(parameters: Parameters) -> torch.optim.Optimizer:
 
 
 class OwnState(torch.optim.Adam):
-    """An optimizer that creates state on which there is no guard."""
+    """An optimizer whose own code creates state. Dynamo does not trace ``_init_group``, so no guard covers FIRST."""
 
     def _init_group(self, group: Any, *lists: Any) -> bool:
         new = [parameter for parameter in group["params"] if parameter not in self.state]
@@ -107,7 +106,7 @@ FIRST = 1.0 if AFTER else 0.5
 LOOPS: dict[str, tuple[Made, Callable[[Parameters], None]]] = {
     "adam": (lambda p: torch.optim.Adam(p, lr=0.1), gradients),
     "adamw_with_a_tensor_rate": (lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.2 if AFTER else 0.1)), gradients),
-    # eager refuses this on the CPU
+    # The eager loop cannot be capturable, because the CPU does not support it.
     "capturable": (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), capturable=COMPILED), gradients),
     "sgd_with_momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), gradients),
     "rmsprop": (lambda p: torch.optim.RMSprop(p, lr=0.1), gradients),
@@ -126,7 +125,7 @@ LOOPS: dict[str, tuple[Made, Callable[[Parameters], None]]] = {
 
 
 def stepped(name: str) -> tuple[list[torch.Tensor], list[weakref.ref[torch.Tensor]]]:
-    """Parameters and state after each step, and weak references to the state's tensors."""
+    """Run a loop. Returns parameters and state after each step, and weak references to the state's tensors."""
     make, set_gradients = LOOPS[name]
     size = 4 + list(LOOPS).index(name)
     torch.manual_seed(0)
@@ -152,7 +151,10 @@ def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def model_and_optimizer() -> list[torch.Tensor]:
-    """The usual recipe, then a batch of another size. By then the optimizer has marked the model's parameters."""
+    """Train a compiled model with a compiled optimizer step, and then with a batch of another size.
+
+    At that time the optimizer has marked the parameters of the model.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01))

@@ -1,7 +1,7 @@
 """Saves or loads a package file.
 
-Usage: package_file_program.py SPEC, a JSON object: ``folder`` (of the module), ``module``, ``do`` ("save" or "load"),
-``file``, ``check_source``. Prints a line of JSON.
+Usage: package_file_program.py SPEC. SPEC is a JSON object: ``do`` ("save" or "load"), ``file``, ``module``, ``folder``
+(of the module), ``check_source``. Prints a line of JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""One of several ranks (gloo) that run compiled functions under the hook, whose traces depend on ranks and groups.
+"""One of several ranks over gloo. It runs compiled functions whose traces depend on ranks and groups.
 
-Usage: package_ranks_program.py SPEC, a JSON object: rank, ranks, rendezvous (a file), and order (the order in which the
-ranks get their own groups). Prints a JSON object: whether all results equal eager's, what Dynamo traced, the reports.
+Usage: package_ranks_program.py SPEC. SPEC is a JSON object: rank, ranks, rendezvous (a file), and order (the order in
+which the ranks create their own groups). Prints a JSON object: whether all results equal eager's, what Dynamo traced,
+and the reports.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import precompiled
 
 
 class Model(torch.nn.Module):
-    """1 MiB per layer: with buckets of 1 MiB, Dynamo's graph is split into several."""
+    """A model whose layers have 1 MiB each. With buckets of 1 MiB, DDP splits Dynamo's graph into several."""
 
     def __init__(self) -> None:
         super().__init__()

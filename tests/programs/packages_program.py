@@ -1,10 +1,15 @@
-"""Runs cases of tests/packages/cases: each runs eager and compiled, and reports its package.
+"""Runs cases of tests/packages/cases, eager and compiled, and reports their packages.
 
-Usage: packages_program.py SPEC, a JSON object: ``folder`` (of the cases' modules), ``cases``, ``without`` (a kind of
-facts that is not compared, see ``leave_out``), ``alone`` (true: each case runs in a forked process of its own, as a
-program of its own would). A case's module has ``build()``, which returns the function and a list of calls (tuples of
-arguments), and may have ``context()`` and ``OPTIONS`` (of torch.compile). Prints a line of JSON for each case, and one
-at the end: the result of ``examine`` by case.
+Usage: packages_program.py SPEC. SPEC is a JSON object:
+
+- ``folder``: the folder of the cases' modules
+- ``cases``: the names of the cases
+- ``without``: a kind of facts that is not compared (see ``leave_out``)
+- ``alone``: whether each case runs in a separate fork, like a separate program
+
+The module of a case has ``build()``, which returns the function and a list of calls (tuples of arguments). It may have
+``context()`` and ``OPTIONS`` (of torch.compile). Prints the result of ``examine``: with ``alone``, a line of JSON for
+each case, otherwise one line for all cases.
 """
 
 from __future__ import annotations
@@ -43,12 +48,12 @@ def run(function: Any, calls: Any) -> list[torch.Tensor]:
         value = function(*arguments)
         parameters = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
         found += [value.detach().clone(), *differentiated(value, [*tensors, *parameters])]
-        found += [item.detach().clone() for item in tensors]  # may have been changed
+        found += [item.detach().clone() for item in tensors]  # the call may have changed its arguments
     return found
 
 
 def outcome(function: Any, calls: Any) -> tuple[list[torch.Tensor], str | None]:
-    """The result of ``run`` and None, or an empty list and the type and text of the exception."""
+    """Returns the result of ``run`` and None. If it raises, returns an empty list and the exception as text."""
     try:
         return run(function, calls), None
     except Exception as error:
@@ -56,7 +61,7 @@ def outcome(function: Any, calls: Any) -> tuple[list[torch.Tensor], str | None]:
 
 
 def _text(value: torch.Tensor) -> str:
-    if type(value) is not torch.Tensor:  # a subclass may have no numbers
+    if type(value) is not torch.Tensor:  # some subclasses do not have numbers
         return type(value).__name__
     return f"{value.dtype}{[round(item, 3) for item in value.flatten().tolist()]}"
 
@@ -103,7 +108,10 @@ def examine(name: str) -> dict[str, Any]:
 
 
 def leave_out(kind: str) -> None:
-    """Compare as usual, because later descriptions number earlier ones, but ignore differences of one kind."""
+    """Make packages ignore differences in one kind of facts.
+
+    The facts are still described and compared, because later descriptions refer to earlier ones by number.
+    """
     from precompiled.packages import requirements
     from precompiled.packages.describe.errors import Mismatch
     from precompiled.packages.dynamo import dynamo_state, guard_facts, installing, unguarded
@@ -118,7 +126,8 @@ def leave_out(kind: str) -> None:
         setattr(owner, name, compared)
 
     def seen(kept: Any, *arguments: Any, **named: Any) -> None:
-        for field in ("globals", "same", "attributes", "keys", "wholes", "cells", "values", "native"):  # in its order
+        # In the order of ``unguarded.compare``.
+        for field in ("globals", "same", "attributes", "keys", "wholes", "cells", "values", "native"):
             with contextlib.suppress(*[Mismatch] if field == kind else []):
                 compare(unguarded.Seen(**{field: getattr(kept, field)}), *arguments, **named)
 
@@ -168,12 +177,12 @@ def _run_alone(name: str) -> None:
 
 
 def main() -> None:
-    torch.compile(lambda: None)  # packages are enabled when Dynamo is loaded
+    torch.compile(lambda: None)  # loads Dynamo, which enables packages
     if SPEC.get("without", "nothing") != "nothing":
         leave_out(SPEC["without"])
     torch._dynamo.config.accumulated_recompile_limit = 10_000
     if SPEC.get("alone"):
-        torch.compile(torch.sin, backend="eager")(torch.ones(1))  # what Dynamo imports and builds once
+        torch.compile(torch.sin, backend="eager")(torch.ones(1))  # Dynamo's first imports, once for all forks
         for name in SPEC["cases"]:
             _run_alone(name)
     else:

@@ -1,6 +1,7 @@
-"""Graphs whose eager run raises and whose compiled code does not. Prints, as JSON, what each call returns and changes.
+"""A program with graphs whose eager run raises and whose compiled code does not.
 
-``argv``: "wait" or "go" (whether a case waits for its artifacts between two calls), then the names of cases.
+Usage: raising_program.py wait|go [CASE ...]. With "wait" a case waits for its artifacts between two calls. Prints JSON:
+what each call returns and changes.
 """
 
 import json
@@ -46,7 +47,7 @@ def raised(function: Callable[[], Any]) -> list[str]:
 
 
 def no_eager(x: torch.Tensor) -> torch.Tensor:
-    """Twice the integer part of ``x``, by an operator without an eager kernel."""
+    """Returns twice the integer part of ``x``, through an operator that has no eager kernel."""
     small = x.abs().to(torch.uint32)
     return (small + small).to(x.dtype)
 

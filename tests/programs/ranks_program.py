@@ -1,8 +1,13 @@
-"""One of several ranks (gloo) that compute a case twice, eager and compiled under the hook, and compare the two.
+"""One of several ranks over gloo. It computes a case eager and compiled, and compares the results.
 
-Usage: ranks_program.py SPEC, a JSON object: case, rank, ranks, rendezvous (a file), and spare (how many groups to
-create before all others). ``late_s`` delays its first compile, and with ``dies`` it exits at its second call. Prints a
-JSON object with the reports.
+Usage: ranks_program.py SPEC. SPEC is a JSON object:
+
+- case, rank, ranks, rendezvous (a file)
+- spare: the number of unused groups that the program creates first
+- late_s: seconds by which the rank delays its first compile
+- dies: the rank exits at its second call
+
+Prints a JSON object with the reports.
 """
 
 from __future__ import annotations
@@ -31,12 +36,12 @@ from torch.distributed.tensor.parallel import (
 
 import precompiled
 
-# A case takes a function that compiles its argument or returns it. Both ways must give equal tensors.
+# The argument of a case is torch.compile or the identity. Both must give equal tensors.
 Case = Callable[[Callable[[Any], Any]], list[torch.Tensor]]
 
 
 def halves() -> dist.ProcessGroup:
-    """The half of the ranks that contains this rank."""
+    """Create a group for each half of the ranks. Returns the group of this rank."""
     ranks = dist.get_world_size()
     parts = [list(range(ranks // 2)), list(range(ranks // 2, ranks))]
     groups = [dist.new_group(part) for part in parts]
@@ -66,7 +71,10 @@ def one_group(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def several_groups(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """The world, a half, and a second group of the same ranks, which must stay separate."""
+    """A graph with three groups: the world, a half, and a second group with the ranks of the half.
+
+    The two groups with equal ranks must stay separate.
+    """
     first, second = halves(), halves()
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +87,7 @@ def several_groups(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 class Block(torch.nn.Module):
-    """Two linear layers between norms, as tensor parallelism shards them. ``width`` is the size of the middle."""
+    """Two linear layers with norms, in the form that tensor parallelism shards. ``width``: features between the two."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -116,7 +124,10 @@ def local(value: Any) -> torch.Tensor:
 def trained(
     model: torch.nn.Module, compiled: Callable[[Any], Any], loss_of: Callable[..., Any], same: int = 0
 ) -> list[torch.Tensor]:
-    """The losses of two steps, and all gradients of this rank. Ranks with equal ``same`` have the same data."""
+    """Run two training steps. Returns their losses, and all gradients of this rank.
+
+    Ranks with equal ``same`` have equal data.
+    """
     torch.manual_seed(100 + same)
     tokens, labels = torch.randint(12, (4, 6)), torch.randint(12, (4, 6))
     function = compiled(lambda tokens, labels: loss_of(model(tokens), labels))
@@ -142,7 +153,10 @@ def new_model(**sizes: int) -> Model:
 def tensor_parallel(
     compiled: Callable[[Any], Any], size: int = 0, up: ColwiseParallel | None = None, **sizes: int
 ) -> list[torch.Tensor]:
-    """Shard by columns and rows, and gather the head's columns. ``size``: ranks that share a model, by default all."""
+    """Train with layers sharded by columns and by rows, and a head whose columns are gathered.
+
+    ``size``: the number of ranks that share a model. 0 means all ranks.
+    """
     ranks = dist.get_world_size()
     size = size or ranks
     mesh = init_device_mesh("cpu", (ranks // size, size), mesh_dim_names=("dp", "tp"))["tp"]
@@ -157,7 +171,7 @@ def in_pairs(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def uneven(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """Ranks have shards of different sizes."""
+    """Train with layers whose shards have different sizes on different ranks."""
     return tensor_parallel(compiled, up=ColwiseParallel(use_local_output=False), width=15, words=13)
 
 
@@ -177,7 +191,7 @@ def sequence_parallel(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def loss_parallel_too(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """The head's output stays sharded, and the loss is computed from the shards."""
+    """Train with a head whose output stays sharded. The loss is computed from the shards."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     model = new_model()
     parallelize_module(model.head, mesh, ColwiseParallel(output_layouts=Shard(-1), use_local_output=False))
@@ -187,7 +201,10 @@ def loss_parallel_too(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def two_dimensional(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """Blocks in tensor-parallel pairs, sharded by FSDP2 over the pairs. Each block is compiled."""
+    """Train with blocks that are tensor-parallel within pairs of ranks, and sharded by FSDP2 over the pairs.
+
+    Each block is compiled separately.
+    """
     ranks = dist.get_world_size()
     mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
     model = new_model()
@@ -200,7 +217,7 @@ def two_dimensional(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def any_size(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """Batches of several sizes. One artifact serves all sizes except the first."""
+    """Train with batches of several sizes. The second artifact serves all sizes except the first."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     torch.manual_seed(0)
     block = parallelize_module(Block(16), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -215,7 +232,10 @@ def any_size(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
 
 
 def plain_dtensors(compiled: Callable[[Any], Any]) -> list[torch.Tensor]:
-    """DTensors change placements. They are outputs only without gradients: with them, torch 2.13 raises."""
+    """A graph that changes the placements of DTensors.
+
+    A DTensor is an output only without gradients, because torch 2.13 raises an error for such an output with gradients.
+    """
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(0)
     x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)]).requires_grad_()

@@ -1,4 +1,4 @@
-"""A user's program that torch refuses to compile. Prints what each of three calls raised, as one line of JSON."""
+"""A program that torch refuses to compile. Prints one line of JSON: the exception of each of three calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Counting(torch.nn.Module):
         return torch.mul(x, y).sin() * self.seen
 
 
-warnings.filterwarnings("error", "precompiled", RuntimeWarning)  # as in many test suites
+warnings.filterwarnings("error", "precompiled", RuntimeWarning)  # many test suites treat warnings as errors
 precompiled.enable()
 module = Counting()
 compiled = torch.compile(lambda x, y: module(x, y) + module(x, y), fullgraph=True)
@@ -33,7 +33,7 @@ for _ in range(3):
         compiled(x, y)
         said.append("")
     except Exception as error:
-        words = str(error).partition("Set TORCHDYNAMO")[0].strip()  # Dynamo adds that hint
+        words = str(error).partition("Set TORCHDYNAMO")[0].strip()  # without the hint that Dynamo adds
         said.append(f"{type(error).__module__}.{type(error).__name__}: {words}")
     precompiled.wait(300)
 print(json.dumps([said, [[graph.state, graph.source, graph.reason] for graph in precompiled.report()]]))

@@ -1,7 +1,4 @@
-"""One model before and after its swap: the results of a retained backward, and of a differentiated one.
-
-Prints a line of JSON.
-"""
+"""A model before and after its swap. Prints a line of JSON: the results of a retained and of a double backward."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ def main() -> None:
     compiled, x = torch.compile(model), torch.randn(8, 16)
 
     def twice(function: torch.nn.Module) -> list[torch.Tensor]:
-        """The gradients of two backwards through one forward."""
+        """Run two backwards through one forward, and return the gradients."""
         model.zero_grad()
         output = function(x)
         output.square().sum().backward(retain_graph=True)

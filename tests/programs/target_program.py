@@ -1,7 +1,7 @@
-"""A small training program for a GPU: products of odd sizes, dropout, a reduction, a function with symbolic sizes.
+"""A small training program for a GPU, with products of odd sizes, dropout, a reduction, and symbolic sizes.
 
-Usage: target_program.py STEPS, where 0 means endless. Prints one line of JSON: its results, and how its graphs were
-served.
+Usage: target_program.py STEPS. With 0 steps the program does not end. Prints one line of JSON: the results, and how the
+graphs were served.
 """
 
 from __future__ import annotations

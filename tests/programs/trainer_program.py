@@ -1,8 +1,8 @@
-"""Transformers' Trainer with torch_compile and gradient checkpointing, on a tiny GPT-2 with random weights.
+"""Trains a tiny GPT-2 with Transformers' Trainer, torch_compile and gradient checkpointing.
 
-Usage: trainer_program.py SPEC. SPEC is a JSON object: ``steps``, ``seed``, ``use_reentrant``; optional: ``tag``,
-``backend``, and ``daemon`` and ``when``, which control the swap (training_program.Swap).
-Prints a JSON object with the losses, and the outcome of the graphs.
+Usage: trainer_program.py SPEC. SPEC is a JSON object with ``steps``, ``seed`` and ``use_reentrant``. It may have
+``tag``, ``backend``, and ``daemon`` and ``when``, which control the swap (training_program.Swap). Prints a JSON object
+with the losses and the states of the graphs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORDS, LENGTH, BATCH = 64, 16, 4
 
 
 class Swapping(Trainer):
-    """The Trainer's step calls compute_loss and then runs the backward."""
+    """A Trainer with a swap. The step of a Trainer calls ``compute_loss`` and then runs the backward."""
 
     swap: Swap
 
@@ -38,7 +38,7 @@ def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     torch.compiler.config.cache_key_tag = spec.get("tag", "")
-    precompiled.enable()  # no effect with PRECOMPILED=0
+    precompiled.enable()  # has no effect with PRECOMPILED=0
     torch.manual_seed(0)
     config = GPT2Config(
         n_layer=2,
@@ -52,7 +52,8 @@ def main() -> None:
         attn_pdrop=0,
     )
     model = GPT2LMHeadModel(config)
-    tokens = torch.randint(0, WORDS, (BATCH, LENGTH)).repeat(spec["steps"], 1)  # repeats can be learned
+    # The same batch in each step, so that the model can learn it.
+    tokens = torch.randint(0, WORDS, (BATCH, LENGTH)).repeat(spec["steps"], 1)
     with tempfile.TemporaryDirectory() as directory:
         arguments = TrainingArguments(
             output_dir=directory,

@@ -56,7 +56,7 @@ class Model(torch.nn.Module):
 
 
 class TwoHeads(torch.nn.Module):
-    """One graph computes both heads, and the loss uses one."""
+    """A model with two heads in one graph. The loss uses only one of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,9 +92,9 @@ def built(order: str, parallel: str, backend: str) -> torch.nn.Module:
 
 
 class Swap:
-    """Resumes the daemon at one step, and waits there for the artifacts: before the step, or before its backward.
+    """Resumes the stopped daemon at one step, and waits for the artifacts before the step or before its backward.
 
-    If ``when`` is "any" it does not wait, and the run continues until the artifacts have arrived.
+    If ``when`` is "any", the training does not wait. It continues until all graphs are swapped.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -113,12 +113,12 @@ class Swap:
 
             assert {graph.state for graph in precompiled.report()} == {"pending"}, precompiled.report()
             os.kill(self.daemon, signal.SIGCONT)
-            # Between a forward and its backward, the swap may have to wait until the step is over.
+            # Between a forward and its backward, a swap may have to wait for the end of the step.
             assert precompiled.wait(300 if when == "before-step" else 120) or when == "before-backward"
 
 
 def all_swapped() -> bool:
-    """Whether all graphs are swapped on every rank, because the ranks must leave the loop together."""
+    """Returns whether all graphs are swapped on all ranks. Ranks must agree, because they must end together."""
     import precompiled
 
     swapped = torch.tensor(int(precompiled.wait(0)))
@@ -138,7 +138,7 @@ def train(model: torch.nn.Module, spec: dict[str, Any], swap: Swap) -> list[floa
         output = output[0] if isinstance(output, tuple) else output
         loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), tokens.flatten())
         swap.at(step, "before-backward")
-        # The model has learned by then. A run that waits long for its swap must not diverge.
+        # A run that waits long for its swap must not diverge, so the rate is lower after the model has learned.
         optimizer.param_groups[0]["lr"] = 0.05 if step < 100 else 1e-4
         loss.backward()
         optimizer.step()
@@ -156,14 +156,14 @@ def train(model: torch.nn.Module, spec: dict[str, Any], swap: Swap) -> list[floa
 def main() -> None:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    torch.compiler.config.cache_key_tag = spec.get("tag", "")  # a separate artifact
+    torch.compiler.config.cache_key_tag = spec.get("tag", "")  # the tag gives each run a separate artifact
     ranks = spec.get("ranks", 1)
     if ranks > 1:
         file = f"file://{spec['rendezvous']}"
         dist.init_process_group("gloo", init_method=file, rank=spec["rank"], world_size=ranks)
     import precompiled
 
-    precompiled.enable()  # no effect with PRECOMPILED=0
+    precompiled.enable()  # has no effect with PRECOMPILED=0
     model = built(spec["order"], spec.get("parallel", ""), spec.get("backend", "inductor"))
     losses = train(model, spec, Swap(spec))
     graphs = [[graph.state, graph.source, graph.calls_eager, graph.calls_compiled] for graph in precompiled.report()]

@@ -30,7 +30,7 @@ N = 64
 
 
 def launches(module: torch.fx.GraphModule) -> list[dict[str, Any]]:
-    """The kernels that the nodes launch, independent of their numbers in the table."""
+    """Returns the kernels that the graph launches, without their numbers in torch's table of kernels."""
     found = []
     for node in module.graph.nodes:
         if node.op == "call_function" and "triton" in str(node.target):

@@ -1,4 +1,4 @@
-"""A model that launches its own Triton kernels, for machines with a GPU."""
+"""A model that launches Triton kernels of its own. It needs a GPU."""
 
 from __future__ import annotations
 

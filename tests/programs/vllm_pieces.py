@@ -1,4 +1,4 @@
-"""Makes vLLM split its graph into pieces on the CPU, where its platform disables that mode."""
+"""Makes vLLM split its graph into pieces on the CPU. vLLM itself disables this mode there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Nothing(VllmInductorPass):
 
 
 class Passes(PostGradPassManager):
-    """vLLM's passes, without one that names operators which vLLM's CPU build lacks."""
+    """vLLM's passes, except the one that uses operators that vLLM's CPU build lacks."""
 
     def configure(self, config: Any) -> None:
         super().configure(config)
@@ -24,7 +24,7 @@ class Passes(PostGradPassManager):
 
 
 def nothing(graph: Any) -> None:
-    """A pass of the program."""
+    """An Inductor pass of the program. It changes nothing."""
 
 
 def cut_into_pieces() -> None:

@@ -1,8 +1,9 @@
-"""A small Llama with made-up weights, served by vLLM on the CPU. Prints JSON.
+"""Runs a small Llama with made-up weights in vLLM on the CPU. Prints JSON.
 
-`vllm_program.py FOLDER [pieces [PASSES]]`. With ``pieces`` vLLM splits its graph into pieces, as on a GPU, and compiles
-each for a range of sizes and for one size. PASSES: "own" adds a pass of the program to vLLM's, "noops" disables one of
-vLLM's. Nothing is downloaded: the model is a configuration, and prompts are numbers, so no tokenizer is needed.
+Usage: vllm_program.py FOLDER [pieces [PASSES]]. With ``pieces`` vLLM splits its graph into pieces, as on a GPU, and
+compiles each for a range of sizes and for one size. PASSES is "own" (add a pass of the program to vLLM's passes) or
+"noops" (disable one of vLLM's passes). The program downloads nothing: the model is a configuration, and the prompts are
+lists of numbers, which need no tokenizer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CONFIG = {
     "tie_word_embeddings": False,
 }
 SETTINGS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, which prints the report
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, which then has the report
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
@@ -43,7 +44,7 @@ SETTINGS = {
 
 
 def settings_of_pieces(passes: str) -> dict[str, Any]:
-    """vLLM's ``compilation_config``."""
+    """Returns vLLM's ``compilation_config`` for pieces."""
     from vllm_pieces import cut_into_pieces
 
     cut_into_pieces()

@@ -1,1 +1,1 @@
-"""The rows of the corpus: one feature of user programs each (run by ../corpus_program.py)."""
+"""The rows of the corpus, which ../corpus_program.py runs. Each row tests one feature of user programs."""

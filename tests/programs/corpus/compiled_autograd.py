@@ -1,4 +1,4 @@
-"""Rows about compiled autograd: hooks, accumulation, sizes, custom Functions."""
+"""Rows of the corpus about compiled autograd: hooks, accumulation, sizes, custom Functions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def custom() -> Row:
 
 
 class Exact(torch.autograd.Function):
-    """Computes its gradient without autocast, as torch.amp.custom_bwd does."""
+    """A product whose backward runs without autocast, as under torch.amp.custom_bwd."""
 
     @staticmethod
     def forward(ctx, x, weight):  # type: ignore[no-untyped-def]
@@ -54,7 +54,8 @@ class Exact(torch.autograd.Function):
 @with_compiled_autograd
 def autocast_off_inside() -> Row:
     def run(function: Callable[..., Any], x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
-        del function  # an eager forward: if this one is compiled, torch itself gives gradients of another dtype
+        # The forward is eager. If it were compiled, torch itself would give gradients of another dtype.
+        del function
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = Exact.apply(x, weight).float().square().mean()
             return list(torch.autograd.grad(loss, (x, weight)))
@@ -136,7 +137,7 @@ def saved_tensor_hooks() -> Row:
 
 @row
 def compiled_autograd_by_configuration() -> Row:
-    """The setting covers a backward that the compiled function itself runs."""
+    """With the setting ``compiled_autograd``, a compiled function may run a backward itself."""
     model = linear(16, 16)
 
     def step(x: torch.Tensor) -> None:

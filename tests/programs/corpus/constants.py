@@ -1,3 +1,3 @@
-"""A constant that a test edits, in a copy of this file."""
+"""A constant that the backward of a custom operator reads. A test edits a copy of this file."""
 
 BACKWARD_FACTOR = 1.5

@@ -1,4 +1,4 @@
-"""Rows about custom Functions, operators that take functions, and the user's own code."""
+"""Rows of the corpus about custom Functions, operators that take functions, and the user's own code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corpus.rows import Row, called, linear, rand, row
 
 # ---------------------------------------------------------------- custom Functions
 class Doubled(torch.autograd.Function):
-    """Its backward is not the true derivative, so a derived or stale backward would be detected."""
+    """A Function whose backward is not the true derivative. A derived backward would give other gradients."""
 
     @staticmethod
     def forward(ctx, x, factor, flag):  # type: ignore[no-untyped-def]
@@ -71,7 +71,10 @@ def activation_checkpointing() -> Row:
 
 @row
 def checkpoint_with_dropout() -> Row:
-    """The function is random, so its gradient is compared with its own output. The backward needs the same mask."""
+    """The row checks that the backward uses the dropout mask of the forward.
+
+    Compiled code draws other random numbers than eager code, so the gradient is compared with the output.
+    """
     model = linear(16, 16)
 
     def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
@@ -160,7 +163,7 @@ def flex_attention() -> Row:
 
 @row
 def flex_attention_of_several_sizes() -> Row:
-    """The graph must not run eager, and its sizes are symbols from the second one on."""
+    """Graphs with flex attention must not run eager. From the second call on, the sizes are symbols."""
     from torch.nn.attention.flex_attention import flex_attention as attention
 
     rate = 0.1
@@ -179,7 +182,7 @@ def nested_compile_region() -> Row:
 
 @row
 def regional_compilation() -> Row:
-    """Each layer is compiled separately. The layers are alike, so they share one artifact."""
+    """Each layer is compiled separately. Because the layers are alike, they share one artifact."""
     model = torch.nn.Sequential(*(linear(16, 16) for _ in range(4)))
     layers = torch.nn.Sequential(*(torch.compile(layer) for layer in model))
 
@@ -212,7 +215,7 @@ def tensor_subclass_of_torch() -> Row:
 
 @row
 def parameters_of_a_tensor_subclass() -> Row:
-    """torchao's quantized weights are such parameters, and so are some trained ones."""
+    """torchao's quantized weights are parameters of a tensor subclass. Some of them can be trained."""
     model = linear(8, 8, 4)
     for layer, trained in zip((model[0], model[-1]), (False, True), strict=True):
         layer.weight = torch.nn.Parameter(TwoTensor(layer.weight.detach(), layer.weight.detach() * 2), trained)
@@ -221,18 +224,18 @@ def parameters_of_a_tensor_subclass() -> Row:
 
 @row
 def tensor_subclass_that_says_objects_of_itself() -> Row:
-    """torchao's subclasses with dynamic quantization of activations hold such objects."""
+    """The subclass holds an object that describes it. Subclasses of torchao for dynamic quantization do the same."""
     tag = modules.Described("three", modules.Kind.LOUD)
     return Row(lambda x: x * 3 + 1, [(modules.Tagged(rand(8, grad=False), tag),)])
 
 
 @row
 def tensor_subclass_of_a_function() -> Row:
-    """The class cannot be imported, so a worker gets its source."""
+    """The subclass is defined in a function. A worker cannot import it and gets its source."""
     factor = 2
 
     class Raised(torch.Tensor):
-        """A tensor whose products also have ``factor`` added."""
+        """A tensor that adds ``factor`` to each product."""
 
         @staticmethod
         def __new__(cls, inner: torch.Tensor) -> Any:

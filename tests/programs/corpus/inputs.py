@@ -1,4 +1,4 @@
-"""Rows about all kinds of inputs and outputs."""
+"""Rows of the corpus about kinds of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def integers() -> Row:
 
 @row
 def random_numbers() -> Row:
-    """Eager draws other numbers than compiled code, so the forward's mask is compared with the backward's."""
+    """Compiled code draws other random numbers than eager code. So the row only compares the masks of the forward and
+    the backward.
+    """
 
     def run(function: Callable[..., Any], x: torch.Tensor) -> list[Any]:
         x = x.detach().clone().requires_grad_()

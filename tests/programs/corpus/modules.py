@@ -1,4 +1,4 @@
-"""Classes and functions of the corpus that a worker must import from a module."""
+"""Classes and functions for rows of the corpus. They are in a module because a worker must import them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ torch.library.register_autograd(
 
 
 def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """Save matrix products, and recompute the rest."""
+    """A checkpoint policy that saves matrix products and recomputes all other results."""
     if op in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default):
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
@@ -73,7 +73,7 @@ class Described:
 
 
 class Tagged(torch.Tensor):
-    """A wrapper of one tensor, with a tag: a word, or an object that describes one."""
+    """A tensor subclass that wraps one tensor and has a tag, which is a word or an object."""
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor, tag: Any) -> Tagged:

@@ -1,4 +1,4 @@
-"""Rows about NumPy in compiled functions, for which Dynamo calls torch's own implementation."""
+"""Rows of the corpus about NumPy in compiled functions. Dynamo replaces NumPy by torch's own implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows about a compiled optimizer step, whose parameters and state are not arguments of the graph."""
+"""Rows of the corpus about compiled optimizer steps. The graph holds the parameters and the state as attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def steps(make: Callable[..., torch.optim.Optimizer], function: Callable[..., Any]) -> list[torch.Tensor]:
-    """Parameters and state after each of three steps. At the first step there is no state."""
+    """Run three steps, the first without state. Returns the parameters and the state after each step."""
     torch.manual_seed(1)
     model = linear(8, 4, 2)
     optimizer = make(model.parameters())

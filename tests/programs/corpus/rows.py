@@ -1,4 +1,4 @@
-"""The definition of a row of the corpus, and of its calls."""
+"""Defines what a row of the corpus is, and how its function is called."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROWS: dict[str, Callable[[], Row]] = {}
 
 @dataclass
 class Row:
-    """A function or module, and its calls."""
+    """A function or module, the calls of it, and how to run and compare the calls."""
 
     function: Callable[..., Any]
-    calls: list[tuple[Any, ...]]  # argument tuples: each is called once eager and once compiled, with separate copies
-    around: Callable[[], Any] = contextlib.nullcontext  # entered around compiled and eager calls
-    around_compiled: Callable[[], Any] = contextlib.nullcontext  # entered around compiled calls only
+    calls: list[tuple[Any, ...]]  # arguments; each tuple is used for an eager and a compiled call, as separate copies
+    around: Callable[[], Any] = contextlib.nullcontext  # a context around eager and compiled calls
+    around_compiled: Callable[[], Any] = contextlib.nullcontext  # a context around compiled calls only
     compile: dict[str, Any] = field(default_factory=dict)
     rtol: float = 1e-3
     atol: float = 1e-4
@@ -45,7 +45,7 @@ def linear(*sizes: int) -> torch.nn.Module:
 
 
 def _copies(arguments: Any) -> Any:
-    """Copies that share memory where the originals do, with their strides and marks."""
+    """Returns copies of the arguments with equal strides and Dynamo's marks. They share memory like the originals."""
     known: dict[int, Any] = {}
 
     def copy(value: Any) -> Any:
@@ -68,7 +68,10 @@ def _copies(arguments: Any) -> Any:
 
 
 def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
-    """Returns outputs, gradients, and the arguments afterwards."""
+    """Call the function with copies of the arguments, and run a backward.
+
+    Returns the outputs, the gradients, and the copies, which the call may have changed.
+    """
     parameters = list(function.parameters()) if isinstance(function, torch.nn.Module) else []
     for parameter in parameters:
         parameter.grad = None

@@ -1,4 +1,4 @@
-"""Rows about Inductor settings that change the kind of generated code."""
+"""Rows of the corpus about Inductor settings that change the kind of generated code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def frozen() -> Iterator[None]:
 
 
 class ConvolutionAndNorm(torch.nn.Module):
-    """If frozen, this is folded into one convolution, whose weights oneDNN packs."""
+    """A model that freezing folds into one convolution, whose weights oneDNN packs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def frozen_convolution() -> Row:
 
 @row
 def freezing_by_option() -> Row:
-    """Dynamo does not see this option and passes the weights as inputs, so none is frozen."""
+    """As an option of torch.compile, freezing has no effect: Dynamo ignores the option and passes weights as inputs."""
     return Row(linear(16, 32, 4), [(rand(8, 16),)], around=torch.no_grad, compile={"options": {"freezing": True}})
 
 

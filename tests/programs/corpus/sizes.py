@@ -1,4 +1,4 @@
-"""Rows about sizes and scalars that change."""
+"""Rows of the corpus about sizes and scalars that change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def marked_unbacked() -> Row:
 
 @row
 def marked_unbacked_twice() -> Row:
-    """The graph does not state that the sizes are equal. The shape environment asserts it."""
+    """The two sizes must be equal. Only the shape environment asserts this, and the graph does not contain it."""
 
     def marked(rows: int) -> torch.Tensor:
         x = rand(rows, 16, grad=False)
@@ -51,8 +51,8 @@ def marked_unbacked_twice() -> Row:
 
 @row
 def an_assertion_on_an_unbacked_size() -> Row:
-    """Dynamo creates the assertion while it traces, and Inductor's code enforces it: eager and plain torch.compile
-    raise for the odd size.
+    """Dynamo creates the assertion during the trace, and Inductor's code checks it. For the odd size, eager and plain
+    torch.compile raise an error.
     """
 
     def asserted(function: Callable[..., torch.Tensor], x: torch.Tensor) -> list[Any]:
@@ -130,7 +130,7 @@ def a_size_after_a_graph_break() -> Row:
 
 @row
 def pool_of_any_size() -> Row:
-    """The code compiled for one size holds for that size alone, because of AOTAutograd's guards."""
+    """AOTAutograd's guards limit compiled code to the size for which it was compiled."""
     return Row(lambda x: F.adaptive_avg_pool2d(x[None, None], 3), [(rand(rows, rows),) for rows in (7, 9, 12, 16)])
 
 
@@ -141,7 +141,7 @@ def branch_on_a_size() -> Row:
 
 @row
 def pool_to_a_given_size() -> Row:
-    """The size becomes an input, and Dynamo later learns that it has one value."""
+    """The size is an input of the graph, although Dynamo later finds that it has only one possible value."""
     return Row(
         lambda x, size: F.adaptive_max_pool3d_with_indices(x, size, return_indices=True),
         [(rand(3, 8, 9, last, grad=False), (5, 6, 7)) for last in (10, 12)],
@@ -162,7 +162,9 @@ def pad_by_what_a_stride_leaves() -> Row:
 
 @row
 def an_assertion_on_an_item() -> Row:
-    """The item equals an expression of sizes; Dynamo uses one node for both. Eager and torch.compile assert it."""
+    """The item must equal an expression of sizes, so Dynamo uses one node for both. Eager and plain torch.compile raise
+    an error if they differ.
+    """
 
     def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         value = (n + 7).item()

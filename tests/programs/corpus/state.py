@@ -1,4 +1,4 @@
-"""Rows about the state around a graph, and about several processes."""
+"""Rows of the corpus about the state around a graph, and about process groups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ with_state("inference_mode", torch.inference_mode, calls=[(torch.randn(8, 16),)]
 with_state("autocast", lambda: torch.autocast("cpu", dtype=torch.bfloat16), rtol=2e-2, atol=2e-2)
 with_state("autocast_half", lambda: torch.autocast("cpu", dtype=torch.float16), rtol=2e-2, atol=2e-2)
 with_state(
-    "autocast_of_another_dtype",  # a graph depends on it only if it is traced to operators
+    "autocast_of_another_dtype",  # Dynamo's graph does not show this dtype, AOTAutograd's does
     lambda: setting(
         functools.partial(torch.get_autocast_dtype, "cpu"),
         functools.partial(torch.set_autocast_dtype, "cpu"),
@@ -97,9 +97,9 @@ def autocast_inside() -> Row:
     return Row(function, [(rand(8, 16),)], rtol=2e-2, atol=2e-2)
 
 
-# ---------------------------------------------------------------- several processes
+# ---------------------------------------------------------------- process groups
 def _alone() -> Any:
-    """A process group of this process alone."""
+    """Initialises torch.distributed with a group whose only rank is this process."""
     import torch.distributed as dist
 
     if not dist.is_initialized():

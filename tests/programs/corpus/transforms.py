@@ -1,4 +1,4 @@
-"""Rows about the transforms of torch.func in compiled functions."""
+"""Rows of the corpus about the transforms of torch.func in compiled functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _with_a_model(x: torch.Tensor) -> torch.Tensor:
 torch.manual_seed(0)
 MODEL = linear(4, 3, 2)
 
-# Each call creates the transformed function, so that Dynamo traces the transform itself.
+# Each call creates its transformed function anew, so that Dynamo traces the transform too.
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "grad": lambda w, x: grad(loss)(w, x) * 2,
     "grad_and_value": lambda w, x: grad_and_value(loss)(w, x)[0] * 2,

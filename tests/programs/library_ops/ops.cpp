@@ -1,4 +1,4 @@
-// Operators in C++, as an extension of somebody's has them (tests/support_library_ops.py builds it).
+// Operators in C++, as a user's extension defines them. tests/support_library_ops.py builds this file.
 #include <Python.h>
 
 #include <ATen/ATen.h>
@@ -6,14 +6,14 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-// In a library of its own, so that an edit of it takes no time to build.
+// Defined in a separate shared library, so that a test can change the number quickly.
 extern "C" int64_t pc_width();
 
 namespace {
 
 at::Tensor widened(const at::Tensor& x) { return at::cat({x, x.new_ones({pc_width()})}); }
 
-// Its size, which a compile asks for, is that library's to say.
+// The size of the result, which a compile needs, depends on that library.
 at::Tensor widened_meta(const at::Tensor& x) { return x.new_empty_symint({x.sym_size(0) + pc_width()}); }
 
 at::Tensor scaled(const at::Tensor& x) { return x * 3; }
@@ -57,7 +57,7 @@ TORCH_LIBRARY_IMPL(pc_library, Meta, m) {
 
 TORCH_LIBRARY_IMPL(pc_library, Autograd, m) { m.impl("scaled", scaled_autograd); }
 
-// The API of torch 1.0, which says of no operator where it is from.
+// This API of torch 1.0 does not record the source file of an operator.
 static auto registry = torch::RegisterOperators().op(
     "pc_library::unknown(Tensor x) -> Tensor",
     torch::RegisterOperators::options().kernel(c10::DispatchKey::CPU, scaled).kernel(c10::DispatchKey::Meta, scaled_meta));
