@@ -11,8 +11,8 @@ import psutil
 import pytest
 from support_host import TIMEOUT_S, Host
 
-# This script stands in for g++. Once, for an output that matches the pattern, it creates an empty file, reports it, and
-# waits to be killed.
+# This script stands in for g++. For the first output that matches the pattern, the script creates an empty file,
+# reports it, and waits to be killed.
 COMPILER = """\
 #!/bin/sh
 target=

@@ -1,4 +1,4 @@
-"""Tests of programs that close descriptors which they did not open, as a program does that becomes a daemon.
+"""Tests of programs that close descriptors that they did not open. A program that turns itself into a daemon does so.
 
 Graphs are pending meanwhile. Files and sockets that the program opens afterwards get the descriptor numbers of
 precompiled's connection. Precompiled must neither write to these files and sockets nor close them.

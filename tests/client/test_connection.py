@@ -397,7 +397,9 @@ def test_thread_start_is_retried_at_intervals(
 def test_flush_returns_at_once_if_no_thread_can_start(
     daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Since Python 3.12, atexit handlers cannot start a thread, so a flush would wait for its whole timeout."""
+    """Since Python 3.12, atexit handlers cannot start threads. A flush that waited for a thread would take its whole
+    timeout.
+    """
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")

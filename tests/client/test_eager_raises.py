@@ -250,7 +250,7 @@ def test_values_of_the_failed_run_are_freed_before_compiled_code_runs() -> None:
 
 
 def test_checkpoint_recomputes_with_compiled_code() -> None:
-    """A checkpoint counts the tensors that a run saves. It must not count tensors of the eager run that raised."""
+    """A checkpoint counts the tensors that a run saves. The tensors of an eager run that raised must not be counted."""
 
     def compiled(x: torch.Tensor) -> torch.Tensor:
         made.waits.append("ran")

@@ -11,7 +11,7 @@ from support_host import TIMEOUT_S, Host
 from precompiled import wire
 from precompiled.client.connection import DaemonConnection
 
-# The program traces a call of ``a_worker``, which returns once a worker exists. No graph has been submitted by then.
+# The program traces a call of ``a_worker``, which returns once a worker exists, before any graph is submitted.
 PROGRAM = """
 import sys, time
 import torch, precompiled

@@ -1,7 +1,7 @@
 """Tests of each reason for which a client runs a graph without an artifact. Each reason is reported and counted, and
 the results equal those of eager code.
 
-This process is the client. Its graphs, the store, the socket and the daemon are real. The daemon's worker has no
+This process is the client. The graphs, the store, the socket and the daemon are real. The daemon's worker has no
 compiler (support_daemon.py) and fails on real graphs, which gives these tests the reason ``compile-failed``.
 """
 
@@ -595,7 +595,7 @@ def runs_eager(*_: Any) -> Any:
 @pytest.mark.parametrize("code", ["lookup-only", "no-daemon", "too-many-variants"])
 def test_sizes_that_cannot_be_submitted_are_compiled_in_process(code: str) -> None:
     """A call with new sizes cannot submit a job in mode lookup, without a daemon, or above the maximum number of
-    variants. This graph must not run eager, so the client must compile it in process.
+    variants. If the graph must not run eager either, the client must compile it in process.
     """
     programs: list[capture.SerializedGraph] = []
 
@@ -745,8 +745,8 @@ def test_require_has_no_effect_if_precompiled_is_off(monkeypatch: pytest.MonkeyP
 
 
 def test_require_stays_in_effect_with_an_invalid_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    # ``patch`` is the inner context, so its session is gone when the original session is restored. A session that
-    # stayed would write at the end of the test run.
+    # ``patch`` ends before ``this_process``, so the test's session is gone when the original session is restored. A
+    # session that was left behind would write files at the end of the test run.
     with this_process() as here, monkeypatch.context() as patch:
         patch.setattr(PROCESS, "session", None)
         patch.setenv("PRECOMPILED_MODE", "fast")
@@ -775,7 +775,7 @@ def test_unsupported_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_require_raises_if_the_hook_cannot_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this raised nothing, a bad setting or an unsupported torch would silently turn "must be served" into plain
+    """Without this error, a bad setting or an unsupported torch would silently turn "must be served" into plain
     torch.compile.
     """
     plain = torch._TorchCompileInductorWrapper.__call__

@@ -24,8 +24,8 @@ from precompiled.store import artifact_format as fmt
 
 
 def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
-    """Return the result of ``look`` in a forked child. Fork handlers called in this process would not do, because the
-    parent's threads would use the child's new state.
+    """Return the result of ``look`` in a forked child. A real fork is needed: if the fork handlers ran in this process,
+    its threads would use the child's state.
     """
     child = os.fork()
     if child == 0:
@@ -134,8 +134,8 @@ def test_older_failure_record_does_not_end_a_new_submit() -> None:
 
 
 def test_finished_graph_is_not_resubmitted() -> None:
-    """A waiting call may try to resubmit a graph just after the swap thread has finished it. The finished graph must
-    not become awaited again.
+    """A waiting call may try to resubmit a graph just after the swap thread has finished it. A finished graph must not
+    be awaited again.
     """
     with deaf_daemon() as here:
         call(here)

@@ -153,7 +153,7 @@ def test_work_forbidden_in_a_capture_waits_for_the_next_call_outside() -> None:
 
 def one_block() -> tuple[Dispatch, torch.Tensor, list[str]]:
     """Return a block, its weight, and the list of its runs ("eager" or "compiled"). Compiled runs save a different
-    number of tensors than eager runs, so a checkpoint that mixes them raises.
+    number of tensors than eager runs, so a checkpoint raises if it mixes the two.
     """
     weight = torch.ones(4, 4, requires_grad=True)
     ran: list[str] = []

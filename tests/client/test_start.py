@@ -86,8 +86,8 @@ def test_settings_are_passed_to_the_daemon(place: DaemonUnderTest) -> None:
 
 
 def test_command_line_settings_override_configuration_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Options that equal their defaults must be passed to the daemon, too. Otherwise the daemon's configuration file
-    would override them.
+    """Options that equal their defaults must be passed to the daemon, too. The daemon's configuration file would
+    override options that are not passed.
     """
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     paths.user_config_file().parent.mkdir(parents=True, exist_ok=True)

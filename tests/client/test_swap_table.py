@@ -31,7 +31,7 @@ def in_state(state: State) -> Swap:
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)), ids=lambda item: item.value)
 def test_every_state_with_every_event(state: State, event: Event) -> None:
     """A pair of state and event is a transition of the table, or is ignored because the state is final. Any other pair
-    raises an error and leaves the state unchanged.
+    of state and event raises an error and leaves the state unchanged.
     """
     swap = in_state(state)
     if state in _FINAL:

@@ -82,13 +82,13 @@ def codes(tree: ast.AST) -> Iterator[str]:
                     if isinstance(name, ast.Name) and name.id in _NAMES:
                         yield from _strings(value)
             case ast.Assign(targets=[ast.Name(id="_REFUSED")], value=ast.Dict(values=values)):
-                # configs.py has a dict of setting -> (code, sentence).
+                # A dict in configs.py maps each setting to a code and a sentence.
                 for value in values:
                     assert isinstance(value, ast.Tuple)
                     yield from _strings(value.elts[0])
             case ast.For(target=ast.Tuple(elts=names), iter=ast.Tuple(elts=rows)):
-                # scheduler.py loops over rows to choose between two rejections. The code is the second-to-last element
-                # of a row.
+                # scheduler.py chooses between two rejections in a loop over rows. The second-to-last element of a row
+                # is the code.
                 if [getattr(name, "id", "") for name in names][-2:] == ["code", "action"]:
                     for row in rows:
                         assert isinstance(row, ast.Tuple)

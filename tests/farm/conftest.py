@@ -1,4 +1,4 @@
-"""Helpers of this folder, and those of the store's tests."""
+"""Adds the helpers of the store's tests to the path, beside the helpers of this folder."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ STORE_BYTES = 80 << 20  # the size of a node's object store in Ray
 
 
 class Cluster:
-    """``address``: the value for RAY_ADDRESS. ``url``: the farm of hosts that are not nodes. Methods take the number of
-    a node.
+    """``address``: the value for RAY_ADDRESS. ``url``: the farm's URL for hosts that are not nodes. Methods take a
+    node's number.
     """
 
     def __init__(self, root: Path) -> None:

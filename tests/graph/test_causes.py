@@ -1,4 +1,6 @@
-"""Tests of the causes of a miss, which are derived in words from two programs as plain data."""
+"""Tests of the causes of a miss, in words. The causes are found by a comparison of two programs, given as
+plain data.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,7 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             "'return x * 2 + y' -> 'return x * 3 + y'",
             "/home/me/model.py:12, in forward: return x * 3 + y",
         ),
-        # No line has a changed text, and the operation comes from a different line: the program has taken a different
-        # branch.
+        # The program has taken a different branch: no line has changed, but the operation comes from a different line.
         (
             everything(put(*NODES, 2, 2, 1, 3), BRANCH),
             "way",
@@ -75,8 +76,8 @@ def of(change: Callable[[dict[str, Any]], Any]) -> list[Cause]:
             "operator.mul(%0, 2) -> operator.mul(%0, 3)",
             "/home/me/model.py:12",
         ),
-        # A different operation comes from the same line, for example an activation that a module holds. In this case
-        # there is no number to turn into a tensor.
+        # A different operation on the same line, for example of an activation that a module holds, has no number that
+        # the advice could turn into a tensor.
         (
             put(*NODES, 2, ["m", "sin", [{"n": 0}], []]),
             "way",
@@ -124,8 +125,8 @@ def test_change_has_one_cause_with_its_line(
 
 
 def test_operations_shifted_by_a_missing_input_are_not_a_different_branch() -> None:
-    """Evaluation has one input less than training. This shifts all operations, so each is compared with a different
-    one.
+    """Evaluation has one input less than training, which shifts all operations. A comparison of shifted operations must
+    not report a different branch.
     """
     lines = [["/home/me/model.py", number, "forward", f"line {number}"] for number in (12, 13)]
 

@@ -130,8 +130,8 @@ def test_variables_that_vllm_declares_count_if_vllm_is_imported(monkeypatch: pyt
 
 
 def test_library_path_does_not_count_for_a_graph_without_cpu_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sanitizers and cluster modules set LD_LIBRARY_PATH for a program. Machine code for a GPU does not
-    depend on it.
+    """Sanitizers and cluster modules set LD_LIBRARY_PATH for a program. Machine code for a GPU does not depend on this
+    variable.
     """
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     before = facts("cpu"), facts("cpu", uses_cpu=False)

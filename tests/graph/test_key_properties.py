@@ -84,7 +84,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Statement:
-    """``other`` is an index, modulo their number, into the values before {v}. It selects the value for {o}."""
+    """{o} becomes one of the values before {v}: the one at index ``other``, modulo the number of these values."""
 
     template: str
     other: int = 0
@@ -149,7 +149,7 @@ class Spelling:
     remark: str  # text of comments and docstrings
 
 
-# Some of these are names that Dynamo, FX and AOTAutograd generate.
+# Some of these names equal names that Dynamo, FX and AOTAutograd generate.
 NAMES = (
     "x",
     "y",

@@ -56,9 +56,7 @@ def test_program_that_does_not_match_its_key_has_no_other_places() -> None:
 
 
 def test_only_ranks_with_the_same_meshes_are_found() -> None:
-    """Four ranks form two pairs. From the program of rank 0, only the program of its own pair's other rank can be
-    derived.
-    """
+    """Four ranks form two pairs. From the program of rank 0, only the program of rank 0's partner can be derived."""
     whole = {**MESH, "shape": [2, 2], "ranks": [0, 1, 2, 3], "names": ["dp", "tp"]}
     found = rank_graphs.of_others(data := program(whole, MESH), key_of(data))
     ranks = [[mesh["rank"] for mesh in json.loads(other)["inputs"]["meshes"]] for other in found.values()]

@@ -66,7 +66,9 @@ def test_any_change_of_a_weight_is_detected() -> None:
 
 
 def test_freed_or_moved_memory_is_not_read() -> None:
-    """The check for changed weights runs in a separate thread before a swap. An invalid read would end the program."""
+    """The check for changed weights runs in a separate thread before a swap. If it read invalid memory, it would crash
+    the program.
+    """
     for change in (
         lambda weight: weight.untyped_storage().resize_(0),
         lambda weight: setattr(weight, "data", torch.empty(5)),

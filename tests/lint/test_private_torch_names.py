@@ -1,5 +1,5 @@
-"""Tests that private torch names occur only in marked folders. Each file there lists its private names and the torch
-versions in which they were checked. docs/reference/private-torch-names.md is generated from these lists.
+"""Tests that private torch names occur only in marked folders. Each file in these folders lists its private names and
+the torch versions in which they were checked. docs/reference/private-torch-names.md is generated from these lists.
 
 The check reads syntax trees, because no linter has this rule. Attributes of values (``module._x``) cannot be attributed
 to torch and are ignored, except attributes of objects that only torch creates.

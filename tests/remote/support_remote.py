@@ -18,8 +18,8 @@ HEADER = package_format.Header(FUNCTION, "program", "f", "0" * 64, False, "compi
 
 
 def fetched(root: Path, key: str) -> bool:
-    """Return whether a store's helper fetches a key from the remote. The request is repeated, as a worker
-    repeats it.
+    """Return whether a store's helper fetches a key from the remote. Repeat the request until the helper has decided,
+    as a worker does.
     """
     while True:
         with helper_link.turn(root, key) as turn:

@@ -1,4 +1,6 @@
-"""Tests of the helper: a separate process that serves workers and clients, which continue without it if it fails."""
+"""Tests of the helper, a separate process that serves workers and clients. If the helper fails, workers and clients
+continue without it.
+"""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_put_above_the_queue_limit_is_reported(monkeypatch: pytest.MonkeyPatch) 
 
 def test_list_is_put_after_earlier_puts() -> None:
     """A list that was put first would not name an object that the remote accepts at the second try. An empty host would
-    then not fetch this object.
+    then miss an object that the remote has.
     """
     fails, seen = threading.Event(), PutLog()
     fails.set()

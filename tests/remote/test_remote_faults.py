@@ -114,7 +114,7 @@ def test_fault_of_a_remote_has_no_effect_except_its_reason(
 
 
 def test_remote_is_used_again_after_an_outage(filled: Filled, with_daemon: Host, tmp_path: Path) -> None:
-    """The server answers 503 for 30 s. This host must compile the graphs of that time, and use the remote again
+    """The server answers 503 for 30 s. The host must compile the graphs of the outage itself, and use the remote again
     afterwards.
     """
     fault = support_line.unavailable_for(30.0)

@@ -96,8 +96,8 @@ def test_unsigned_or_untrusted_object_is_not_read(
 def test_teams_without_mutual_trust_share_a_bucket(
     of_host: Callable[[str], Transfer], on: Callable[[str], Iterator[None]]
 ) -> None:
-    """Each team must find its own objects, however many objects of other teams are listed before them. It must report
-    no error about the objects of other teams.
+    """Each team must find its own objects, however many objects of other teams are listed before them. A team must
+    report no error about the objects of other teams.
     """
     teams = [f"team{number}" for number in range(2 * transfer.MAX_TRIED)]
     for name in teams:

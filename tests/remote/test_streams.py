@@ -50,7 +50,7 @@ def test_objects_that_a_program_used_are_listed_and_fetched_at_once(tmp_path: Pa
     assert {(item.kind, item.group) for item in objects} == {(form.ARTIFACT, KEY), (form.ENTRY, FUNCTION)}
     assert b.bring(objects) == 2 and b.bring(objects) == 0
     assert b.store.packages.read(FUNCTION, name).body == b"body" and b.store.lookup(OTHER) == []
-    # Host b adds the objects that it used to the list. The longer list replaces the shorter one.
+    # Host b has used one more object and writes a longer list, which replaces the shorter list.
     assert note(b, OTHER) and note(b, KEY, OTHER) is False
     found, objects = lists.read_lists(host(tmp_path / "c", url), PROGRAM)
     assert len(found) == 1 and {item.group for item in objects} == {KEY, OTHER, FUNCTION}
@@ -112,7 +112,7 @@ def test_process_gets_objects_that_its_program_used_on_another_host(settings: Se
     assert found.wait() and not found.under_way
     mine = host(settings.cache_dir, settings.remote)
     assert mine.store.lookup(KEY) and mine.store.packages.names(FUNCTION) == [name]
-    # Objects that this process used beyond the list are added to the list for the next process.
+    # If this process uses objects that the list lacks, the helper adds them to the list for the next process.
     found.used([KEY, OTHER], [], [(FUNCTION, name)])
     assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
     assert {item.group for item in lists.read_lists(there, ahead.identity())[1]} == {KEY, OTHER, FUNCTION}

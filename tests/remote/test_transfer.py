@@ -139,8 +139,8 @@ def test_invalid_packed_artifact_is_corrupt() -> None:
 
 @pytest.mark.parametrize("guards", ["", "s0 > 2"])
 def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: Path) -> None:
-    """An object may be complete and signed although torch cannot load it on this host. If it were fetched again, each
-    process would fetch it, and no worker would compile.
+    """An object may be complete and signed although torch cannot load it on this host. If such an object were fetched
+    again, every process would fetch it, and no worker would compile.
     """
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)

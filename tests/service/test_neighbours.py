@@ -85,8 +85,8 @@ def test_a_fifo_as_interpreter_is_rejected(daemon: DaemonUnderTest, tmp_path: Pa
 
 
 def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> None:
-    """A peer may choose the routing ids that libzmq would assign next. When the daemon used libzmq, such a peer ended
-    it.
+    """A peer may choose the routing ids that libzmq would assign next. While the daemon used libzmq, such a choice
+    ended the daemon.
     """
     chosen = [b"\0" + (0x6B8B4567 + number).to_bytes(4, "big") for number in range(60)]
     clients = [RawClient(daemon.settings, identity) for identity in [*chosen, b"same", b"same"]]
@@ -104,7 +104,9 @@ def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> Non
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit (util-linux)")
 def test_more_clients_than_descriptors_do_not_stop_the_daemon(tmp_path: Path) -> None:
-    """With 128 descriptors, the daemon must close silent connections so that new clients and workers get some."""
+    """The daemon has only 128 descriptors here. It must close silent connections, so that new clients and workers get
+    descriptors.
+    """
     small = DaemonUnderTest(tmp_path, prefix=["prlimit", "--nofile=128:128"])
     silent = []
     try:
@@ -186,7 +188,7 @@ os.read(fd, 1 << 16)
 os.write(fd, bytes.fromhex("{finished}"))
 os.read(fd, 1 << 16)
 """
-# This attacker runs as another user. It takes the only slot, fills the queue, and sends requests in a loop.
+# This attacker runs under another uid: it takes the only slot, fills the queue, and sends requests in a loop.
 HOSTILE = """\
 import os, sys, zmq
 os.setgroups([]); os.setgid(54322); os.setuid(54322)

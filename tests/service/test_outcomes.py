@@ -135,8 +135,8 @@ def test_a_worker_that_answers_for_another_job_is_killed() -> None:
 
 @pytest.mark.reason("protocol")
 def test_a_worker_that_reports_kept_is_killed() -> None:
-    """Only couriers may report "kept". If a worker could report it, the scheduler would send that worker the same job
-    forever.
+    """Only couriers may report "kept". If a worker could report "kept", the scheduler would give that worker the same
+    job forever.
     """
     host = Host()
     worker = host.warm()

@@ -297,8 +297,8 @@ def test_a_worker_that_closes_its_stream_and_stays_is_killed(tmp_path: Path) -> 
 def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that hangs in the kernel ignores SIGKILL. (In this test, the pool sends no signal.) The pool reports the
-    worker as gone after a timeout, and reaps the process when it ends.
+    """A worker that hangs in the kernel ignores SIGKILL, so in this test the pool sends no signal. The pool must report
+    the worker as gone after a timeout, and reap the process when it ends.
     """
     interpreter = tmp_path / "python"
     interpreter.write_text("#!/bin/sh\nexec sleep 1000\n")
@@ -326,8 +326,8 @@ def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
 
 @pytest.mark.reason("host-full")
 def test_a_worker_without_free_descriptors_is_reported_as_host_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients may use up all descriptors of the daemon, so it cannot start a worker. It must report that and keep
-    running.
+    """If clients have used up all descriptors, the daemon cannot start a worker. The daemon must report the cause and
+    keep running.
     """
     pool = Pool(system=False, job_memory_bytes=0, devices=known([]))
 

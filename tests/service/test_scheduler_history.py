@@ -167,8 +167,9 @@ class AnyHistory(RuleBasedStateMachine):
         scheduler, limits = self.scheduler, self.limits
         couriers = list(scheduler.couriers)
         assert len({courier.post for courier in couriers}) == len(couriers)
-        # If a worker dies or the farm rejects a job, the job is queued again even if the queue is full. This adds at
-        # most one job per slot and one per courier. There are at most 6 couriers: 3 users with 2 interpreters each.
+        # If a worker dies or the farm rejects a job, the job is queued again even if the queue is full. The queue may
+        # therefore exceed its limit by one job per slot and one per courier. There are at most 6 couriers: 3 users with
+        # 2 interpreters each.
         assert scheduler.queue_depth <= limits.max_queue + limits.slots + 6
         assert len(self.processes) - len(couriers) <= limits.processes
         working = [w for w in scheduler.workers.values() if w.state in ("starting", "busy")]

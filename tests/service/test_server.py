@@ -154,7 +154,7 @@ def test_a_peer_that_does_not_read_does_not_block_others(daemon: DaemonUnderTest
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
 def test_a_user_daemon_serves_only_its_own_user(daemon: DaemonUnderTest) -> None:
     # The socket's mode would already refuse other users. The test opens the mode, so that only the check of the peer's
-    # uid refuses them.
+    # uid can refuse another user.
     directories = [daemon.runtime_dir, *daemon.runtime_dir.parents]
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in directories if path != Path("/")}
     (daemon.runtime_dir / "socket").chmod(0o666)
@@ -272,8 +272,8 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.reason("runtime-dir-untrusted")
 def test_a_directory_with_other_files_is_refused_and_keeps_its_mode(tmp_path: Path) -> None:
-    """A daemon that made such a directory private would cut other users off from the files in it. The directory is
-    refused behind a link, too.
+    """A daemon must not make a directory private that holds other files, because other users may read these files. Such
+    a directory is refused behind a link, too.
     """
     from precompiled.core.errors import DaemonError
 

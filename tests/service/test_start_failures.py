@@ -65,8 +65,8 @@ def test_jobs_of_an_interpreter_that_cannot_start_fail_and_it_is_refused_for_a_w
 
 @pytest.mark.reason("host-full")
 def test_starts_on_a_full_host_are_retried_without_blaming_the_interpreter() -> None:
-    """A start may fail because another user has used up the host's processes. The interpreter must not be blamed for
-    that.
+    """A start may fail because another user has used up the host's processes. Such a failure must not count against the
+    interpreter.
     """
     host = Host()
     host.submit("k")

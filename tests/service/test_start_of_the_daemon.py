@@ -81,7 +81,7 @@ def test_a_socket_that_cannot_be_bound_is_an_error(settings: Settings) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The runtime directory for this test's commands."""
+    """Return the runtime directory for the commands of a test."""
     for name in list(os.environ):
         if name.startswith("PRECOMPILED"):
             monkeypatch.delenv(name)

@@ -108,7 +108,7 @@ def test_quarantine_is_evicted_oldest_first_within_its_share(store: Store, monke
     first.mkdir()
     (first / "entry.bin").write_bytes(b"q" * 1000)
     second.write_bytes(b"q" * 1000)
-    # A file system with a coarse clock gives both the same time at first.
+    # On a file system with a coarse clock, both entries have the same time at first.
     while second.lstat().st_ctime <= first.lstat().st_ctime:
         second.chmod(0o600)
     eviction.evict(store, 20_000, 1000)

@@ -194,8 +194,8 @@ STEPS = ("open", "mkdir", "fsync", "rename", "replace", "close", "unlink")
 
 
 def _publish_and_die(store: Store, step: int) -> None:
-    """Publish an artifact over an earlier failure record. SIGKILL this process after ``step`` system calls, if it makes
-    more.
+    """Publish an artifact over an earlier failure record. Before system call number ``step`` + 1, SIGKILL
+    this process.
     """
     count = 0
 

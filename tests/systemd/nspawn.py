@@ -146,8 +146,8 @@ def test_environment() -> Path:
 
 
 def _requirements(base: Path) -> list[str]:
-    """Return the requirements of pyproject.toml for running and building. The environment's own Python reads them,
-    because Python 3.10 has no tomllib.
+    """Return the requirements of pyproject.toml for running and building. The environment's own Python parses the file,
+    with pip's tomli if it has no tomllib (Python 3.10).
     """
     script = (
         "import sys\n"
@@ -240,7 +240,7 @@ class Done:
 
 
 class Machine:
-    """A booted container. As a context manager, it always removes everything at its end."""
+    """A booted container. Its context manager always removes everything at the end."""
 
     def __init__(self, environment: Path) -> None:
         self.environment = environment
@@ -270,8 +270,8 @@ class Machine:
             address = "@" + notify.getsockname()[1:].decode()
             # If the test dies, systemd-nspawn must get TERM, because SIGKILL would leave its container running.
             command = ["setpriv", "--pdeathsig", "TERM", "unshare", "--mount", "--propagation", "private", "sh", "-c"]
-            # The shell joins the control groups itself, before the container has any process. A preexec_fn would do
-            # this in a fork of this process, which has threads.
+            # The shell joins the control groups itself, before the container has any process. A preexec_fn would run in
+            # a fork of this process, which is unsafe because this process has threads.
             join = "".join(f'echo $$ > "{group}/cgroup.procs"\n' for group in groups)
             self._nspawn = subprocess.Popen(
                 [*command, join + LAUNCH],
@@ -428,7 +428,7 @@ class Machine:
         return out.split("-- cursor: ", 1)[1].strip()
 
     def await_journal(self, unit: str, text: str, cursor: str, timeout: float = COMMAND_S) -> None:
-        """Return once the journal has a line after ``cursor`` that contains ``text`` and is of ``unit`` or about it."""
+        """Return once a journal line after ``cursor``, written by or about ``unit``, contains ``text``."""
         follow = ["journalctl", "--follow", "--no-tail", "--output=cat", f"--unit={unit}", f"--after-cursor={cursor}"]
         process = subprocess.Popen([*self._enter(), "env", "-i", *follow], stdout=subprocess.PIPE)
         assert process.stdout is not None

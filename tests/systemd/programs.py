@@ -32,7 +32,7 @@ for _ in range(2):
     step()
 """
 
-# This program runs such a script, and then reports the script's graphs before and after the artifacts arrived.
+# This program runs a user's script, and then reports the script's graphs before and after the artifacts arrived.
 OBSERVER = """\
 import json
 import runpy

@@ -157,7 +157,7 @@ def test_start_returns_when_clients_are_served(machine: nspawn.Machine) -> None:
 
 
 def test_daemon_that_is_never_ready_is_not_active(running: nspawn.Machine) -> None:
-    """systemd must really wait for READY=1. Otherwise the test above would prove nothing."""
+    """If systemd did not really wait for READY=1, the test above would prove nothing."""
     with drop_in(running, "ExecStart=", "ExecStart=/bin/sleep 600", "TimeoutStartSec=1", "Restart=no"):
         assert running.run("systemctl", "restart", UNIT, check=False).status != 0
         assert running.show(UNIT, "Result", "ActiveState") == {"Result": "timeout", "ActiveState": "failed"}
@@ -330,7 +330,9 @@ def test_restart_loses_nothing(running: nspawn.Machine, script: nspawn.Machine, 
 
 
 def test_store_in_a_home_directory_is_written(running: nspawn.Machine, script: nspawn.Machine) -> None:
-    """PRECOMPILED_CACHE_DIR may name any directory that the user can write to. The unit's sandbox must allow that."""
+    """PRECOMPILED_CACHE_DIR may name any directory that the user can write to. The unit's sandbox must allow writes
+    there.
+    """
     store = "/home/alice/store"
     run = train(running, "alice", PRECOMPILED_CACHE_DIR=store)
     assert served(run) == {("compiled", "swap")}, run

@@ -1,4 +1,4 @@
-"""Tests of the unit files and their installer. They need neither a booted systemd nor root."""
+"""Tests of the unit files and their installer, which need neither a booted systemd nor root."""
 
 from __future__ import annotations
 

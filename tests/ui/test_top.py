@@ -35,7 +35,7 @@ COMPILING, QUEUED, SERVED = "ab12" * 16, "cd34" * 16, "ef56" * 16
 
 
 def process(root: Path, run: str, rank: int, ranks: int, program: str, *graphs: dict[str, object]) -> None:
-    """Write a record that claims this process as rank ``rank`` of the program ``program``."""
+    """Write the record of a run in which this process is rank ``rank`` of the program ``program``."""
     now = time.time()
     first = {
         "rank": rank,
@@ -164,7 +164,7 @@ def test_keys_filter_search_sort_and_quit(busy: Busy) -> None:
 
 
 def test_job_is_shown_with_its_phase_and_earlier_durations(busy: Busy) -> None:
-    """The test writes a worker's record in the form of store/job_phases.py. Two jobs of a graph with that name have
+    """The test writes a worker's record in the form of store/job_phases.py, in which two jobs of the same graph have
     ended.
     """
     (worker,) = busy.daemon.status().workers

@@ -18,8 +18,8 @@ REQUIRE = "PRECOMPILED_VERSION_TESTS"
 
 @pytest.fixture(scope="session")
 def python_of() -> Callable[[str], str]:
-    """Return a function that finds the interpreter with a torch version. If there is none, it skips the test, or fails
-    it with PRECOMPILED_VERSION_TESTS=require.
+    """Return a function that finds the interpreter with a torch version. Without such an interpreter, the function
+    skips the test, or fails it with PRECOMPILED_VERSION_TESTS=require.
     """
 
     def find(version: str) -> str:

@@ -29,7 +29,7 @@ class Unavailable(Exception):
     """No environment with this torch version exists, and none can be created. The message says why."""
 
 
-# Versions that failed in this run, because a second attempt would take as long again.
+# A version that failed in this run is not tried again, because an attempt takes long.
 _unavailable: dict[str, Unavailable] = {}
 
 
@@ -86,8 +86,8 @@ def _made(version: str) -> str:
             if not written.exists() or written.read_text() != stamp:
                 _install(folder, python, needs)
                 written.write_text(stamp)
-            # Several checkouts share an environment, and an earlier one may be gone. So the editable install must point
-            # to the current checkout.
+            # Several checkouts share an environment, and an earlier checkout may be gone. The editable install must
+            # therefore point to the current checkout.
             place = folder / "checkout"
             if not place.exists() or place.read_text() != str(ROOT):
                 _pip(python, "--no-deps", "-e", str(ROOT))

@@ -38,7 +38,7 @@ KEPT_IN = {
     "2.11.0": ["a_region_like_another"],
     "2.15.0": ["key_of_a_max", "key_of_a_max_that_is_a_class"],
 }
-# The outcome in the later process, if it differs from that of the everyday version.
+# The outcome of a case in the later process, where it differs from the outcome with the everyday version.
 EXPECTED = {
     "2.11.0": dict.fromkeys(  # in torch 2.11.0, the bytecode needs no module
         ("module_that_the_bytecode_needs_by_another_name", "module_that_the_bytecode_needs_is_gone"), USED
@@ -73,8 +73,8 @@ def test_package_cases_are_right_on_each_version(
             # frame may be used.
             as_expected = states == {"skipped"} or not states <= {"used", "skipped"}
         right = set(before["states"]) == kept and as_expected
-        # torch 2.11 cannot trace some functions of classes that Dynamo calls. It leaves such a function to Python in
-        # each process.
+        # torch 2.11 cannot trace some functions of classes that Dynamo calls, and leaves them to Python in each
+        # process.
         skipped = any(message == "skipped" for _code, message, *_more in before["reasons"])
         by_python = version == "2.11.0" and skipped and states in ({"skipped"}, {"skipped", "used"})
         right = before["equal"] and after["equal"] and (right or by_python)

@@ -83,7 +83,8 @@ def test_models_are_swapped_and_hit_on_each_version(
     assert shared_host.cached() == cached, "a client filled Inductor's own cache"
 
 
-# torch itself cannot compile these rows of the corpus, with or without precompiled. Each row has its resulting reason.
+# torch itself cannot compile these rows of the corpus, with or without precompiled. Each row gets the reason given
+# here.
 NOT_COMPILED_BY_TORCH = {
     OLDEST: {
         "complex_numbers": "worker-only-error",  # the backward fails: 'complex' object has no attribute 'get_name'

@@ -71,7 +71,7 @@ def factory():
     return model, (torch.randn(4, model.width),)
 """,
     "unrelated.py": "ANSWER = 41\n",
-    # The user's run. It checks its results against eager code, and prints how its graphs were served.
+    # The user's run, which checks its results against eager code and prints how its graphs were served.
     "run.py": """
 import json
 import torch, precompiled

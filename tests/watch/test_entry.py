@@ -210,8 +210,8 @@ def factory():
 
 
 def test_sources_are_digested_as_they_are_read(capture: Capture) -> None:
-    """importlib compares only the time and size of a source. So an edit in the same second that keeps the size may
-    leave an old bytecode file in use, and a capture must not trust bytecode files.
+    """importlib compares only the time and size of a source. If an edit in the same second keeps the size, importlib
+    may use an old bytecode file. A capture must read the source instead.
     """
     capture.write(helper="VALUE = 1\n", entry="import helper\nraise RuntimeError(f'helper says {helper.VALUE}')\n")
     helper = capture.directory / "helper.py"

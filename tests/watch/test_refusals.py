@@ -118,7 +118,7 @@ def test_damaged_or_untrusted_last_run_is_refused(
     refused: Callable[..., dict[str, str]], text: str | None, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A last run contains a command that would be executed, so it must be trusted."""
-    # Otherwise a run in a worker of pytest-xdist would not be recorded.
+    # A run in a worker of pytest-xdist is not recorded, and this process may be such a worker.
     monkeypatch.setattr("precompiled.client.run_recorder._WORKERS", ())
     Path("store").mkdir(mode=0o700)
     record = RunRecord(Path("store"))
@@ -237,8 +237,8 @@ def test_number_of_watches_is_limited(link: WatcherLink, tmp_path: Path) -> None
 
 
 def test_watch_registered_again_does_not_report_its_old_state(link: WatcherLink, tmp_path: Path) -> None:
-    """`watch --once` requests the state right after its registration. It must not get the state "ready" of the earlier
-    watch.
+    """`watch --once` requests the state right after its registration. The state "ready" of the earlier watch must not
+    be reported.
     """
     known = registration("known:f")
     Registry(tmp_path / "cache").save(identify(known), Record(known, Good({}, [], True, complete=True)))
@@ -304,8 +304,8 @@ def test_invalid_entry_point_is_an_error(wrong: Callable[[], Any], said: str, ad
 
 @pytest.mark.reason("not-accepted")
 def test_graph_is_reported_failed_if_the_queue_stays_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A capture cannot retry after its end, so it must report the failure. Otherwise the watch would be shown as
-    compiling forever.
+    """A capture cannot retry after its end. If it did not report the failure, the watch would be shown as compiling
+    forever.
     """
     monkeypatch.setattr(recorder, "ACCEPT_S", 0.2)
     with (

@@ -31,7 +31,7 @@ def watch(project: Project) -> str:
 
 @pytest.mark.integration
 def test_first_run_of_a_watched_project_hits(project: Project, watch: str) -> None:
-    """The capture uses fake tensors. It must find the keys that the real run looks up."""
+    """The capture of a watch uses fake tensors, and must find the keys that the real run looks up."""
     status = project.until_ready(watch)
     assert (status.fake, status.captured, status.ready) == (True, 1, 1)
     compiled = project.host.stats().compiled
