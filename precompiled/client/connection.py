@@ -190,7 +190,7 @@ class DaemonConnection:
         return self._daemon_was_stopped and not daemon_reachable(self._settings)
 
     def ensure_running(self) -> None:
-        """Restart the I/O thread if it broke down or could not be started, and there are submits.
+        """If there are submits, restart an I/O thread that broke down or could not be started.
 
         This method is cheap enough to be called every second. Besides this method, only the next submit starts the
         thread again. The pauses between attempts grow.

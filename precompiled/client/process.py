@@ -42,8 +42,9 @@ class PackagesProtocol(Protocol):
     used: set[tuple[str, str]]  # entries that were used or recorded, as (function, file name)
 
     def name_graph(self, function: Callable[..., Any], report: GraphReport, program: Any, held: list[Any]) -> None:
-        """Attach to ``function``, Dynamo's callable for a graph, the artifact that it runs with and the tensors
-        ``held`` that it supplies itself.
+        """Attach a graph's key and description to ``function``, Dynamo's callable for the graph.
+
+        ``held``: the tensors that the callable supplies itself.
         """
 
     def files(self) -> dict[str, str]:

@@ -70,8 +70,8 @@ class EntrySearch:
         self._counter = 0
         self._audits: bool | None = None  # whether this process audits its packages; None: not decided yet
         self._read: dict[str, Entry] = {}  # name -> an entry that was read and verified
-        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. They are used even if
-        # the function's code has changed.
+        # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. Such an entry is used
+        # even if the function's code has changed.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}
 
     def find(self, session: sessions.Session, frame: Frame, looked: FrameSearch) -> tuple[Any, FunctionReport] | None:

@@ -1,9 +1,9 @@
 """Describes functions, classes, modules and values as plain data that means the same in another process.
 
 Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. This is
-sound within one process, because its guards detect a change. Another process must compare content. So each object that
-a trace depends on is described when an entry is recorded, and again in the later process. If two descriptions differ,
-the entry is not used.
+sound within one process, because Dynamo's guards detect a change. Another process must compare content. So each object
+that a trace depends on is described when an entry is recorded, and again in the later process. If two descriptions
+differ, the entry is not used.
 
 Code is described by its digest (codes.py), so moving a function does not change its description. The description of a
 class covers the code of the class and its bases, so a replaced method changes it. An object without a description

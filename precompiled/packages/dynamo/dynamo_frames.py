@@ -113,7 +113,7 @@ def _routed(original: Callable[..., object]) -> Callable[..., object]:
             return trace()
         known, problem, traceable = looked
         if not traceable:
-            # Most frames have no tensors (reads of a configuration, for example). Dynamo would skip them as well.
+            # Most frames have no tensors (reads of a configuration, for example). Dynamo would skip such frames, too.
             return installing.left_alone(known, "no tensor-related objects found in frame")
         try:
             found = _contained(_packages.find, known) if problem is None else None

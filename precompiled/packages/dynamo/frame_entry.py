@@ -195,7 +195,7 @@ _DEVICE_NUMBERS = frozenset({"get_device_properties", "mem_get_info"})
 
 
 def device_numbers(traced: Traced) -> list[str]:
-    """The functions by which traced code may query a device for its numbers. Empty if this host has no CUDA device."""
+    """The functions with which traced code may query numbers of a device. Empty if this host has no CUDA device."""
     if not torch.cuda.is_available():
         return []
     met = [code for attempt in traced.attempts for code in attempt.code if not files.is_torchs(code.co_filename)]

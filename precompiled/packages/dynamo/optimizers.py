@@ -206,7 +206,7 @@ def holding(
     optimizers: Iterable[Prepared],
     value_of: Callable[[Any], Any],
 ) -> Callable[..., Any]:
-    """Wrap a graph's callable: each call appends the tensors that Dynamo's module holds to the arguments.
+    """Wrap a graph's callable: each call appends to the arguments the tensors that Dynamo's module holds.
 
     The tensors are released when the optimizer is deleted, as in Dynamo (``create_finalizer``). Otherwise the
     optimizer's state would stay alive.

@@ -195,7 +195,7 @@ def _looked_up(original: Callable[..., object], now: Callable[[], TraceLog | Non
         source = getattr(self, "source", None)
         if noted is not None and source is not None:
             # A key that is found in a dictionary has a source and a guard, so it needs no note. An item of a set has
-            # no fixed position, so it needs one.
+            # no fixed position, so it needs a note.
             if found and not issubclass(self.python_type(), (set, frozenset)):
                 return found
             key = untraced.constant(key)

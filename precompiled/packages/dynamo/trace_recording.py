@@ -341,8 +341,7 @@ def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[t
 def check_bytecode(traced: Traced, frame: Frame) -> None:
     """Refuse bytecode that is valid in this process only. Note the names of locals that differ between processes.
 
-    Bytecode is valid in this process only if it reads a global that no other process has (``alpha_1``), or contains an
-    address.
+    Bytecode is invalid in other processes if it reads a global that they lack (``alpha_1``), or contains an address.
     """
     assert traced.body is not None
     made = [traced.body.code, *(what for _, _, what in traced.body.installed if isinstance(what, types.CodeType))]

@@ -99,7 +99,7 @@ def metadata(value: Any) -> object:
 
 # Attributes that torch sets, which do not count. The first two are hints that no guard reads: a trace sets one, and
 # compiled code sets the other on its outputs. The last two appear on a mock when a trace hashes it, or when 2.11 tests
-# its truth. Python reads these two from the class only.
+# its truth. Python reads the last two from the class only.
 _SET_BY_TORCH = {optimizers.STATIC, "_dynamo_propagated_dynamic_indices", "__hash__", "__bool__"}
 
 

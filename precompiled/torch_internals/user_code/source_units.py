@@ -1,4 +1,4 @@
-"""Digests and runs *units*: parts of the program as plain data, mostly source (program_source.py), for a worker.
+"""Computes digests of *units* and runs them: parts of the program as plain data, mostly source (program_source.py).
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

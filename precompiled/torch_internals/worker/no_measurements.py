@@ -125,7 +125,7 @@ def _the_only_one(found: UndecidedChoices, chooses: bool, original: Callable[...
     @functools.wraps(original)
     def select(cache: object, name: str, choices: list[Any], *args: object, **options: object) -> object:
         found.undecided += bool(chooses and (inductor.max_autotune or inductor.max_autotune_gemm))
-        # The library may have two kernels. Torch 2.11 has a further addmm with bias, which it uses only if it is
+        # The library may have two kernels. Torch 2.11 has a further addmm with bias, and uses that kernel only if it is
         # faster.
         librarys = [choice for choice in choices if choice.name == name]
         return original(cache, name, librarys or choices, *args, **options)
