@@ -189,7 +189,8 @@ differ("Inductor's configuration", BASE, under(lambda: torch._inductor.config.pa
 differ("functorch's configuration", BASE, under(lambda: torch._functorch.config.patch(activation_memory_budget=0.5)))
 differ("sizes' configuration", BASE, under(lambda: torch.fx.experimental._config.patch(backed_size_oblivious=True)))
 for name, value in (
-    # These options of AOTInductor change Inductor's code, too: torch/_inductor/codegen/wrapper.py and cpp_builder.py.
+    # Inductor generates different code for AOTInductor's debug options: torch/_inductor/codegen/wrapper.py and
+    # cpp_builder.py.
     ("debug_intermediate_value_printer", "2"),
     ("debug_compile", True),
     ("debug_symbols", True),

@@ -41,9 +41,7 @@ def train(host: Host, env: dict[str, str]) -> Any:
 
 
 def one_fills_another_uses(a: Host, with_daemon: Host, url: str, tmp_path: Path, **more: str) -> None:
-    """Train on one host, which signs its objects. Then train on two empty hosts that trust the key of the
-    first host.
-    """
+    """Train on one host, which signs its objects, and then on two empty hosts that trust the first host's key."""
     mine, theirs = settings(url, tmp_path / "a", **more), settings(url, tmp_path / "b", **more)
     public = a.answer(mine, "remote", "keys", "new")["public"]
     traced = train(a, mine)

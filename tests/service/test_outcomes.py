@@ -1,4 +1,4 @@
-"""Tests of a job's next state when its worker reports an outcome or dies. They use a scheduler without processes."""
+"""Tests, without processes, of a job's next state when its worker reports an outcome or dies."""
 
 from __future__ import annotations
 

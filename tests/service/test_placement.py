@@ -1,6 +1,4 @@
-"""Tests of how the scheduler assigns jobs to workers, and of when it starts and stops workers. They run no
-processes.
-"""
+"""Tests, without processes, of how the scheduler assigns jobs to workers and of when it starts and stops workers."""
 
 from __future__ import annotations
 

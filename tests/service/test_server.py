@@ -272,8 +272,8 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.reason("runtime-dir-untrusted")
 def test_a_directory_with_other_files_is_refused_and_keeps_its_mode(tmp_path: Path) -> None:
-    """A daemon must not make a directory private that holds other files, because other users may read these files. Such
-    a directory is refused behind a link, too.
+    """A daemon must not make a directory private that holds other files, because other users may read these files. A
+    directory behind a link must be refused, too.
     """
     from precompiled.core.errors import DaemonError
 

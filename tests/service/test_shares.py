@@ -1,6 +1,4 @@
-"""Tests of a user's share of the queue and the slots while other users hold more. They use a scheduler without
-processes.
-"""
+"""Tests, without processes, of a user's share of the queue and the slots while other users hold more."""
 
 from __future__ import annotations
 

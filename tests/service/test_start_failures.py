@@ -1,4 +1,4 @@
-"""Tests of how the scheduler reacts to workers that do not start. They use a scheduler without processes."""
+"""Tests, without processes, of how the scheduler reacts to workers that do not start."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_jobs_of_an_interpreter_that_cannot_start_fail_and_it_is_refused_for_a_w
 
 @pytest.mark.reason("host-full")
 def test_starts_on_a_full_host_are_retried_without_blaming_the_interpreter() -> None:
-    """A start may fail because another user has used up the host's processes. Such a failure must not count against the
+    """If another user has used up the host's processes, a worker cannot start. This must not count against its
     interpreter.
     """
     host = Host()

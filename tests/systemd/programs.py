@@ -1,6 +1,6 @@
 """The programs that users in the container run."""
 
-# This is a user's script. It does not mention precompiled.
+# This user's script does not mention precompiled.
 SCRIPT = """\
 import os
 

@@ -277,7 +277,7 @@ def test_second_process_uses_the_packages_of_the_first(
     running: nspawn.Machine, script: nspawn.Machine, first_run: dict[str, Any]
 ) -> None:
     run = train(running, "alice")
-    assert served(run) == {("compiled", "package")}, run  # without a trace
+    assert served(run) == {("compiled", "package")}, run  # this process traces nothing
     assert all(graph["calls_eager"] == 0 for graph in run["after"]), run
     assert {graph["key"] for graph in run["after"]} == {graph["key"] for graph in first_run["after"]}
 
@@ -325,7 +325,7 @@ def test_restart_loses_nothing(running: nspawn.Machine, script: nspawn.Machine, 
     assert main_pid(running) not in (0, pid)
     assert artifacts(running, "alice") == before
     run = train(running, "alice")
-    assert served(run) == {("compiled", "package")}, run  # without a trace
+    assert served(run) == {("compiled", "package")}, run  # this process traces nothing
     assert artifacts(running, "alice") == before
 
 

@@ -76,7 +76,9 @@ def test_interpreter_path_that_a_unit_cannot_hold_is_refused(path: str) -> None:
 
 
 def test_restrictions_that_break_a_jit_or_gpu_stay_off() -> None:
-    """Each of these restrictions has broken a compile or hidden a GPU. The unit file gives the reasons."""
+    """Each restriction that this test keeps off has broken a compile or hidden a GPU. The unit file gives the
+    reasons.
+    """
     unit = settings_of(install.render("system", sys.executable))
     assert unit["PrivateDevices"] == ["no"]
     assert unit["DevicePolicy"] == ["auto"]
