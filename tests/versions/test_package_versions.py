@@ -43,7 +43,7 @@ EXPECTED = {
     "2.11.0": dict.fromkeys(  # in torch 2.11.0, the bytecode needs no module
         ("module_that_the_bytecode_needs_by_another_name", "module_that_the_bytecode_needs_is_gone"), USED
     ),
-    # On torch 2.15, frames with torch.func.jvp are traced in each process (docs/explanation/packages.md)
+    # On torch 2.15, frames with torch.func.jvp are traced in each process (docs/explanation/packages.md).
     "2.15.0": {"namedtuple_of_a_transform": TRACED},
 }
 
