@@ -120,7 +120,7 @@ def comment_sentences() -> Iterator[tuple[str, str]]:
         name, text = str(path.relative_to(ROOT)), path.read_text()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                for block in (ast.get_docstring(node) or "").split("\n\n"):
+                for block in re.split(r"\n\n|\n(?=\s*- )", ast.get_docstring(node) or ""):
                     yield from ((name, part) for part in _split(block.partition("Private names:")[0]))
         comments: list[str] = []
         for line in [*text.splitlines(), ""]:
