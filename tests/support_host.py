@@ -111,8 +111,9 @@ extern "C" void kernel() {}
 def _prepared() -> Path:
     """Returns a scratch directory with the files that Inductor creates when it compiles its first kernel.
 
-    They are its test programs for vector units and its precompiled header. Each host would need ten seconds of CPU to
-    create them. The parallel processes of a test run share one directory (conftest.py).
+    The files are Inductor's test programs for vector units, and its precompiled header. Without the directory, each
+    host would need ten seconds of CPU to create them. The parallel processes of a test run share one directory
+    (conftest.py).
     """
     shared = os.environ.get(SHARED)
     if shared is None:

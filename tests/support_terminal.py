@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TIMEOUT_S = 60.0
-# Makes standard input the controlling terminal. Without one, Ctrl-C sends no signal.
+# Makes standard input the controlling terminal. Without a controlling terminal, Ctrl-C sends no signal.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -28,7 +28,10 @@ _CONTROL = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()=>78].?|([\r\n\b\x07])
 
 
 class Screen:
-    """A terminal's screen. It understands what our programs use: text, new lines, cursor positions, erasing."""
+    """The screen of a terminal that understands text, new lines, cursor positions and erasing.
+
+    The programs under test use nothing else.
+    """
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows

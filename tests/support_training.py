@@ -22,7 +22,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 def run(host: Host, program: str, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
     """Run all ranks and return the output of each.
 
-    If a rank fails, the others would wait for it forever. They are killed, and the output of the failed rank is shown.
+    If a rank fails, the other ranks are killed, because they would wait for it forever. Shows the output of the failed
+    rank.
     """
     rendezvous = str(host.root / f"rendezvous-{uuid.uuid4().hex}")
     clients = [

@@ -11,8 +11,8 @@ interpreter themselves.
 There is one zygote for each value of OMP_NUM_THREADS, because torch reads the variable once.
 
 ``start`` returns an object with the parts of ``subprocess.Popen`` that tests use. As a program, this file is the
-zygote. It takes one request per connection, with the descriptors of the standard streams. It replies with the pid, and
-later with the exit status.
+zygote. The zygote takes one request per connection, with the descriptors of the standard streams. The zygote replies
+with the pid of the fork, and later with its exit status.
 """
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ def through(change: Callable[[torch.fx.GraphModule, list[Any]], torch.fx.GraphMo
 
 def _with_its_own(held: Any, op: str) -> Callable[..., Any]:
     def change(module: torch.fx.GraphModule, _: list[Any]) -> torch.fx.GraphModule:
-        """Let the graph double by a tensor or module that it holds, instead of by a number."""
+        """Replace the graph's factor 2 by a tensor or a module that the graph holds."""
         if isinstance(held, torch.Tensor) and not isinstance(held, torch.nn.Parameter):
             module.register_buffer("held", held)
         else:

@@ -388,7 +388,7 @@ def test_only_the_user_can_access_a_store_created_by_a_run(tmp_path: Path) -> No
 
 
 def test_a_known_key_can_be_a_miss_for_its_sizes(tmp_path: Path) -> None:
-    """A graph misses if the store has its key only for other sizes. The cause is then "new size".
+    """If the store has a key only for other sizes, a lookup is a miss, and its cause is "new size".
 
     Only artifacts older than the lookup count. In mode "wait" the start of the record would be too late, because it
     follows a compile.
@@ -474,8 +474,9 @@ def test_a_graph_of_another_file_is_not_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("guards", "said"), [("", ["an edit"]), ("s0 < 5", ["new size"])])
 def test_a_new_size_is_the_cause_only_if_an_earlier_artifact_has_guards(guards: str, said: list[str]) -> None:
-    """A manifest has an earlier time than the publication of its artifact. So a lookup may miss an artifact without
-    guards although its manifest is older. The cause is then not a new size.
+    """A lookup may miss an artifact whose manifest is older, because a manifest is written before the publication.
+
+    If this artifact has no guards, a new size is not the cause of the miss.
     """
     found = SimpleNamespace(
         mine=[SimpleNamespace(created=1.0)],

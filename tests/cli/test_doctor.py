@@ -21,7 +21,7 @@ from precompiled.version import VERSION
 
 
 def sound(check: Check) -> bool:
-    """Returns whether the check is ok. If it is not, it must say what to do."""
+    """Returns whether the check is ok. A check that is not ok must say what to do."""
     if check.state != "ok":
         assert check.action, check
     return check.state == "ok"

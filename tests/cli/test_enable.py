@@ -28,7 +28,8 @@ class Interpreter:
         self.site = Path(self.ask("import sysconfig; print(sysconfig.get_path('purelib'))"))
         import click
 
-        # Python reads .pth files by name. This one comes first, so that precompiled's own .pth line can import it.
+        # Python reads .pth files in the order of their names. a_sources.pth is read before precompiled.pth, whose line
+        # imports precompiled.
         (self.site / "a_sources.pth").write_text(f"{ROOT}\n")
         (self.site / "click").symlink_to(Path(click.__file__).parent)
 

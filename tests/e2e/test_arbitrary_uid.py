@@ -129,7 +129,7 @@ def test_commands_without_a_directory_end_without_a_traceback(container: Contain
 
 
 def test_writable_volume_is_enough_to_be_served(container: Container) -> None:
-    """The worker runs with the same uid. It must compile although its libraries do not find a home directory."""
+    """The worker has the same uid. The worker must compile although its libraries do not find a home directory."""
     given = {"HOME": "/", "PRECOMPILED_CACHE_DIR": str(container.volume), "XDG_RUNTIME_DIR": "/root"}
     for source in ("swap", "hit"):
         done = container.program(PRECOMPILED_MODE="wait", PRECOMPILED_PACKAGES="off", **given)

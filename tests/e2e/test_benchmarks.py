@@ -157,7 +157,7 @@ def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:
 
 @dataclasses.dataclass
 class Number(MeasuredRow):
-    """A row of a table. It counts as right if its number is even."""
+    """A row of a table that counts as right if its number is even."""
 
     name: str
     number: int

@@ -41,7 +41,7 @@ def test_every_graph_comes_from_the_daemon(answers: list[Answer]) -> None:
 
 def test_no_frame_with_a_package_is_traced(answers: list[Answer]) -> None:
     first, _second, third = answers
-    # The third process traces the frames that the first process did not record. Only expected reasons may prevent that.
+    # The third process traces the frames that the first process did not record. Check that their reasons are expected.
     for name, frames in support_corpus.traced(first).items():
         reasons = {frame[2] for frame in frames if frame[1] == "traced"}
         assert reasons <= support_corpus.TRACED.get(name, set()), (name, frames)

@@ -55,7 +55,7 @@ def test_progress_names_the_process_and_its_step(demo: ModuleType, tmp_path: Pat
     assert "1/5  eager (not compiled)" in said(shown.eager, 20, 0, steps(3, 0))
     assert "step 3 of 20, 1000 ms (eager)" in said(shown.eager, 20, 0, steps(3, 0))
     assert "step 1 of 20, " in said(shown.plain_cold, 0, 20, steps(0, 1))
-    # A's number of steps is unknown until its compile has ended.
+    # The number of steps of process A is unknown until its compile has ended.
     assert "step 70, " in said(shown.a, 0, 20, steps(70, 0))
     assert "step 75 of 90, " in said(shown.a, 0, 20, steps(70, 5))
     assert "step 30 of 90 at most, " in said(shown.b, 90, 20, steps(0, 30), most_s=50.0)

@@ -67,7 +67,7 @@ def run(host: Host, env: dict[str, str], *arguments: str) -> Any:
 
 @contextmanager
 def node(host: Host, env: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yields the environment of a node's tasks. They start a daemon of their own, which is stopped at the end."""
+    """Yields the environment of a node's tasks. The tasks start a daemon, which is stopped at the end."""
     env = {
         **env,
         "PRECOMPILED_AUTOSTART": "1",

@@ -25,7 +25,7 @@ def test_graph_above_the_size_limit_is_compiled_in_process_with_guards(served: H
     assert support_corpus.wrong(answer) == {}
     for name in names:
         graphs = {tuple(graph) for graph in answer[name]["graphs"]}
-        # A graph is compiled at its call. If there is no further call, its source is None.
+        # A graph is compiled at its next call. If a graph has no further call, its source is None.
         assert ("bypassed", "inline", "too-large") in graphs
         assert graphs <= {("bypassed", "inline", "too-large"), ("bypassed", None, "too-large")}
 

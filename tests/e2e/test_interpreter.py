@@ -1,6 +1,6 @@
 """Tests the parts of `make interpreter` that do not need a CUDA build of torch.
 
-They are the numpy versions of CUDA's functions, and the states of a table's rows.
+These parts are the numpy versions of CUDA's functions, and the states of a table's rows.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ VALUES += [-20.0, 1e4, -1e4, 3.4e38, float("inf"), float("-inf"), float("nan")]
 
 
 def values(name: str, dtype: torch.dtype) -> torch.Tensor:
-    # Large arguments are left out for Bessel functions. torch's come from the Cephes library, which then loses digits
-    # or returns NaN.
+    # Large arguments are left out for Bessel functions, because torch's Bessel functions (of the Cephes library) lose
+    # digits or return NaN for them.
     far = name in ("j0", "j1", "cyl_bessel_i0", "cyl_bessel_i1")
     return torch.tensor([value for value in VALUES if abs(value) < 80 or not far], dtype=dtype)
 

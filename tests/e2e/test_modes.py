@@ -103,7 +103,7 @@ def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
 
 @pytest.mark.integration
 def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
-    """The client starts the daemon itself, so it may exit before it is connected. Its graph must not be lost."""
+    """The client starts the daemon itself, so it may exit before it is connected. The graph must still be compiled."""
     host.run({**MLP, "exit_after_first": True})
     (graph,) = host.run(MLP, {"PRECOMPILED_MODE": "wait"})["reports"]
     assert graph["state"] == "compiled"
@@ -113,7 +113,7 @@ def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
 
 @pytest.mark.integration
 def test_graph_of_a_multiprocessing_child_that_exits_early_is_compiled(served: Host) -> None:
-    """A child of multiprocessing ends with os._exit, without atexit handlers. Its graph must not be lost."""
+    """A child of multiprocessing ends with os._exit, without atexit handlers. The graph must still be compiled."""
     daemon = served.status().pid
     os.kill(daemon, signal.SIGSTOP)  # the daemon receives only what the child sends before its exit
     client = served.start({**MLP, "exit_after_first": True, "in_child_of_multiprocessing": True})

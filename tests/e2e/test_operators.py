@@ -25,8 +25,8 @@ def torch_has_it() -> bool:
 def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deviation must be attributed to one operator, although a function with eight operators is compiled at once.
 
-    Here one operator raises, so the function has no result. Another one is compiled in process. A third has a different
-    result only in a function with other operators.
+    In this test one operator raises, so the function has no result. A second operator is compiled in process. A third
+    operator has a different result only in a function with other operators.
     """
     compiled: list[list[str]] = []
 

@@ -46,9 +46,9 @@ print(json.dumps([graph.reason for graph in precompiled.report()]))
 
 
 def test_dynamic_inputs_with_shared_mutated_memory_do_not_raise(served: Host) -> None:
-    """A worker cannot compile such a graph, and after the trace the client cannot compile it either.
+    """Neither a worker nor, after the trace, the client can compile a graph that changes inputs with shared memory.
 
-    The graph must then stay eager instead of raising an error.
+    The graph must stay eager instead of raising an error.
     """
     (served.root / "overlapping.py").write_text(OVERLAPPING)
     assert served.program(str(served.root / "overlapping.py")).result() == ["aliased-mutation"]

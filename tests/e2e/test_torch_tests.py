@@ -71,7 +71,7 @@ def test_test_file_is_run_in_all_ways_and_differences_are_reported(tmp_path: Pat
         outcomes = {name.split("::")[-1]: outcome["outcome"] for name, outcome in different(found)[way].items()}
         assert outcomes == {"test_ends_ours": "died", "test_fails_with_ours": "failed"}
         assert {kind(outcome) for outcome in different(found)[way].values()} == {OURS}
-    # The number varies, because a process that dies reports no graphs.
+    # The number of graphs varies, because a process that dies does not report its graphs.
     assert sum(found["cold"].graphs.values()) in (0, 1, 2, 3)
 
 

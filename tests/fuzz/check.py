@@ -63,12 +63,12 @@ def _is_refused(plan: Plan, plain: Story) -> bool:
 
 
 def check(seed: int, schedules: int) -> tuple[list[str], collections.Counter[str]]:
-    """Run the program of a seed. Returns its differences, and counts for the table."""
+    """Run the program of a seed. Returns the differences of its runs, and counts for the table."""
     plan = draw(seed)
     counted: collections.Counter[str] = collections.Counter(models=1)
     found = []
-    # Homogeneous programs draw random numbers as compiled code does. Their results differ from eager's, so only their
-    # gradients are checked. Other programs draw eager's random numbers, so their results must be equal.
+    # Homogeneous programs draw random numbers as compiled code does. The results of these programs differ from eager's,
+    # so only the gradients are checked. All other programs draw eager's random numbers, so results must be equal.
     with contenders.settings(eagers_random_numbers=not plan.homogeneous):
         wanted, eager = contenders.plain(plan), contenders.eager(plan)
         if _is_refused(plan, wanted):

@@ -254,8 +254,8 @@ def _sample(ps: psutil.Process, findings: Findings, started: float, shown: bool)
 def _afterwards(daemon: DaemonUnderTest, ps: psutil.Process, findings: Findings, before: int) -> None:
     """Check the daemon after all clients have disconnected: it may hold no descriptors or jobs of clients."""
     try:
-        # Children are workers and the watcher. For a worker the daemon needs three descriptors: the stream, the output,
-        # the process. For the watcher it needs one.
+        # The daemon's children are workers and the watcher. For each worker the daemon needs three descriptors: the
+        # stream, the output, the process. For the watcher the daemon needs one descriptor.
         wait_until(lambda: ps.num_fds() <= before + 3 * len(ps.children()), "descriptors are closed")
         with raw_client(daemon.settings) as client:
             # The queued jobs are given up, because each would start a worker, which takes long.

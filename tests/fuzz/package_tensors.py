@@ -250,7 +250,7 @@ REPLACED = {
     "os.getenv": ("os", "getenv", "x * len(os.getenv('FUZZED_VALUE'))"),
     "itertools.chain": ("itertools", "chain", "x * sum(itertools.chain([1.0], [2.0]))"),
 }
-# The replacement calls the original function and changes its result. It handles results of any type.
+# The replacement calls the original function and changes the result, whatever the type of the result is.
 REPLACEMENT = f"""
 {_LINEAR}
 original = PLACE.NAME

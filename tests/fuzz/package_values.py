@@ -1,12 +1,12 @@
 """Defines the origins of the value that the input decides, for the programs of package_grammar.py.
 
-In all texts ``_G_`` stands for an expression from READ_BY. Its value is 2.0, or 3.0 after the input has changed.
+In all texts ``_G_`` stands for an expression from READ_BY, whose value is 2.0, or 3.0 after the input has changed.
 """
 
 # ruff: noqa: E501 - programs as text
 from __future__ import annotations
 
-# Ways to read the value within a function. Each has a definition and an expression.
+# Ways to read the value within a function. Each way has a definition and an expression.
 READ_BY = {
     "global": ("G = V", "G"),
     "helper": ("def helper(): return V", "helper()"),
@@ -26,7 +26,7 @@ READ_BY = {
     "cached": ("@functools.lru_cache\ndef cached(): return V", "cached()"),
 }
 
-# Origins of a number. Each has a definition and an expression.
+# Origins of a number. Each origin has a definition and an expression.
 NUMBERS = {
     "global": ("G = V", "G"),
     "class": ("class K:\n    a = V", "K.a"),

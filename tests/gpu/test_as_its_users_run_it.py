@@ -145,7 +145,7 @@ def test_full_gpu_is_not_recorded_as_a_failure_of_the_graph(host: Host, tmp_path
 @needs_the_log
 @pytest.mark.reason("gpu-unavailable")
 def test_gpu_in_exclusive_mode_is_left_to_the_program(host: Host, tmp_path: Path) -> None:
-    """A GPU in exclusive mode admits one process. A worker on it would exclude every program."""
+    """A GPU in exclusive mode admits one process, so a worker on the GPU would exclude every program."""
     exclusive = Path(os.environ["CUDA_MADE_UP_STATE"], "exclusive-2")
     exclusive.touch()
     try:

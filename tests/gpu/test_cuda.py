@@ -91,8 +91,8 @@ def test_a_client_with_empty_caches_starts_no_compiler(served: Host, tmp_path: P
 
 
 def test_artifact_contains_both_block_sizes_of_a_reduction(served: Host, tmp_path: Path) -> None:
-    """torch saves such a kernel before it compiles the second block size. In plain torch each process that loads the
-    kernel compiles the second block size again.
+    """torch saves a reduction's kernel before it compiles the kernel for a second block size. In plain torch each
+    process that loads the kernel compiles the second block size again.
     """
     spec = {"model": "reduction", "training": False, "device": "cuda"}
     served.run(spec, env=empty_caches(tmp_path / "first"))
@@ -114,7 +114,10 @@ def test_artifact_contains_kernels_with_long_names(served: Host, tmp_path: Path)
 
 
 def test_kernel_launched_by_triton_is_not_built_again(served: Host, tmp_path: Path) -> None:
-    """Triton looks up such a kernel by the version of ptxas, among others. It must find the artifact's machine code."""
+    """If Triton launches a kernel itself, it looks up the kernel by the version of ptxas, among others.
+
+    Triton must find the artifact's machine code.
+    """
     spec = {"model": "user-kernels", "training": False, "device": "cuda"}
     swapped_then_hit(served, tmp_path, spec)
     # The eager run launches the same kernels with other options. Inductor's options include "debug".
@@ -130,7 +133,7 @@ def test_kernel_launched_by_triton_is_not_built_again(served: Host, tmp_path: Pa
 def test_modes_with_cuda_graphs_are_served(shared_host: Host, tmp_path: Path, mode: str, training: bool) -> None:
     spec = {"model": "mlp", "training": training, "device": "cuda", "compile": {"mode": mode}}
     first, second = swapped_then_hit(shared_host, tmp_path, spec)
-    # Both modes use CUDA graphs. The client records them, because they hold addresses of its memory.
+    # In both modes the client records CUDA graphs itself, because they contain addresses of its memory.
     assert first["cudagraphs"]
     assert second["cudagraphs"]
 

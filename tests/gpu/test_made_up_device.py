@@ -287,8 +287,8 @@ print(code)
 
 
 def test_constants_folded_on_the_device_are_right(tmp_path: Path) -> None:
-    # Inductor folds constants with operators of the device. If they computed nothing, the code would contain values of
-    # uninitialised memory.
+    # Inductor folds constants with operators of the device. If these operators computed nothing, the code would contain
+    # values of uninitialised memory.
     import re
 
     code = run(FOLDED, tmp_path / "state", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))

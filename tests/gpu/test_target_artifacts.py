@@ -37,7 +37,7 @@ needs_other_kinds = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: this hos
 
 
 def kind_here() -> str:
-    """Returns the kind of the clients' GPU, as the table of kinds names it. Skips the test if the table lacks it."""
+    """Returns the kind of the clients' GPU in the table of kinds. Skips the test if the table lacks this kind."""
     if MADE_UP:
         return "h100"
     named = [kind.code for kind in KINDS.values() if kind.name == torch.cuda.get_device_name(0)]
@@ -212,7 +212,8 @@ def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
         assert {tuple(graph) for graph in found["graphs"]} == {("compiled", "swap", "")}, found["graphs"]
     assert there["keys"] == here["keys"] and there["cubins"]
     assert there["cubins"] == here["cubins"]
-    # Plain torch's cubins must be equal by content. Their names may differ: on torch 2.11 Triton's key is another one.
+    # Plain torch's cubins must be equal by content. The names of cubins may differ, because on torch 2.11 Triton's key
+    # differs.
     plain = {"PRECOMPILED_MODE": "off", "TORCHINDUCTOR_CACHE_DIR": str(folder)}
     found = made(**made_up(kind_here()), **plain)
     plains = list(found["cubins"].values())
@@ -221,7 +222,7 @@ def test_cubins_equal_those_of_a_compile_on_the_device(tmp_path: Path) -> None:
 
 @needs_other_kinds
 def test_command_with_a_target_runs_eager(tmp_path: Path) -> None:
-    """The command only fills the user's store. Its own calls must run eager, because the GPU does not exist."""
+    """The command only fills the user's store. The calls in the command must run eager: its GPU does not exist."""
     place = tmp_path / "maker"
     env = environment(place, PRECOMPILED_MODE="wait")
     try:

@@ -1,7 +1,7 @@
 """Tests of decisions for which a compile normally measures times.
 
-The made-up device has no times. There, such a decision has a fixed outcome, or the compile is refused. The test process
-compiles as a worker does. ``tests/gpu/test_cuda.py`` tests ``max-autotune`` with a daemon.
+The made-up device has no times. On this device a decision by time has a fixed outcome, or the compile is refused. The
+test process compiles as a worker does. ``tests/gpu/test_cuda.py`` tests ``max-autotune`` with a daemon.
 """
 
 from __future__ import annotations

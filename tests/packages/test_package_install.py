@@ -1,4 +1,4 @@
-"""Tests that packages replace all Dynamo functions that they need. If one is missing, packages replace none."""
+"""Tests that packages replace all Dynamo functions that they need, or none if one of the functions is missing."""
 
 from __future__ import annotations
 

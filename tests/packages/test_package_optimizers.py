@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]  # each proces
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "optimizers_program.py"
 
-# In the second process these loops are the same, or differ only in values without a guard. The process traces nothing.
+# The second process runs these loops unchanged, or with other values that have no guard. It traces nothing.
 USED = (
     "adam",
     "adamw_with_a_tensor_rate",
@@ -27,7 +27,7 @@ USED = (
     "from_a_checkpoint",
     "model_and_optimizer",
 )
-# In the second process these loops differ. The process traces the step, and its results equal eager's.
+# The second process runs these loops with a change. It traces the step, and its results equal eager's.
 TRACED = (
     "another_rate",
     "another_weight_decay",

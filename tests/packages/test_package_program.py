@@ -80,7 +80,9 @@ TABLES = [{"a": 1.0, "b": 2.0}, {"c": 3.0}, {"d": 4.0, "e": 5.0}, {"f": 6.0}]
 
 
 def test_processes_with_equal_traces_record_the_same_entry(shared_host: Host, folder: Path) -> None:
-    """The order of sets differs from process to process. If it changed an entry, each host would upload a copy."""
+    """The order of sets differs from process to process. If this order were part of an entry, each host would upload an
+    entry of its own.
+    """
     names = "".join(f"T{number} = {table}\n" for number, table in enumerate(TABLES))
     loop = "    for name, factor in T{}.items():\n        x = x + len(name) * factor\n"
     loops = "".join(map(loop.format, range(len(TABLES))))

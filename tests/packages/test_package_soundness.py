@@ -132,7 +132,7 @@ def test_package_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], 
 # Cases that the audit cannot compare, mostly for one of these reasons:
 # - The audit compares only the first call of a function. Before later calls, Dynamo may have learnt which sizes change.
 # - The case has no artifact.
-# - The forward of the module is a wrapper of torch's. All such modules share one function of torch that calls them.
+# - The forward of the module is a wrapper of torch's. One function of torch calls all modules with such a forward.
 NOT_COMPARED = (
     "two_shapes",
     "partial_of_another_value",

@@ -85,7 +85,7 @@ def build(name: str, training: bool) -> tuple[torch.nn.Module, dict[str, Any]]:
 
 
 class _Reduction(torch.nn.Module):
-    """A model with one kernel for several looped reductions. With full occupancy the kernel lacks registers."""
+    """A model whose looped reductions become one kernel. At full occupancy a GPU has too few registers for it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x * x.sin(), (x.shape[1],)) * (x * x.cos()).var(1, keepdim=True)
@@ -103,7 +103,7 @@ class _Sum(torch.nn.Module):
 
 
 class _Chain(torch.nn.Module):
-    """A model with one kernel. It has so many operators that its name has more than 150 characters."""
+    """A model with one kernel. The kernel has so many operators that its name has more than 150 characters."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for name in ("hardsigmoid", "logsigmoid", "hardswish", "softplus", "leaky_relu", "softshrink", "hardshrink"):
@@ -156,8 +156,8 @@ def step(function: Any, model: torch.nn.Module, inputs: dict[str, Any], training
 def compare(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
     """Compare with tolerances like those of torch's own Inductor tests (test_torchinductor.py: atol 1e-4, rtol 1e-4).
 
-    Compiled kernels do not run on a made-up device. There, only shapes, types and strides of compiled steps are
-    compared.
+    Compiled kernels do not run on a made-up device. On such a device, only shapes, types and strides of compiled steps
+    are compared.
     """
     import precompiled
 

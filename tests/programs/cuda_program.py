@@ -59,7 +59,9 @@ def capture() -> dict[str, Any]:
 
 
 def compile_in_capture() -> dict[str, Any]:
-    """A worker refuses the graph during a capture. The process must compile it only after the end of the capture."""
+    """A worker refuses the graph while the program captures a CUDA graph. The client must compile the graph in process,
+    but only after the end of the capture.
+    """
 
     def fused(x: torch.Tensor) -> torch.Tensor:
         return (x.sin().sum(-1, keepdim=True) * x).cos()

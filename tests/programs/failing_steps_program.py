@@ -57,7 +57,7 @@ FOUND: dict[str, Any] = {"made to raise": 0, "called": 0, "reached the program":
 
 
 class NoException(BaseException):
-    """An error that does not derive from Exception. An object of the program may raise such an error."""
+    """An error that does not derive from Exception, as an object of a program may raise."""
 
 
 def functions() -> Iterator[tuple[Any, str]]:

@@ -1,4 +1,4 @@
-"""A model with frozen weights that are changed in place, compared with plain torch.compile.
+"""Changes the frozen weights of a model in place, and compares the results with plain torch.compile.
 
 Usage: freezing_program.py before-the-swap | after-the-swap | of-another-value
 """

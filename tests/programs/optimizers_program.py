@@ -151,9 +151,9 @@ def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def model_and_optimizer() -> list[torch.Tensor]:
-    """Train a compiled model with a compiled optimizer step, and then with a batch of another size.
+    """Train a compiled model with a compiled optimizer step. The last batch has another size.
 
-    At that time the optimizer has marked the parameters of the model.
+    Before the last batch, the optimizer has marked the parameters of the model.
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))

@@ -1,11 +1,15 @@
-"""One rank of a training run, set up in the order of a library: checkpoint, compile, then DDP or FSDP2 (gloo).
+"""One rank of a training run. It applies checkpoints, compile, and DDP or FSDP2 (gloo) in the order of a library.
 
-Usage: training_program.py SPEC, a JSON object: rank, ranks, rendezvous (a file), order, parallel, steps, seed, and for
-the swap daemon (the pid of a stopped daemon, so that no artifact arrives earlier) and when. Prints a JSON object with
-the losses, and the outcome of the graphs.
+Usage: training_program.py SPEC. SPEC is a JSON object:
 
-Orders: "torchtune" compiles each block, then checkpoints it; "torchtitan" checkpoints, then compiles; "none" has no
-checkpoints. The model is tiny, because the run tests the swap.
+- rank, ranks, rendezvous (a file), steps, seed
+- parallel: "ddp", "ddp-static", "fsdp2" or "" (one rank)
+- order: "torchtune" (compile each block, then checkpoint it), "torchtitan" (checkpoint, then compile) or "none" (no
+  checkpoints)
+- daemon: the pid of a stopped daemon, so that no artifact arrives before the swap
+- when: the time of the swap
+
+Prints a JSON object with the losses and the states of the graphs. The model is tiny, because only the swap matters.
 """
 
 from __future__ import annotations
@@ -94,7 +98,7 @@ def built(order: str, parallel: str, backend: str) -> torch.nn.Module:
 class Swap:
     """Resumes the stopped daemon at one step, and waits for the artifacts before the step or before its backward.
 
-    If ``when`` is "any", the training does not wait. It continues until all graphs are swapped.
+    If ``when`` is "any", the training does not wait, and the training continues until all graphs are swapped.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
-"""Captures a graph that launches user Triton kernels, or decodes one as a worker does. Nothing is compiled or run.
+"""Captures a graph that launches Triton kernels of a user, or decodes such a graph as a worker does.
 
-Usage: user_kernel_program.py FOLDER SPEC, where FOLDER holds ``kernels.py`` and SPEC is a JSON object:
+The program does not compile or run the graph. Usage: user_kernel_program.py FOLDER SPEC. FOLDER contains
+``kernels.py``. SPEC is a JSON object:
 
-    {"launch": ["kernel", ...]}   launch these kernels of the module, in order ("first": launched before, not captured)
+    {"launch": ["kernel", ...]}   launch these kernels of the module, in order
+    "first": ["kernel", ...]      launch these kernels before the capture
     {"decode": FILE}              decode the capture in FILE
     "set": {"NAME": value}        set globals of the module first, as a program may at run time
     "main": true                  the module is the main program, whose definitions cannot be imported

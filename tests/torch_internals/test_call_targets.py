@@ -169,7 +169,7 @@ def test_a_patched_torch_function_in_a_real_graph_is_refused(monkeypatch: pytest
     patch = functools.wraps(F.silu)(lambda x: x * 3)
     monkeypatch.setattr(F, "silu", patch)
     call_targets._resolve.cache_clear()
-    # Dynamo may keep the patch as a call, which has no name. Or Dynamo traces through the patch and records a
+    # Dynamo either keeps the patch as a call, which has no name, or traces through the patch and records a
     # multiplication.
     try:
         found = captured(_calls_silu, X)

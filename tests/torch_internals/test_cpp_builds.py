@@ -175,7 +175,7 @@ def test_host_failure_does_not_mark_a_vector_unit_as_missing(
 
 
 def test_each_boot_has_its_own_scratch_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash of the machine may leave incomplete files under their final names. A new boot must not use them."""
+    """A power loss may leave incomplete files under their final names. Workers must ignore files of an earlier boot."""
     here = scratch.directory(tmp_path)
     assert here == scratch.directory(tmp_path) and here.parent == tmp_path / scratch.SCRATCH
     monkeypatch.setattr(scratch, "_boot", lambda: "another")

@@ -15,7 +15,8 @@ FULL = RuntimeError("CUDA driver error: out of memory")
 def test_load_is_retried_after_memory_was_released(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
-    # The swap's thread may have another current device. A release of memory must not create a CUDA context there.
+    # The thread that swaps may have a different current device. The release of memory must not create a CUDA context on
+    # that device.
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(done.append(device)))
 
     def load() -> str:

@@ -119,7 +119,7 @@ def test_operators_that_a_checkpoint_saves_are_part_of_the_graph() -> None:
     assert graph_codec.encode(graph_codec.decode(keeps)) == keeps
 
 
-# Further kinds of arguments that graphs may have. The functions above have the others.
+# Kinds of arguments that graphs may have, in addition to those in the functions above.
 ARGUMENTS = [
     None,
     True,

@@ -132,7 +132,7 @@ def fake(**arguments: Any) -> torch.Tensor:
 
 
 def test_a_real_tensor_is_refused() -> None:
-    # An input without Dynamo's metadata holds real data. It is refused, because clients never send data.
+    # An input without Dynamo's metadata is refused, because it holds real data, and clients never send data.
     with pytest.raises(Bypass) as refused:
         input_metadata.describe_inputs([placeholder(X)])
     assert refused.value.code == "unsupported-input"

@@ -121,7 +121,7 @@ def test_kernel_with_its_own_directives_is_built_alone() -> None:
 
 @pytest.mark.integration
 def test_conflicting_kernels_are_built_one_by_one(capfd: pytest.CaptureFixture[str]) -> None:
-    # Both kernels define the same linker symbol. Namespaces do not affect it, so one file cannot contain both.
+    # One file cannot contain both kernels: they define the same linker symbol, and namespaces do not affect it.
     native, values = built(plain(1, 'int x asm("same") = 1;'), plain(2, 'int x asm("same") = 2;'))
     assert values == [1.0, 2.0]
     assert len(native.files) == 2

@@ -25,7 +25,7 @@ OPS = torch.ops.pc_library
 
 @pytest.fixture(scope="module")
 def extension() -> Iterator[Path]:
-    """Builds and loads the extension. It stays loaded after the tests, because a library cannot be unloaded."""
+    """Builds and loads the extension. The extension stays loaded after the tests: a library cannot be unloaded."""
     with tempfile.TemporaryDirectory() as folder:
         path = support_library_ops.build(Path(folder)).resolve()
         torch.ops.load_library(str(path))

@@ -1,4 +1,4 @@
-"""Tests that a graph has the name of the user's function that it belongs to."""
+"""Tests that a graph is named after the user's function from which Dynamo traced it."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from precompiled.torch_internals.client import openmp_threads
 
 pytestmark = pytest.mark.integration
 
-# The program runs in a separate process for two reasons. It counts threads. It forks, and a fork of the test process
-# could not use OpenMP, because the test process has used it.
+# The program runs in a separate process, because it counts threads and because it forks. A fork of the test process
+# could not use OpenMP, because the test process has used OpenMP.
 PROGRAM = """
 import os, threading, time
 import torch

@@ -1,4 +1,4 @@
-"""Tests of custom operators that a main program defines. Clients describe them by their source, or refuse them."""
+"""Tests of custom operators that a main program defines. Clients describe an operator by its source, or refuse it."""
 
 from __future__ import annotations
 

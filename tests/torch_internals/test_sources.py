@@ -1,6 +1,7 @@
 """Tests of the source lines of a graph's operations.
 
-A client sends them beside the graph. They are not part of the graph's key. Malformed source lines must do no harm.
+A client sends the source lines beside the graph. The key of the graph does not contain them. Malformed source lines
+must do no harm.
 """
 
 from __future__ import annotations

@@ -683,8 +683,8 @@ def test_outputs_with_symbolic_sizes_have_the_marks_of_compiled_code(here: ThisP
 
 
 def test_stand_in_gives_dynamo_no_frames_to_trace(here: ThisProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backward within a compiled function, as in Keras, breaks the graph. Dynamo then traces Python code of the
-    backward. It must not trace the stand-in's own code.
+    """A backward within a compiled function, as in Keras, breaks the graph, and Dynamo traces Python code of the
+    backward. Dynamo must not trace the stand-in's own code.
     """
     seen: list[str] = []
     original = convert_frame.has_tensor_in_frame

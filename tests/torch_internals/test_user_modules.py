@@ -212,7 +212,7 @@ def test_choice_of_the_program_changes_the_digest(project: Path, what: str) -> N
 
 
 def test_digest_is_equal_in_another_process(project: Path) -> None:
-    """A worker has other memory addresses and another hash seed. They must not change the digest."""
+    """Memory addresses and the hash seed differ in a worker. They must not change the digest."""
     write(
         project / "pc_chosen.py",
         CHOSEN

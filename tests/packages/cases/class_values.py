@@ -133,7 +133,8 @@ case(
     TRACED,
 )
 
-# Enums of transformers have such a method. The names in its body are the class itself and a global that no trace reads.
+# The enums of transformers have a method `_missing_` like this one. Its body names only the class and a builtin, and no
+# trace reads either of them.
 ENUM_OF_TEXTS = """
 class Kind(str, enum.Enum):
     @classmethod

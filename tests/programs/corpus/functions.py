@@ -224,7 +224,7 @@ def parameters_of_a_tensor_subclass() -> Row:
 
 @row
 def tensor_subclass_that_says_objects_of_itself() -> Row:
-    """The subclass holds an object that describes it. Subclasses of torchao for dynamic quantization do the same."""
+    """The subclass holds an object that describes it, like subclasses of torchao for dynamic quantization."""
     tag = modules.Described("three", modules.Kind.LOUD)
     return Row(lambda x: x * 3 + 1, [(modules.Tagged(rand(8, grad=False), tag),)])
 

@@ -45,7 +45,10 @@ def linear(*sizes: int) -> torch.nn.Module:
 
 
 def _copies(arguments: Any) -> Any:
-    """Returns copies of the arguments with equal strides and Dynamo's marks. They share memory like the originals."""
+    """Returns copies of the arguments, with equal strides and Dynamo's marks.
+
+    The copies share memory if the originals do.
+    """
     known: dict[int, Any] = {}
 
     def copy(value: Any) -> Any:

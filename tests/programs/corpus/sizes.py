@@ -39,7 +39,7 @@ def marked_unbacked() -> Row:
 
 @row
 def marked_unbacked_twice() -> Row:
-    """The two sizes must be equal. Only the shape environment asserts this, and the graph does not contain it."""
+    """The two sizes must be equal. Only the shape environment asserts that they are equal, and the graph does not."""
 
     def marked(rows: int) -> torch.Tensor:
         x = rand(rows, 16, grad=False)
