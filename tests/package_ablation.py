@@ -46,7 +46,7 @@ KINDS = (
     "assumed constant",
     "guards made",
 )
-JOBS = 4  # processes at a time, each of which forks its cases
+JOBS = 4  # parallel processes; each forks once per case
 
 
 def write(folder: Path) -> list[str]:

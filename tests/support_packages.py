@@ -17,7 +17,7 @@ from packages.cases import CASES, HEAD
 from support_host import TIMEOUT_S, Host
 
 tells_what_ran = pytest.mark.skipif(
-    sys.version_info[:2] != (3, 11), reason="only CPython 3.11 knows which functions ran: docs/explanation/packages.md"
+    sys.version_info[:2] != (3, 11), reason="only CPython 3.11 shows which functions ran: docs/explanation/packages.md"
 )
 
 PROGRAM = Path(__file__).parent / "programs" / "packages_program.py"

@@ -75,7 +75,7 @@ class ThisProcess:
         assert [(graph.state, graph.source, graph.reason) for graph in found] == [("bypassed", "inline", code)], found
         counted = self.counted("bypassed")
         assert counted.pop("lookup-only", None) == 1 if code == "lookup-only" else counted.get(code) == 1, counted
-        assert len(found[0].message.split()) > 2, "it says nothing to people"
+        assert len(found[0].message.split()) > 2, "the message is too short to help a user"
         return found[0].message
 
 

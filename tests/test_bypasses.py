@@ -79,7 +79,7 @@ def test_frozen_weight_with_overlapping_memory_is_bypassed(here: ThisProcess) ->
 
 
 @pytest.mark.reason("cpp-wrapper", "freezing")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the graph would run on the GPU of this host")
 @pytest.mark.parametrize(("option", "code"), [("cpp_wrapper", "cpp-wrapper"), ("freezing", "freezing")])
 def test_setting_served_only_on_the_cpu_is_bypassed_on_a_gpu(here: ThisProcess, option: str, code: str) -> None:
     with torch.no_grad():
@@ -143,7 +143,7 @@ def test_fixed_floats_are_retraced_once(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("several-devices")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the graph would run on the GPU of this host")
 def test_graph_on_two_accelerators_is_bypassed(here: ThisProcess) -> None:
     message = here.refuses("several-devices", lambda x: (x.to("cuda:0") * 2).to("xpu:0"), X, compare=False)
     assert "cuda:0, xpu:0" in message
@@ -192,7 +192,7 @@ def test_operation_on_another_stream_is_bypassed(here: ThisProcess) -> None:
 
 
 @pytest.mark.reason("marked-node")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it would go as far as to use the GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the graph would run on the GPU of this host")
 def test_override_of_cudagraphs_is_bypassed(here: ThisProcess) -> None:
     override = getattr(torch._dynamo, "override_cudagraphs", None)
     if override is None:

@@ -77,7 +77,7 @@ def run(store: Store, graph: bytes, failure_ttl_s: float = 60.0) -> str:
     record = store.failure(job.key)
     assert finished.outcome == "failed" and record is not None and record.message.strip()
     assert (finished.reason, finished.message) == (record.reason, record.message)
-    assert record.advice == "inline", "clients of before decision 0018 would stay eager"
+    assert record.advice == "inline", "clients from before decision 0018 would stay eager"
     return record.reason
 
 
@@ -181,7 +181,7 @@ def test_worker_with_another_environment_refuses_the_graph(store: Store, monkeyp
     program = json.loads(found.program.to_bytes())
     program["environment"]["torch"] = "1.0.0"
     assert run(store, json.dumps(program).encode()) == "environment-differs"
-    assert not given_up, "another host's worker may be what the client is"
+    assert not given_up, "a worker of another host may have the client's environment"
     assert run(store, b"\x80junk") == "undecodable-graph" and len(given_up) == 1
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not is_installed("build"), reason="the extra `dist` is not here (make dist)"),
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="what is built is what git has, and this is no checkout"),
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the build needs a git checkout, and there is none"),
 ]
 
 

@@ -49,5 +49,5 @@ def test_graphs_with_size_guards_are_compiled_in_process(served: Host, tmp_path:
         assert found["graphs"][0][:3] == ["bypassed", "inline", "size-guards"] and found["in_process"][0] == "all"
 
 
-def test_disabled_precompiled_leaves_them_to_the_program(served: Host, tmp_path: Path) -> None:
+def test_disabled_precompiled_leaves_graphs_compiled_ahead_to_the_program(served: Host, tmp_path: Path) -> None:
     assert run(served, tmp_path, PRECOMPILED="0") == {"graphs": [], "in_process": ["all", "four"]}

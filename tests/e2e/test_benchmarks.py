@@ -49,7 +49,7 @@ def samples() -> Iterator[dict[str, Sample]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_each_start_is_what_its_contender_says(samples: dict[str, Sample]) -> None:
+def test_start_of_each_contender_succeeds(samples: dict[str, Sample]) -> None:
     assert {name: (sample.outcome, sample.error) for name, sample in samples.items()} == dict.fromkeys(
         ("eager", "ours-cold", "ours-warm"), ("ok", "")
     )
@@ -75,7 +75,7 @@ def test_a_start_has_all_its_figures(samples: dict[str, Sample]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_sections_of_a_picture_are_the_whole_start(
+def test_sections_of_a_picture_add_up_to_the_start(
     samples: dict[str, Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("eager", "ours-warm"):
@@ -123,7 +123,7 @@ def test_loading_an_artifact_starts_no_process() -> None:
     ],
     ids=["of-a-script", "of-one-of-two-models"],
 )
-def test_after_an_edit_is_traced_what_has_to_be(program: str, what: str) -> None:
+def test_edit_retraces_exactly_the_expected_functions(program: str, what: str) -> None:
     (edit,) = (edit for edit in EDITS if (edit.program, edit.what) == (program, what))
     (row,) = examine([edit], 1, True, lambda _: None)
     assert row.right, (row.cells(), row.remarks())
@@ -131,20 +131,20 @@ def test_after_an_edit_is_traced_what_has_to_be(program: str, what: str) -> None
     assert row.traced == row.expected and (row.frames > [0]) == bool(row.expected)
 
 
-def test_edit_that_traces_more_than_it_has_to_is_reported() -> None:
+def test_unnecessary_retrace_after_an_edit_is_reported() -> None:
     row = Row(EDITS[0], expected=frozenset(), traced={"model.GPT.forward"}, frames=[2], ours_s=[2.0], plain_s=[3.0])
     assert not row.right and not row.met
     assert row.cells()[-2:] == ["0.667", "no"] and "traced model.GPT.forward (2 frames)" in row.remarks()[0]
 
 
-def test_each_edit_is_of_a_text_that_is_there() -> None:
+def test_text_of_each_edit_occurs_in_its_file() -> None:
     for edit in EDITS:
         path = (ROOT / "examples" / "nanogpt" if edit.program == NANOGPT else ROOT) / edit.file
         before = path.read_text()
         assert ast.parse(edit.apply(before, 1)) and edit.apply(before, 1) != before
 
 
-def test_a_copied_artifact_is_one_to_every_reader(tmp_path: Path) -> None:
+def test_copies_of_an_artifact_can_be_read(tmp_path: Path) -> None:
     manifest = Manifest("0" * 64, "a graph", {}, {}, "cpu", "", {}, 1.0, 1.0, {})
     store = Store(tmp_path / "store")
     entry = store.publish(Payload(manifest, {"entry.bin": b"entry", f"native/{'1' * 64}.so": b"code"}))
@@ -185,7 +185,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     signal.signal(signal.SIGTERM, handler)
 
 
-def test_command_of_a_table_prints_it_writes_its_files_and_exits_by_its_rows(
+def test_table_command_writes_its_files_and_its_status_depends_on_its_rows(
     page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*numbers: int, **options: object) -> int:
@@ -204,7 +204,7 @@ def test_command_of_a_table_prints_it_writes_its_files_and_exits_by_its_rows(
     assert [row["number"] for row in json.loads(capsys.readouterr().out)] == [2, 3]
 
 
-def test_command_of_a_table_exits_with_1_if_nothing_can_be_measured(
+def test_table_command_exits_with_1_if_nothing_can_be_measured(
     page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(say: object) -> Report:
@@ -215,7 +215,7 @@ def test_command_of_a_table_exits_with_1_if_nothing_can_be_measured(
     assert not (tmp_path / "rows.json").exists()
 
 
-def test_row_in_which_the_process_dies_has_no_answer_and_the_rest_is_run(tmp_path: Path) -> None:
+def test_other_rows_run_after_a_row_whose_process_dies(tmp_path: Path) -> None:
     program = """if True:
         import json, os, sys
         for row in sys.argv[1:]:

@@ -111,7 +111,7 @@ def test_slurm_nodes_share_compiled_graphs_through_a_remote(tmp_path: Path) -> N
 
 def test_local_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can make a directory somebody else's")
+        pytest.skip("only root can give a directory to another user")
     store = tmp_path / "precompiled-ann"
     store.mkdir()
     os.chown(store, 12345, 12345)

@@ -72,7 +72,7 @@ TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "nextafter": torch.nextafter,
     "pow": torch.pow,
 }
-# test_the_others_are_what_c_says tests these functions.
+# test_remaining_functions_follow_the_c_standard tests these functions.
 OTHERS = {"fma", "ilogb", "ldexp", "llrint"}
 # Inductor's sources use these functions, but there is no numpy version. A kernel with one of them is "not runnable".
 WITHOUT = {"y0", "y1", "nextafterf"}
@@ -90,7 +90,7 @@ def values(name: str, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", [*ONE, *TWO])
-def test_cudas_functions_in_numpy_are_torchs(name: str, dtype: torch.dtype) -> None:
+def test_cuda_functions_in_numpy_equal_torchs(name: str, dtype: torch.dtype) -> None:
     function = ONE.get(name) or TWO[name]
     given = values(name, dtype)
     pairs = torch.cartesian_prod(given, given).unbind(1)
@@ -104,7 +104,7 @@ def test_cudas_functions_in_numpy_are_torchs(name: str, dtype: torch.dtype) -> N
     torch.testing.assert_close(torch.from_numpy(found), expected, rtol=3e-6, atol=1e-37, equal_nan=True)
 
 
-def test_the_others_are_what_c_says() -> None:
+def test_remaining_functions_follow_the_c_standard() -> None:
     exponents = libdevice.evaluate("ilogb", [np.array([1.0, 0.75, 8.0, 0.0, np.inf], np.float32)], np.int32)
     assert exponents.tolist() == [0, -1, 3, -(2**31), 2**31 - 1]
     scaled = libdevice.evaluate("ldexp", [np.array([1.5, -3.0]), np.array([4, -1], np.int32)], np.float64)
@@ -177,7 +177,7 @@ def answer(*kernels: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (answer(eager_error="no kernel image"), "no row", []),
     ],
 )
-def test_no_kernel_is_equal_that_did_not_run_or_whose_row_is_not(
+def test_kernel_is_equal_only_if_it_ran_and_its_row_is_equal(
     result: dict[str, Any], row: str, kernels: list[str]
 ) -> None:
     found = judge("corpus a", result)

@@ -22,7 +22,7 @@ def torch_has_it() -> bool:
     return "nn.functional.linear_cross_entropy.chunked" in samples.operators()
 
 
-def test_what_is_not_as_it_should_be_is_said_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deviation_is_attributed_to_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deviation must be attributed to one operator, although a function with eight operators is compiled at once.
 
     In this test one operator raises, so the function has no result. A second operator is compiled in process. A third

@@ -60,7 +60,7 @@ def test_ranks_share_one_compile_and_group_names_do_not_matter(served: Host) -> 
 
 
 @pytest.mark.slow
-def test_graph_with_several_groups_is_served_after_a_group_more(served: Host) -> None:
+def test_graph_with_several_groups_hits_if_one_more_group_exists(served: Host) -> None:
     job = Job(served, "several_groups", 4)
     keys = keys_of(job.start())
     assert len(keys) == 1 and served.stats().compiled == 1

@@ -75,7 +75,7 @@ def test_swap_during_a_cuda_graph_capture_waits_for_its_end(shared_host: Host, t
         assert "capture-broken" not in kinds
         first, second = (index for index, kind in enumerate(kinds) if kind == "capture-begin")
         ends = [index for index, kind in enumerate(kinds) if kind == "capture-end"]
-        assert "load" in kinds[first : ends[0]], "the artifact was not loaded in the capture: nothing is shown"
+        assert "load" in kinds[first : ends[0]], "the artifact was loaded outside of the capture"
         assert "load" not in kinds[second : ends[1]]
         assert [event["nodes"] for event in answer["events"] if event["event"] == "capture-end"] == [0, 2]
 

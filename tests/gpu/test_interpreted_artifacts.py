@@ -20,7 +20,7 @@ from benchmarks.interpreter.table import Row, command, examine, is_right, judge
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: this host has no made-up device"),
 ]
 
 ROW = "model softmaxes inference"

@@ -16,7 +16,7 @@ from precompiled.made_up_cuda.kinds import KINDS
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: this host has no made-up device"),
 ]
 
 # Operators that the made-up device refuses: sparse layouts, an operator of the CPU, and one whose sample is on the CPU.

@@ -63,7 +63,7 @@ def test_unmeasured_kernels_are_kept_beside_measured_ones() -> None:
     from torch._inductor.triton_bundler import TritonBundler
 
     if not hasattr(TritonBundler, "put_winner"):
-        pytest.skip("NOT TESTED: this torch keeps all (2.11)")
+        pytest.skip("NOT TESTED: this torch keeps all kernels (2.11)")
     with static_launchers.kept(), torch._inductor.config.patch(bundle_triton_into_fx_graph_cache=True):
         TritonBundler.begin_compile()
         try:

@@ -33,7 +33,7 @@ pytestmark = [
 ]
 PROGRAM = Path(__file__).parent.parent / "programs" / "target_program.py"
 MADE_UP = bool(os.environ.get("CUDA_MADE_UP"))
-needs_other_kinds = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: this host has its own GPU alone")
+needs_other_kinds = pytest.mark.skipif(not MADE_UP, reason="NOT TESTED: this host has only its own GPU")
 
 
 def kind_here() -> str:

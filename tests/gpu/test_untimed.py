@@ -26,7 +26,7 @@ from precompiled.torch_internals.worker import no_measurements
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: the device here is no made-up one"),
+    pytest.mark.skipif(not os.environ.get("CUDA_MADE_UP"), reason="NOT TESTED: this host has no made-up device"),
 ]
 
 should_pad = pad_mm.should_pad

@@ -47,7 +47,7 @@ def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> No
     store.remove(twice.header.function)
     same_function = {name: getattr(twice.header, name) for name in ("function", "module", "qualname", "code")}
     store.publish(replace(thrice.header, **same_function), thrice.about, thrice.body)
-    assert not run(served, sys.executable, folder, ["twice"])["twice"]["equal"], "else there is nothing to be found"
+    assert not run(served, sys.executable, folder, ["twice"])["twice"]["equal"], "the audit has nothing to find"
 
     found = run(served, sys.executable, folder, ["twice", "thrice"], audit=True)
     assert first(found["twice"]) == (["traced"], ["package-audit"])
@@ -57,7 +57,7 @@ def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> No
     assert found["thrice"]["reasons"][0][1] == audit.SAID
 
     found = run(served, sys.executable, folder, ["twice", "thrice"])
-    assert first(found["twice"]) == (["traced"], ["package-audit"]), "it stays out of use, and is not kept again"
+    assert first(found["twice"]) == (["traced"], ["package-audit"]), "it stays disabled, and is not recorded"
     assert found["twice"]["equal"]
     assert first(found["thrice"]) == (["used"], [""])
     assert [refusal["function"] for refusal in store.refusals()] == ["twice.f"]
@@ -80,7 +80,7 @@ def test_recording_again_replaces_the_equal_entry(served: Host) -> None:
         assert {name: len(entries(served, name)) for name in names} == kept
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="here sys.monitoring notices calls beside a profiler")
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.monitoring reports calls beside a profiler")
 @pytest.mark.reason("package-profiler")
 def test_an_audit_beside_a_profiler_leaves_the_package_in_use(served: Host) -> None:
     """With an active profiler the audit cannot compare a trace with its package, so it must not disable the package."""

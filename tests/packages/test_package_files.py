@@ -192,7 +192,9 @@ def test_package_file_of_a_dynamic_graph_holds_its_program(shared_host: Host, sa
     assert found["error"] is None, found
     _index, members = portable_format.read(file)
     assert any(name.endswith("/program.json.gz") for name in members)
-    assert not any(name.endswith("/program.json.gz") for name in portable_format.read(saved)[1]), "lines of the user's"
+    assert not any(name.endswith("/program.json.gz") for name in portable_format.read(saved)[1]), (
+        "a program has lines of the user"
+    )
     with this_process() as here:
         portable._publish_artifacts(here.session, members)
         key = next(name for name in members if name.startswith("artifacts/")).split("/")[1].rpartition(".")[0]

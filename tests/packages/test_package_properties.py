@@ -23,7 +23,7 @@ from precompiled.packages import entry_search
 from precompiled.packages.describe.codes import code_digest
 from precompiled.store.packages import PackageStore
 
-pytestmark = pytest.mark.slow  # three processes, each of which compiles all programs
+pytestmark = pytest.mark.slow  # three processes, and each compiles all programs
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "packages_program.py"
 SEEDS = range(int(os.environ.get("PRECOMPILED_TEST_SEEDS", "40")))

@@ -212,7 +212,7 @@ def test_torch_without_a_required_function_is_unsupported(monkeypatch: pytest.Mo
         with mock.patch.object(lazy_switch.log, "warning") as warned:
             packages.install()
         assert "has_tensor_in_frame" in str(warned.call_args) and "has_tensor_in_frame" in str(lazy_switch.problem)
-    assert not dynamo_frames._patches, "nothing of Dynamo's is replaced"
+    assert not dynamo_frames._patches, "no function of Dynamo may be replaced"
 
 
 # ---------------------------------------------------------------- entries in the store
@@ -231,7 +231,7 @@ def test_entry_of_another_format_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(CorruptArtifact, match=f"of format {fmt.FORMAT + 1}, this is format {fmt.FORMAT}") as raised:
         store.read(header.function, name)
     assert raised.value.code == "package-format"
-    assert store.names(header.function) == [name], "another version's entries are not ours to put away"
+    assert store.names(header.function) == [name], "an entry of another version must stay"
 
 
 @pytest.mark.reason("package-corrupt")

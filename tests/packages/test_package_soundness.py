@@ -118,7 +118,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_package_is_used_where_it_holds_and_nowhere_else(later: dict[str, Any], name: str) -> None:
+def test_package_is_used_exactly_where_it_is_valid(later: dict[str, Any], name: str) -> None:
     found = later[name]
     assert "error" not in found, found["error"]
     assert found["equal"], found
@@ -151,6 +151,6 @@ def test_audit_confirms_the_package_of_each_case(later: dict[str, Any], audited:
     assert "error" not in found, found["error"]
     assert found["equal"], found
     if "traced" in later[name]["states"]:
-        assert found["states"] == later[name]["states"], "there is nothing of it to compare"
+        assert found["states"] == later[name]["states"], "the case has no package to compare"
     else:
         assert "audited" in found["states"] and set(found["states"]) <= {"audited", "used", "skipped"}, found

@@ -59,7 +59,7 @@ def main(file: Path, way: str) -> None:
     def compile_ahead(module: torch.fx.GraphModule, inputs: list[Any], name: str) -> Callable[..., Any]:
         def prepared() -> Any:
             if way == "refused":
-                raise Bypass("nobody can tell what this is compiled with", code="vllm-context")
+                raise Bypass("it is unknown what this graph is compiled with", code="vllm-context")
             return standalone_compile.of_inputs(module, inputs), dict(standalone_compile.SETTINGS)
 
         def left() -> Any:

@@ -119,7 +119,7 @@ def test_objects_that_the_program_froze_stay_frozen() -> None:
         frozen = gc.get_freeze_count()
         with garbage_collection.seldom():
             pass
-        assert gc.get_freeze_count() > frozen // 2 > 0, "but for those that nobody holds any more"
+        assert gc.get_freeze_count() > frozen // 2 > 0, "only objects without references may be gone"
     finally:
         gc.unfreeze()
 

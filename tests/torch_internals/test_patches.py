@@ -58,7 +58,7 @@ def test_two_patches_of_one_function_are_undone_in_reverse() -> None:
     patches.replace(module, "function", louder)
     patches.replace(module, "function", lambda original: lambda: original() + "!")
     assert module.function() == "FUNCTION!"
-    assert patches.are_replaced(), "the first one by the second one"
+    assert patches.are_replaced(), "the second patch replaces the first one"
     patches.undo()
     patches.undo()
     assert module.function() == "function"
