@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ settings.load_profile("any-pace")
 # Deadline of a test run, in seconds since the epoch. Later tests are skipped. tools/test_all.py sets the deadline,
 # because pytest reports nothing about earlier tests if it is killed in the middle of one.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
+FAULTS = "PRECOMPILED_TESTS_FAULTS"  # "full": tests of faults provoke them often (make test-faults)
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
 
@@ -74,6 +75,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("seconds by folder")
         for group, amount in seconds.most_common():
             terminalreporter.write_line(f"{amount:8.0f} s {tests[group]:6d} tests  {group}")
+
+
+@pytest.fixture
+def tries(record_property: Callable[[str, object], None]) -> Callable[[int, int], int]:
+    """Returns a function that chooses how often a test provokes its fault: ``tries(few, many)``.
+
+    ``few`` in `make test`, ``many`` in `make test-faults`, which prints the number (faults/plugin.py).
+    """
+
+    def choose(few: int, many: int) -> int:
+        number = many if os.environ.get(FAULTS) == "full" else few
+        record_property("tried", number)
+        return number
+
+    return choose
 
 
 @pytest.fixture

@@ -126,6 +126,7 @@ def _refused(store: Store) -> None:
     assert artifact.slot == 0 and store.read_files(artifact) == payload().files
 
 
+@pytest.mark.fault("altered-bytes")
 @pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.BUNDLE, LIBRARY])
 @pytest.mark.parametrize("position", [0, 50, -1])
 def test_a_flipped_bit_is_refused(store: Store, file: str, position: int) -> None:
@@ -133,6 +134,7 @@ def test_a_flipped_bit_is_refused(store: Store, file: str, position: int) -> Non
     _refused(store)
 
 
+@pytest.mark.fault("damaged-files")
 @pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.BUNDLE, LIBRARY])
 @pytest.mark.parametrize("length", [0, 1, 99])
 def test_a_truncated_file_is_refused(store: Store, file: str, length: int) -> None:
@@ -140,6 +142,7 @@ def test_a_truncated_file_is_refused(store: Store, file: str, length: int) -> No
     _refused(store)
 
 
+@pytest.mark.fault("damaged-files")
 @pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.BUNDLE, LIBRARY])
 def test_an_appended_file_is_refused(store: Store, file: str) -> None:
     with open(store.publish(payload()).path / file, "ab") as appended:
@@ -147,6 +150,7 @@ def test_an_appended_file_is_refused(store: Store, file: str) -> None:
     _refused(store)
 
 
+@pytest.mark.fault("damaged-files")
 @pytest.mark.parametrize("file", [fmt.MANIFEST, fmt.BUNDLE, LIBRARY, "native"])
 def test_a_missing_file_is_refused(store: Store, file: str) -> None:
     path = store.publish(payload()).path / file
@@ -154,6 +158,7 @@ def test_a_missing_file_is_refused(store: Store, file: str) -> None:
     _refused(store)
 
 
+@pytest.mark.fault("altered-bytes")
 def test_no_flipped_bit_of_a_manifest_passes(store: Store) -> None:
     sealed = (store.publish(payload()).path / fmt.MANIFEST).read_bytes()
     for position in range(len(sealed)):
@@ -188,6 +193,7 @@ def test_manifest_with_a_field_of_the_wrong_type_is_corrupt(name: str, value: st
         fmt.open_manifest(("{" + ",".join(f'"{key}":{item}' for key, item in fields.items()) + "}").encode(), KEY)
 
 
+@pytest.mark.fault("damaged-files")
 def test_an_artifact_under_another_key_is_refused(store: Store) -> None:
     store.publish(payload(OTHER))
     os.rename(store.artifacts / f"{OTHER}.0", store.artifacts / f"{KEY}.0")
@@ -201,6 +207,7 @@ def test_one_corrupt_variant_does_not_hide_the_others(store: Store) -> None:
     assert [artifact.manifest.guards for artifact in store.lookup(KEY)] == ["a", "c"]
 
 
+@pytest.mark.fault("damaged-files")
 @pytest.mark.reason("artifact-format")
 def test_artifact_of_another_format_is_a_miss_and_is_kept(store: Store) -> None:
     path = store.publish(payload()).path / fmt.MANIFEST
@@ -330,6 +337,7 @@ def test_an_unreadable_store_is_a_store_error_for_another_user(tmp_path: Path) -
 # ---------------------------------------------------------------- calls of the file system that fail
 
 
+@pytest.mark.fault("failing-calls")
 @pytest.mark.parametrize("operation", ["lookup", "evict", "publish", "names"])
 def test_failure_of_any_system_call_is_a_store_error(
     store: Store, monkeypatch: pytest.MonkeyPatch, operation: str

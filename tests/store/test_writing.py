@@ -215,6 +215,7 @@ def _publish_and_die(store: Store, step: int) -> None:
     store.publish_failure(failure(OTHER))
 
 
+@pytest.mark.fault("killed-at-a-call")
 def test_writer_killed_at_any_point_leaves_a_valid_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, outcomes = 0, set()
     while True:
