@@ -1,7 +1,7 @@
 """Support for tests of the daemon: a real daemon process, and a worker that compiles nothing.
 
-The stand-in worker is a script in place of the interpreter (``Environment.executable``). It runs the real worker loop
-(control thread, guardian, stream) around a compiler that executes the graph's bytes::
+The test's worker is a script in place of the interpreter (``wire.Interpreter.executable``). It runs the real worker
+loop (control thread, guardian, stream) with a fake compiler. The bytes of a graph are an order for this compiler::
 
     {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "hog" | "spawn" | "print"
            | "leave" | "garbage" | "say" | "wait-for", ...}

@@ -1,4 +1,4 @@
-"""Support: whether a distribution is installed, for tests that are skipped without it."""
+"""Support: checks whether a distribution is installed, for tests that are skipped without it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import difflib
 
 VARIABLE = "PACKAGE_CASE"  # "after" selects the statements of the later process
 _DECIDES = f"__import__('os').environ.get('{VARIABLE}') == 'after'"
-_INPUTS = ("build", "context")  # functions that only make the inputs of the compiled function
+_INPUTS = ("build", "context")  # functions of a case that only create the inputs of the compiled function
 
 
 def one_text(before: str, after: str) -> str:

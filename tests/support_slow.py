@@ -9,7 +9,10 @@ import pytest
 
 
 def everyday_or_slow(cases: Iterable[Any], everyday: Container[Any]) -> list[Any]:
-    """Parameters of a test. A tuple has one element per argument."""
+    """Returns the values as parameters of a test. Those that are not in ``everyday`` are marked slow.
+
+    A value that is a tuple has one element for each argument of the test.
+    """
     rows = []
     for case in cases:
         marks = [] if case in everyday else [pytest.mark.slow]

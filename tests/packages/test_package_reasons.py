@@ -332,7 +332,7 @@ def test_save_after_eviction_fails(here: ThisProcess, tmp_path: Path) -> None:
     assert PackageStore(here.session.store.root).clear() == 1
     said = refused("package-evicted", precompiled.save_package, made, tmp_path / "file")
     assert "was evicted" in said
-    torch.compiler.reset()  # as the error's action advises
+    torch.compiler.reset()  # the error advises this action
     made(X)
     refused("package-artifact-missing", precompiled.save_package, made, tmp_path / "file")  # no longer package-evicted
     assert PackageStore(here.session.store.root).clear() == 1

@@ -1,4 +1,4 @@
-"""Tests of how DTensors and meshes become plain data, and of which are refused.
+"""Tests of how DTensors and meshes become plain data. Some of them are refused.
 
 tests/e2e/test_ranks.py tests them with two ranks over gloo.
 """

@@ -1,4 +1,4 @@
-"""Tests of which arguments an operation changes, of the recognition of torch's batch norms, and of a load's context."""
+"""Tests of operation_effects.py (writes, torch's batch norms), and of the context in which an artifact is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a worker detects the same vector units of the CPU as Inductor."""
+"""Tests that a worker detects the CPU's vector units as Inductor does."""
 
 from __future__ import annotations
 

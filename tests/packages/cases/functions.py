@@ -1,6 +1,4 @@
-"""Cases about the compiled function and the functions that it calls: their source text, and how a name resolves to
-one.
-"""
+"""Cases about the compiled function and the functions that it calls: their source text, and how names lead to them."""
 
 from __future__ import annotations
 

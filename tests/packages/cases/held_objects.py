@@ -1,4 +1,4 @@
-"""Cases about methods that hold objects without a description: modules and locks in defaults, a decorator's state."""
+"""Cases about methods that hold objects which packages cannot describe, such as locks in defaults or in a decorator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases about functions of the program that Dynamo calls itself during a trace, and about what they read."""
+"""Cases about functions of the program that Dynamo calls, instead of tracing them, and about the values they read."""
 
 from __future__ import annotations
 
