@@ -51,7 +51,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the daemon logs and failure records of a test's hosts to the report of the test, if it failed.
+    """If a test failed, adds the daemon logs and failure records of its hosts to its report.
 
     Without these sections the report does not show why a worker could not compile a graph.
     """
