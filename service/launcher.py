@@ -1,4 +1,6 @@
-"""Becomes a worker: ``python -I -S launcher.py --fd N``, with a JSON order in the file N.
+"""Becomes a worker: ``python -I -S launcher.py --fd N ARGUMENTS``, with a JSON order in the file N.
+
+The worker's arguments are those of the order, followed by ARGUMENTS.
 
 The launcher switches to the client's user and executes the client's interpreter. A user can delay both without limit
 (a lease on the file, a hanging FUSE or NFS mount, a slow directory service for the groups). So they run in this
@@ -72,7 +74,7 @@ def main(argv: list[str]) -> None:
             variables = {**become(uid, gid), **variables}
         for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and an exec inherits that
             signal.signal(getattr(signal, name), signal.SIG_DFL)
-        os.execve(executable, [executable, *order["arguments"]], variables)
+        os.execve(executable, [executable, *order["arguments"], *argv[2:]], variables)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{executable} cannot be executed: {error}\n")
         sys.stderr.flush()

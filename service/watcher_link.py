@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from precompiled.service import processes
 from precompiled.service.channel import Channel
 
 from precompiled import parts, wire
+from precompiled.core.children import start_with_stream
 from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.watcher_link")
@@ -150,46 +149,22 @@ class WatcherLink:
     def _start(self) -> None:
         self._start_at = None
         try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        except OSError as error:
-            self._cannot_start(error)
-            return
-        try:
-            self._popen = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "precompiled.service.watch",
-                    "--control-fd",
-                    str(theirs.fileno()),
-                    "--runtime-dir",
-                    str(self._runtime_dir),
-                    "--cache-dir",
-                    str(self._cache_dir),
-                    "--log",
-                    logging.getLevelName(log.getEffectiveLevel()),
-                ],
-                stdin=subprocess.DEVNULL,
-                cwd="/",
-                pass_fds=(theirs.fileno(),),
+            self._popen, control = start_with_stream(
+                *("-m", "precompiled.service.watch"),
+                *("--runtime-dir", str(self._runtime_dir), "--cache-dir", str(self._cache_dir)),
+                *("--log", logging.getLevelName(log.getEffectiveLevel())),
                 start_new_session=True,
                 env={**os.environ, "PRECOMPILED": "0"},
             )
         except OSError as error:
-            ours.close()
-            self._cannot_start(error)
+            self._problem = f"watch: the watcher cannot be started: {error}"
+            log.error("%s", self._problem)
+            self._again()
             return
-        finally:
-            theirs.close()
-        self._channel = Channel(ours, wire.FromWatcher)
+        self._channel = Channel(control, wire.FromWatcher)
         self._started = time.monotonic()
         self._problem = ""
         log.info("watcher: pid %d", self._popen.pid)
-
-    def _cannot_start(self, error: OSError) -> None:
-        self._problem = f"watch: the watcher cannot be started: {error}"
-        log.error("%s", self._problem)
-        self._again()
 
     def _lost(self) -> None:
         assert self._popen is not None and self._channel is not None

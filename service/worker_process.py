@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import socket
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from precompiled.service.gpus import Devices
 
 from precompiled import wire
 from precompiled.core import worker_variables
+from precompiled.core.children import start_with_stream
 
 LAUNCHER = Path(launcher.__file__)
 # The host has no process, memory or descriptor left. Another user may have taken them, so the interpreter is not at
@@ -86,53 +85,37 @@ def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_di
         # The interpreter's path is not checked here: root's answer would reveal files that the user cannot see.
         "user": (order.uid, order.gid) if system else None,
         "cache_dir": str(cache_dir or ""),
+        "arguments": ["-m", "precompiled.service.worker", *(["--courier"] if courier else [])],
     }
-    try:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            reading, writing = os.pipe()
-        except OSError:
-            ours.close()
-            theirs.close()
-            raise
-    except OSError as error:  # no descriptors are left
-        raise StartError(f"no channel to a worker can be had: {error}", error) from error
-    what["arguments"] = [
-        "-m",
-        "precompiled.service.worker",
-        "--control-fd",
-        str(theirs.fileno()),
-        *(["--courier"] if courier else []),
-    ]
     try:
         with os.fdopen(os.memfd_create("order"), "w+b") as file:
             file.write(json.dumps(what).encode())
             file.seek(0)
-            # The launcher inherits the daemon's variables, which the daemon's interpreter may need. The worker gets the
-            # variables in the order.
-            popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(LAUNCHER), "--fd", str(file.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                cwd="/",
-                pass_fds=(theirs.fileno(), file.fileno()),
-                start_new_session=True,
-                umask=0o077,
-            )
+            reading, writing = os.pipe()
+            try:
+                # The launcher inherits the daemon's variables, which the daemon's interpreter may need. The worker gets
+                # the variables in the order.
+                popen, control = start_with_stream(
+                    *("-I", "-S", str(LAUNCHER), "--fd", str(file.fileno())),
+                    pass_fds=(file.fileno(),),
+                    stdout=writing,
+                    stderr=writing,
+                    start_new_session=True,
+                    umask=0o077,
+                )
+            except BaseException:
+                os.close(reading)
+                raise
+            finally:
+                os.close(writing)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        ours.close()
-        os.close(reading)
         raise StartError(f"{interpreter.executable} cannot be executed: {error}", error) from error
-    finally:
-        theirs.close()
-        os.close(writing)
     os.set_blocking(reading, False)
     try:
         pidfd = os.pidfd_open(popen.pid)
     except (AttributeError, OSError):
         pidfd = -1  # a kernel before 5.3: check() and the closed stream reveal deaths
-    channel = Channel(ours, at_once=MESSAGES_AT_ONCE)
+    channel = Channel(control, at_once=MESSAGES_AT_ONCE)
     return WorkerProcess(
         order.worker, order.uid, order.device, interpreter, popen, channel, reading, pidfd, processes.find(popen.pid)
     )

@@ -105,9 +105,9 @@ def _last_line(error: Exception) -> str:
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m precompiled.farm.driver", description="Started by a helper.")
     parser.add_argument("--address", required=True)
-    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--control-fd", type=int, required=True)
     options = parser.parse_args(argv)
-    sock = socket.socket(fileno=options.fd)
+    sock = socket.socket(fileno=options.control_fd)
     sock.set_inheritable(False)
     try:
         import ray

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from precompiled import wire
+from precompiled.core.children import start_with_stream
 from precompiled.core.errors import CorruptArtifact, StoreError, WireError
 from precompiled.farm.messages import (
     Drop,
@@ -260,14 +260,11 @@ class Farm:
     def _start(self, now: float) -> None:
         if self._sock is not None or now < self._rests_until:
             return
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = _launched(self._address, theirs)
-            except OSError as error:
-                ours.close()
-                self._unusable(f"the farm's driver cannot be started: {error}")
-                return
+        try:
+            process, ours = start_with_stream("-m", "precompiled.farm.driver", "--address", self._address)
+        except OSError as error:
+            self._unusable(f"the farm's driver cannot be started: {error}")
+            return
         self._sock, self._state, self._began = ours, "starting", now
         threading.Thread(target=self._read, args=(ours, process), name="farm", daemon=True).start()
 
@@ -315,17 +312,6 @@ class Farm:
         if self._sock is not None:
             with suppress(OSError):  # if this fails, the reading thread notices the end of the stream as well
                 send(self._sock, message)
-
-
-def _launched(address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
-    """Start a driver. Raises OSError."""
-    fd = stream.fileno()
-    return subprocess.Popen(
-        [sys.executable, "-m", "precompiled.farm.driver", "--address", address, "--fd", str(fd)],
-        pass_fds=(fd,),
-        stdin=subprocess.DEVNULL,
-        cwd="/",
-    )
 
 
 def open_farm(address: str, root: Path, base: list[Path], ended: Callable[[str, list[int]], None]) -> Farm:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +21,7 @@ import msgspec
 
 from precompiled import wire
 from precompiled.core import config, worker_variables
+from precompiled.core.children import start_with_stream
 from precompiled.core.errors import OF_THE_PLACE, PrecompiledError, WireError
 from precompiled.farm.messages import Request, Result, decode, encode
 from precompiled.made_up_cuda.kinds import FIRST_UUID
@@ -48,26 +47,20 @@ class _Worker:
     def __init__(self, interpreter: wire.Interpreter) -> None:
         self.interpreter = interpreter
         self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed in ``end``
-        ours, theirs = socket.socketpair()
         given = {name: value for name, value in interpreter.variables.items() if name not in _OF_THE_NODE}
         # Both values hide the node's real GPUs: the worker gets its made-up device, or no GPU.
         visible = FIRST_UUID if "CUDA_MADE_UP" in given else ""
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "precompiled.service.worker", "--control-fd", str(theirs.fileno())],
-                env=worker_variables.variables(os.environ, given, visible),
-                cwd="/",
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
-                start_new_session=True,
-                umask=0o077,
-            )
-        self._sock = ours
+        self._process, self._sock = start_with_stream(
+            *("-m", "precompiled.service.worker"),
+            env=worker_variables.variables(os.environ, given, visible),
+            stdout=self._said,
+            stderr=self._said,
+            start_new_session=True,
+            umask=0o077,
+        )
         # The worker's guardian holds the other end of the stream too, so a dead worker's stream does not end by itself.
         threading.Thread(target=self._watched, name="farm-worker", daemon=True).start()
-        self._stream: BinaryIO = ours.makefile("rb")
+        self._stream: BinaryIO = self._sock.makefile("rb")
         ready = self._receive(START_S)
         assert isinstance(ready, wire.Ready)
         self.ready = ready

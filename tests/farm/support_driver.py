@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -45,12 +44,13 @@ class Drivers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.streams: list[socket.socket] = []
-        monkeypatch.setattr(farm, "_launched", self._launched)
+        monkeypatch.setattr(farm, "start_with_stream", self._start)
 
-    def _launched(self, address: str, stream: socket.socket) -> subprocess.Popen[bytes]:
-        assert address == "auto"
-        self.streams.append(socket.socket(fileno=os.dup(stream.fileno())))
-        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    def _start(self, *arguments: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        assert arguments == ("-m", "precompiled.farm.driver", "--address", "auto")
+        ours, theirs = socket.socketpair()
+        self.streams.append(theirs)
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]), ours
 
     def says_nodes(self, *places: int) -> None:
         send(self.streams[-1], Nodes([Node("n", "1.2.3.4", number) for number in places]))
