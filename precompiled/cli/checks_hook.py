@@ -18,21 +18,11 @@ from precompiled.version import ON, SWITCH, switched_off
 
 # Names after PRECOMPILED_ that are not settings: internal variables, a recipe of examples/deploy, and variables of this
 # project's tests and benchmarks.
-NO_SETTINGS = (
-    "BAKING",
-    "CAPTURE",
-    "TARGET",
-    "TIMELINE",
-    "SHARED",
-    "LOCAL",
-    "STARTS",
-    "SYSTEMD_TESTS",
-    "SYSTEMD_TEST_VENV",
-    "TEST_SEEDS",
-    "TEST_VENVS",
-    "TEST_VENV_CACHE",
-    "TORCH_TESTS",
-    "VERSION_TESTS",
+NO_SETTINGS = tuple(
+    """
+    BAKING CAPTURE LOCAL SHARED STARTS SYSTEMD_TESTS SYSTEMD_TEST_VENV TARGET TEST_SEEDS TEST_VENVS TEST_VENV_CACHE
+    TIMELINE TORCH_TESTS VERSION_TESTS
+    """.split()
 )
 _REPORT_THIS = "report this with the output of `precompiled doctor --json`"
 

@@ -280,24 +280,11 @@ NAMES = tuple(item.name for item in fields(Settings) if item.name != "origins")
 _FIELDS = {item.name: item for item in fields(Settings)}
 # Settings that are not passed as flags when a client starts a daemon. The client always passes the directories
 # separately, and only clients use the other settings.
-CLIENT_ONLY = (
-    "runtime_dir",
-    "cache_dir",
-    "base",
-    "remote",
-    "remote_unsigned",
-    "remote_put",
-    "remote_timeout_s",
-    "remote_ahead_s",
-    "farm",
-    "mode",
-    "wait_s",
-    "require",
-    "progress",
-    "autostart",
-    "packages",
-    "package_audit",
-    "compile_without_gpu",
+CLIENT_ONLY = tuple(
+    """
+    autostart base cache_dir compile_without_gpu farm mode package_audit packages progress remote remote_ahead_s
+    remote_put remote_timeout_s remote_unsigned require runtime_dir wait_s
+    """.split()
 )
 MEANINGS: Mapping[str, str] = {name: _FIELDS[name].metadata["meaning"] for name in NAMES}
 for _name in NAMES:

@@ -14,24 +14,7 @@ from pathlib import Path
 
 # File system types, as in /proc/self/mountinfo.
 NETWORK = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "afs",
-        "ceph",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "fuse.sshfs",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "virtiofs",
-        "vboxsf",
-    }
+    "9p afs beegfs ceph cifs fuse.rclone fuse.s3fs fuse.sshfs gpfs lustre nfs nfs4 smb3 smbfs vboxsf virtiofs".split()
 )
 _MOUNTS = Path("/proc/self/mountinfo")
 

@@ -12,19 +12,8 @@ from precompiled.core import paths
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The variables that a process needs to find its home and files. All variables that affect a compile come from the
 # client.
-INHERITED = (
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TMPDIR",
-    "TZ",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "XDG_RUNTIME_DIR",
-    "PATH",
+INHERITED = tuple(
+    "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH TMPDIR TZ USER XDG_CACHE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR".split()
 )
 # Variables that are never taken from a client: the process that starts the worker chooses its device, and the hook
 # stays off in workers.

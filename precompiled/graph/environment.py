@@ -31,52 +31,24 @@ if TYPE_CHECKING:
 # The environment variables that a compile depends on. A worker gets these from the client, and no others. If their
 # values differ, the daemon starts another worker. So this list must not contain variables that a launcher sets per
 # rank, job or run.
-_VARIABLES = (
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "CC",
-    "CXX",
-    "CPATH",
-    "CPLUS_INCLUDE_PATH",
-    "LIBRARY_PATH",
-    "VIRTUAL_ENV",
-    "PYTHONPATH",
-    "PYTHONUSERBASE",
-    "HOME",
-    "USER",
-    "LANG",
-    "LC_ALL",
-    "XDG_CACHE_HOME",
+_VARIABLES = tuple(
+    """
+    CC CPATH CPLUS_INCLUDE_PATH CXX HOME LANG LC_ALL LD_LIBRARY_PATH LIBRARY_PATH PATH PYTHONPATH PYTHONUSERBASE USER
+    VIRTUAL_ENV XDG_CACHE_HOME
+    """.split()
 )
 # Python finds modules by these variables, and ignores them with -E and -I.
 _OF_PYTHON = ("PYTHONPATH", "PYTHONUSERBASE")
-_VARIABLE_PREFIXES = (
-    "TORCHINDUCTOR_",
-    "TORCH_CUDA_",
-    "TORCH_COMPILE",
-    "TRITON_",
-    "CUDA",
-    "CUBLAS",
-    "NVIDIA_",
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "ATEN_",
+_VARIABLE_PREFIXES = tuple(
+    "ATEN_ CUBLAS CUDA KMP_ MKL_ NVIDIA_ OMP_ TORCHINDUCTOR_ TORCH_COMPILE TORCH_CUDA_ TRITON_".split()
 )
 # Exceptions: variables that match a prefix above but do not change compiled code, or that the daemon's pool sets
-# itself.
+# itself. CUDA_INJECTION*_PATH name a profiler or sanitizer for the program only, TRITON_HOME names triton's caches.
 _NOT_FOR_WORKERS = frozenset(
-    {
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_INJECTION32_PATH",  # a profiler or sanitizer, for the program only
-        "CUDA_INJECTION64_PATH",
-        "TORCH_COMPILE_DEBUG",
-        "TORCH_COMPILE_JOB_ID",
-        "TORCH_COMPILE_STICKY_PGO_KEY",
-        "TRITON_HOME",  # the location of triton's caches
-    }
+    """
+    CUDA_DEVICE_ORDER CUDA_INJECTION32_PATH CUDA_INJECTION64_PATH CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES
+    TORCH_COMPILE_DEBUG TORCH_COMPILE_JOB_ID TORCH_COMPILE_STICKY_PGO_KEY TRITON_HOME
+    """.split()
 )
 # Suffix of variables that name the user's own caches, often one per job. A worker must not write to these caches.
 _NOT_FOR_WORKERS_SUFFIX = "_CACHE_DIR"
@@ -89,16 +61,13 @@ _KEYED = ("CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
 _KEYED_OF_CPP = ("LD_LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 _NOT_KEYED_SUFFIXES = ("_DIR", "_HOME", "_THREADS", "_START_METHOD", "_LIBCUDA_PATH")
 # The properties of a GPU that Inductor reads (triton_heuristics.py, choices.py, template_heuristics/triton.py). The
-# sizes of its memory and cache, and its clocks, are left out: see docs/decisions/0046.
-_GPU = (
-    "name",
-    "major",
-    "minor",
-    "multi_processor_count",
-    "max_threads_per_multi_processor",
-    "regs_per_multiprocessor",
-    "shared_memory_per_block_optin",
-    "warp_size",
+# sizes of its memory and cache, and its clocks, are left out: see docs/decisions/0046. The key has the values in this
+# order.
+_GPU = tuple(
+    """
+    name major minor multi_processor_count max_threads_per_multi_processor regs_per_multiprocessor
+    shared_memory_per_block_optin warp_size
+    """.split()
 )
 
 

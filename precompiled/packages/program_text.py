@@ -31,44 +31,14 @@ _TELLS = frozenset({"debug", "info", "warning", "error", "exception", "critical"
 _BUILTINS = frozenset(
     {"abs", "bool", "float", "format", "int", "len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
 )
-_METHODS = frozenset(
-    {
-        "cpu",
-        "detach",
-        "dim",
-        "format",
-        "item",
-        "join",
-        "max",
-        "mean",
-        "min",
-        "numel",
-        "perf_counter",
-        "size",
-        "sum",
-        "time",
-        "tolist",
-    }
-)
+_METHODS = frozenset("cpu detach dim format item join max mean min numel perf_counter size sum time tolist".split())
 # Decorators that only call their function.
 _CALL_ONLY = frozenset(
-    {
-        "property",
-        "staticmethod",
-        "classmethod",
-        "abstractmethod",
-        "abc.abstractmethod",
-        "override",
-        "typing.override",
-        "torch.no_grad",
-        "torch.inference_mode",
-        "torch.enable_grad",
-        "contextmanager",
-        "contextlib.contextmanager",
-        "functools.cache",
-        "functools.lru_cache",
-        "functools.cached_property",
-    }
+    """
+    abc.abstractmethod abstractmethod classmethod contextlib.contextmanager contextmanager functools.cache
+    functools.cached_property functools.lru_cache override property staticmethod torch.enable_grad torch.inference_mode
+    torch.no_grad typing.override
+    """.split()
 )
 _PLAIN = (
     ast.Constant,

@@ -42,23 +42,12 @@ from precompiled.packages.program_text import Text
 
 LOOK_S = 1.0  # seconds between two checks whether files were saved
 # Packages whose modules do not count, because a trace or a compile imports further modules of these packages. The list
-# has torch, whose version an entry requires, and packages that torch and precompiled import.
+# has torch, whose version an entry requires, packages that torch and precompiled import, and the main program, which
+# multiprocessing names __mp_main__.
 _NOT_THE_PROGRAMS = frozenset(
-    {
-        "torch",
-        "torchgen",
-        "functorch",
-        "triton",
-        "sympy",
-        "mpmath",
-        "networkx",
-        "jinja2",
-        "markupsafe",
-        "precompiled",
-        "msgspec",
-        "psutil",
-        "__mp_main__",
-    }  # the main program, under multiprocessing's name
+    """
+    __mp_main__ functorch jinja2 markupsafe mpmath msgspec networkx precompiled psutil sympy torch torchgen triton
+    """.split()
 )
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)

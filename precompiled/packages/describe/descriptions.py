@@ -57,23 +57,10 @@ _OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types of the ob
 # Attributes that the interpreter or abc writes. They differ between processes or class bodies, and no trace depends on
 # them.
 _NOT_OF_A_CLASS = frozenset(
-    {
-        "__dict__",
-        "__weakref__",
-        "__module__",
-        "__doc__",
-        "__qualname__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "_abc_impl",
-        "__abstractmethods__",
-        "__annotations__",
-        "__annotate__",
-        "__annotate_func__",
-        "__annotations_cache__",
-        "__parameters__",
-        "__orig_bases__",
-    }
+    """
+    __abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __dict__ __doc__
+    __firstlineno__ __module__ __orig_bases__ __parameters__ __qualname__ __static_attributes__ __weakref__ _abc_impl
+    """.split()
 )
 # Modules whose classes are described by name alone. Each mock has its own class, which gains members when an attribute
 # of the mock is read; Dynamo does not trace code of unittest.

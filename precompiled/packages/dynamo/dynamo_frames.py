@@ -41,16 +41,11 @@ log = logging.getLogger("precompiled.package")
 _ENTRIES = "_precompiled_entries"
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SKIPS = (FrameAction.SKIP, FrameAction.DEFAULT)
-_NEEDED = (
-    "ConvertFrame",
-    "ConvertFrameAssert",
-    "DynamoOutput",
-    "CheckFunctionManager",
-    "has_tensor_in_frame",
-    "get_compile_id",
-    "input_codes",
-    "output_codes",
-    "orig_code_map",
+_NEEDED = tuple(
+    """
+    CheckFunctionManager ConvertFrame ConvertFrameAssert DynamoOutput get_compile_id has_tensor_in_frame input_codes
+    orig_code_map output_codes
+    """.split()
 )
 
 

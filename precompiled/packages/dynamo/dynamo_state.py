@@ -38,23 +38,11 @@ _GLOBAL_HOOKS = (
 )
 # Settings that do not affect a trace: where files are, what is logged, and after how many recompiles Dynamo stops.
 _IRRELEVANT = frozenset(
-    {
-        "base_dir",
-        "debug_dir_root",
-        "log_file_name",
-        "verbose",
-        "repro_after",
-        "repro_level",
-        "_save_config_ignore",
-        "recompile_limit",
-        "accumulated_recompile_limit",
-        "cache_size_limit",
-        "accumulated_cache_size_limit",
-        "fail_on_recompile_limit_hit",
-        "log_compilation_metrics",
-        "report_guard_failures",
-        "run_gc_after_compile",
-    }
+    """
+    _save_config_ignore accumulated_cache_size_limit accumulated_recompile_limit base_dir cache_size_limit
+    debug_dir_root fail_on_recompile_limit_hit log_compilation_metrics log_file_name recompile_limit
+    report_guard_failures repro_after repro_level run_gc_after_compile verbose
+    """.split()
 )
 
 

@@ -46,22 +46,9 @@ _PLAIN = (
 )
 # Modules of Python's whose functions give the same result in each process.
 _PURE = frozenset(
-    {
-        "math",
-        "operator",
-        "functools",
-        "itertools",
-        "enum",
-        "typing",
-        "dataclasses",
-        "re",
-        "string",
-        "collections",
-        "collections_abc",
-        "abc",
-        "types",
-        "builtins",
-    }
+    """
+    abc builtins collections collections_abc dataclasses enum functools itertools math operator re string types typing
+    """.split()
 )
 _MEMO = type(functools.lru_cache(abs))
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)

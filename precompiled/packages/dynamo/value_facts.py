@@ -32,23 +32,13 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import optimizers, ranks
 from precompiled.torch_internals.graph import subclass_context
 
-_DIMENSION_MARKS = (
-    "_dynamo_dynamic_indices",
-    "_dynamo_weak_dynamic_indices",
-    "_dynamo_unbacked_indices",
-    "_dynamo_strict_unbacked_indices",
-    "_dynamo_static_indices",
-    "_dynamo_shape_ids",
-    "_dynamo_unbacked_bounds",
-    "_dynamo_dynamic_range",
+_DIMENSION_MARKS = tuple(
+    """
+    _dynamo_dynamic_indices _dynamo_weak_dynamic_indices _dynamo_unbacked_indices _dynamo_strict_unbacked_indices
+    _dynamo_static_indices _dynamo_shape_ids _dynamo_unbacked_bounds _dynamo_dynamic_range
+    """.split()
 )
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-)
+_HOOKS = tuple("_forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks _state_dict_hooks".split())
 _HOOKS_WITH = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 # Dynamo guards only on the types of these values, and compares the values in C.
 _NATIVE = (bytes, bytearray, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)

@@ -322,20 +322,10 @@ def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
 
 
 _KEEP_THEIR_RESULT = frozenset(
-    {
-        "AmaxBackward0",
-        "AminBackward0",
-        "AminmaxBackward0",
-        "CumprodBackward0",
-        "MaxBackward1",
-        "MedianBackward0",
-        "MinBackward1",
-        "NanmedianBackward0",
-        "ProdBackward0",
-        "ProdBackward1",
-        "ReluBackward0",
-        "SgnBackward0",
-    }
+    """
+    AmaxBackward0 AminBackward0 AminmaxBackward0 CumprodBackward0 MaxBackward1 MedianBackward0 MinBackward1
+    NanmedianBackward0 ProdBackward0 ProdBackward1 ReluBackward0 SgnBackward0
+    """.split()
 )
 
 # The operators that create several views at once (torch::autograd's CreationMeta::MULTI_OUTPUT_NODE).

@@ -52,45 +52,21 @@ _DEPRECATING = frozenset({typing_extensions.__file__, warnings.__file__})
 # Higher-order operators whose arguments are graphs and data only, so the encoded graphs describe them completely.
 # Operators that take code by reference (user Triton kernels: user_kernels.py) or have effects are excluded.
 _HIGHER_ORDER = frozenset(
-    {
-        "tag_activation_checkpoint",
-        "wrap_activation_checkpoint",
-        "wrap",
-        "autograd_function_apply",
-        "custom_function_call",
-        "cond",
-        "while_loop",
-        "scan",
-        "associative_scan",
-        "map_impl",
-        "invoke_subgraph",
-        "flex_attention",
-        "flex_attention_backward",
-        "hints_wrapper",
-        "out_dtype",
-        "checkpoint",
-    }
+    """
+    associative_scan autograd_function_apply checkpoint cond custom_function_call flex_attention flex_attention_backward
+    hints_wrapper invoke_subgraph map_impl out_dtype scan tag_activation_checkpoint while_loop wrap
+    wrap_activation_checkpoint
+    """.split()
 )
 
 # Namespaces of torch to search, in this order, for functions that cannot be found by their own __module__ and
 # __qualname__: builtins such as torch.add, and wrappers such as max_pool2d, which is a "boolean_dispatch.<locals>.fn".
-_NAMESPACES = (
-    "torch",
-    "torch.nn.functional",
-    "torch._C._nn",
-    "torch.special",
-    "torch.linalg",
-    "torch.fft",
-    "torch.Tensor",
-    "torch._C._special",
-    "torch._C._linalg",
-    "torch._C._fft",
-    "torch._C._VariableFunctions",
-    "torch._VF",
-    "torch._C._autograd",
-    "torch._C._functorch",
-    "operator",
-    "math",
+_NAMESPACES = tuple(
+    """
+    torch torch.nn.functional torch._C._nn torch.special torch.linalg torch.fft torch.Tensor torch._C._special
+    torch._C._linalg torch._C._fft torch._C._VariableFunctions torch._VF torch._C._autograd torch._C._functorch operator
+    math
+    """.split()
 )
 
 # The usage counter that torch calls wherever a module is constructed. pybind11 gives the function the qualified name of

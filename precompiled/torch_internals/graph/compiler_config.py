@@ -32,13 +32,8 @@ _shapes = torch.fx.experimental._config
 # Settings that save_config_portable omits.
 _LEFT_OUT = ("pre_grad_pass_timing",)
 # Settings that affect where and how fast torch compiles a graph, but not the result.
-_IRRELEVANT = (
-    "compile_threads",
-    "worker_start_method",
-    "verbose_progress",
-    "disable_progress",
-    "debug",
-    "quiesce_async_compile_pool",
+_IRRELEVANT = tuple(
+    "compile_threads debug disable_progress quiesce_async_compile_pool verbose_progress worker_start_method".split()
 )
 # "aot_inductor." is not in this list, because its debug_compile and debug_symbols also affect torch.compile.
 _IRRELEVANT_PREFIXES = ("trace.", "quiesce_")

@@ -52,14 +52,7 @@ _OPS = {"call_function": "f", "call_method": "m", "output": "o"}
 _ATOMS = frozenset({bool, int, float, str, type(None)})
 
 # If a node has one of these meta entries, which AOTAutograd reads, the graph is bypassed.
-_MEANINGFUL_META = (
-    "recompute",
-    "ac_graph_id",
-    "steal_arg",
-    "has_backward_hook",
-    "is_wrapped",
-    "user_cache_hash",
-)
+_MEANINGFUL_META = tuple("ac_graph_id has_backward_hook is_wrapped recompute steal_arg user_cache_hash".split())
 
 
 def modules(graphs: list[list[list[Any]]]) -> dict[str, str]:

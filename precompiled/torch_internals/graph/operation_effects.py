@@ -28,187 +28,45 @@ from precompiled.torch_internals.graph.call_targets import BUILTIN_OP_NAMESPACES
 # with autograd_edges.py: the operators get another tensor over the same memory, so the caller's tensor would keep its
 # old metadata.
 CHANGE_THE_TENSOR = frozenset(
-    {
-        "as_strided_",
-        "detach_",
-        "requires_grad_",
-        "resize_",
-        "resize_as_",
-        "retain_grad",
-        "set_",
-        "set_data",
-        "shallow_copy_data_",
-        "squeeze_",
-        "swapaxes_",
-        "swapdims_",
-        "t_",
-        "transpose_",
-        "unsqueeze_",
-    }
+    """
+    as_strided_ detach_ requires_grad_ resize_ resize_as_ retain_grad set_ set_data shallow_copy_data_ squeeze_
+    swapaxes_ swapdims_ t_ transpose_ unsqueeze_
+    """.split()
 )
 
 # Operations that return a view of their first argument, or that argument itself if nothing needs to change.
 _VIEWS = frozenset(
-    {
-        "H",
-        "T",
-        "_get_data_attr",
-        "adjoint",
-        "alias",
-        "alpha_dropout",
-        "as_strided",
-        "as_tensor",
-        "asarray",
-        "atleast_1d",
-        "atleast_2d",
-        "atleast_3d",
-        "bfloat16",
-        "broadcast_tensors",
-        "broadcast_to",
-        "chunk",
-        "conj",
-        "contiguous",
-        "cpu",
-        "cuda",
-        "detach",
-        "diagonal",
-        "double",
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "dsplit",
-        "einsum",
-        "expand",
-        "expand_as",
-        "feature_alpha_dropout",
-        "feature_dropout",
-        "flatten",
-        "float",
-        "getitem",
-        "half",
-        "hsplit",
-        "imag",
-        "mH",
-        "mT",
-        "meshgrid",
-        "moveaxis",
-        "movedim",
-        "narrow",
-        "permute",
-        "positive",
-        "ravel",
-        "real",
-        "requires_grad_",
-        "reshape",
-        "reshape_as",
-        "resolve_conj",
-        "resolve_neg",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "swapaxes",
-        "swapdims",
-        "t",
-        "tensor_split",
-        "to",
-        "transpose",
-        "type",
-        "type_as",
-        "unbind",
-        "unflatten",
-        "unfold",
-        "unsafe_chunk",
-        "unsafe_split",
-        "unsqueeze",
-        "view",
-        "view_as",
-        "view_as_complex",
-        "view_as_real",
-        "vsplit",
-    }
+    """
+    H T _get_data_attr adjoint alias alpha_dropout as_strided as_tensor asarray atleast_1d atleast_2d atleast_3d
+    bfloat16 broadcast_tensors broadcast_to chunk conj contiguous cpu cuda detach diagonal double dropout dropout1d
+    dropout2d dropout3d dsplit einsum expand expand_as feature_alpha_dropout feature_dropout flatten float getitem half
+    hsplit imag mH mT meshgrid moveaxis movedim narrow permute positive ravel real requires_grad_ reshape reshape_as
+    resolve_conj resolve_neg select slice split split_with_sizes squeeze swapaxes swapdims t tensor_split to transpose
+    type type_as unbind unflatten unfold unsafe_chunk unsafe_split unsqueeze view view_as view_as_complex view_as_real
+    vsplit
+    """.split()
 )
 
 # Operations that change their first argument although their name does not end in "_".
-_WRITE = frozenset(
-    {
-        "setitem",
-        "iadd",
-        "iand",
-        "ifloordiv",
-        "ilshift",
-        "imatmul",
-        "imod",
-        "imul",
-        "ior",
-        "ipow",
-        "irshift",
-        "isub",
-        "itruediv",
-        "ixor",
-    }
-)
+_WRITE = frozenset("iadd iand ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor setitem".split())
 
 # Operations that keep their input for the backward, while compiled code keeps only a mask or indices. The list follows
 # the backwards in torch's derivatives.yaml and Inductor's decompositions, and
 # tests/torch_internals/test_stand_in_operators.py compares the two.
 KEEP_THEIR_INPUT = frozenset(
-    {
-        "amax",
-        "amin",
-        "aminmax",
-        "clamp",
-        "clamp_max",
-        "clamp_min",
-        "clip",
-        "cummax",
-        "cummin",
-        "fmax",
-        "fmin",
-        "gather",
-        "hardshrink",
-        "hardsigmoid",
-        "hardtanh",
-        "leaky_relu",
-        "max",
-        "max_pool1d",
-        "max_pool2d",
-        "max_pool2d_with_indices",
-        "max_pool3d",
-        "max_pool3d_with_indices",
-        "maximum",
-        "median",
-        "min",
-        "minimum",
-        "nan_to_num",
-        "nanmedian",
-        "nansum",
-        "prelu",
-        "prelu_kernel",
-        "relu6",
-        "rrelu",
-        "sgn",
-        "softshrink",
-        "threshold",
-    }
+    """
+    amax amin aminmax clamp clamp_max clamp_min clip cummax cummin fmax fmin gather hardshrink hardsigmoid hardtanh
+    leaky_relu max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices maximum median min
+    minimum nan_to_num nanmedian nansum prelu prelu_kernel relu6 rrelu sgn softshrink threshold
+    """.split()
 )
 
 # Operations that set a mode of autograd, attention or autocast, or enter a transform, within a graph.
 SET_MODES = frozenset(
-    {
-        "_enter_autocast",
-        "_set_grad_enabled",
-        "set_grad_enabled",
-        "_sdpa_kernel",
-        "_sdpa_kernel_variadic",
-        "_enter_dual_level",
-        "_set_fwd_grad_enabled",
-        "_grad_increment_nesting",
-        "_jvp_increment_nesting",
-        "_vmap_increment_nesting",
-    }
+    """
+    _enter_autocast _enter_dual_level _grad_increment_nesting _jvp_increment_nesting _sdpa_kernel _sdpa_kernel_variadic
+    _set_fwd_grad_enabled _set_grad_enabled _vmap_increment_nesting set_grad_enabled
+    """.split()
 )
 
 _STATISTICS = ("running_mean", "running_var")

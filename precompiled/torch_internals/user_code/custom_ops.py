@@ -38,21 +38,12 @@ from precompiled.torch_internals.user_code import (
 from precompiled.torch_internals.user_code.user_modules import import_modules, modules_digest, name_of_library
 
 # The dispatch keys under which a compile looks for an operator's behavior. A module that this file cannot find may have
-# registered a kernel under any of them.
-_DISPATCH_KEYS = (
-    "CompositeImplicitAutograd",
-    "CompositeExplicitAutograd",
-    "Autograd",
-    "AutogradCPU",
-    "AutogradCUDA",
-    "ADInplaceOrView",
-    "AutocastCPU",
-    "AutocastCUDA",
-    "FuncTorchBatched",
-    "Functionalize",
-    "Meta",
-    "CPU",
-    "CUDA",
+# registered a kernel under any of them. The key has those of an operator in this order.
+_DISPATCH_KEYS = tuple(
+    """
+    CompositeImplicitAutograd CompositeExplicitAutograd Autograd AutogradCPU AutogradCUDA ADInplaceOrView AutocastCPU
+    AutocastCUDA FuncTorchBatched Functionalize Meta CPU CUDA
+    """.split()
 )
 
 

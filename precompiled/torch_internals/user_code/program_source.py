@@ -45,75 +45,20 @@ from precompiled.core.names import object_at
 PROGRAMS = ("__main__", "__mp_main__")  # the second one in a process that multiprocessing spawned
 OURS = "_precompiled_"  # prefix of the names that this project adds to the program's source
 _READING = frozenset(
-    {
-        "LOAD_GLOBAL",
-        "LOAD_NAME",
-        "STORE_GLOBAL",
-        "DELETE_GLOBAL",
-        "IMPORT_NAME",
-        "LOAD_DEREF",
-        "STORE_DEREF",
-        "DELETE_DEREF",
-        "LOAD_CLASSDEREF",
-        "LOAD_FROM_DICT_OR_DEREF",
-    }
+    """
+    DELETE_DEREF DELETE_GLOBAL IMPORT_NAME LOAD_CLASSDEREF LOAD_DEREF LOAD_FROM_DICT_OR_DEREF LOAD_GLOBAL LOAD_NAME
+    STORE_DEREF STORE_GLOBAL
+    """.split()
 )
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 # The list excludes globals(), eval(), __import__(), open() and similar functions, whose results differ in a worker.
 _BUILTINS = frozenset(
-    {
-        "abs",
-        "all",
-        "any",
-        "bool",
-        "bytes",
-        "callable",
-        "complex",
-        "dict",
-        "divmod",
-        "enumerate",
-        "filter",
-        "float",
-        "frozenset",
-        "getattr",
-        "hasattr",
-        "int",
-        "isinstance",
-        "issubclass",
-        "iter",
-        "len",
-        "list",
-        "map",
-        "max",
-        "min",
-        "next",
-        "object",
-        "pow",
-        "print",
-        "range",
-        "repr",
-        "reversed",
-        "round",
-        "set",
-        "slice",
-        "sorted",
-        "str",
-        "sum",
-        "super",
-        "tuple",
-        "type",
-        "zip",
-        "AssertionError",
-        "AttributeError",
-        "Exception",
-        "IndexError",
-        "KeyError",
-        "NotImplemented",
-        "NotImplementedError",
-        "RuntimeError",
-        "TypeError",
-        "ValueError",
-    }
+    """
+    AssertionError AttributeError Exception IndexError KeyError NotImplemented NotImplementedError RuntimeError
+    TypeError ValueError abs all any bool bytes callable complex dict divmod enumerate filter float frozenset getattr
+    hasattr int isinstance issubclass iter len list map max min next object pow print range repr reversed round set
+    slice sorted str sum super tuple type zip
+    """.split()
 )
 _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operator", "typing"})
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
@@ -121,22 +66,10 @@ _TORCHS_OPERATORS = frozenset({"aten", "prims"})
 _METACLASSES = (type, type(torch.Tensor), abc.ABCMeta)
 # Attributes that a class statement or pickling creates. They do not affect the behavior of the class.
 _NOT_OF_A_CLASS = frozenset(
-    {
-        "__module__",
-        "__qualname__",
-        "__doc__",
-        "__dict__",
-        "__weakref__",
-        "__annotations__",
-        "__annotate__",
-        "__annotate_func__",
-        "__annotations_cache__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__slotnames__",
-        "__abstractmethods__",
-        "_abc_impl",
-    }
+    """
+    __abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __dict__ __doc__
+    __firstlineno__ __module__ __qualname__ __slotnames__ __static_attributes__ __weakref__ _abc_impl
+    """.split()
 )
 # The wrappers of functions in a class's body, and the attribute that contains the function.
 _HOLD_A_FUNCTION: dict[type, str] = {staticmethod: "__func__", classmethod: "__func__", property: "fget"}
