@@ -43,7 +43,7 @@ def code_of(function: Any, *inputs: torch.Tensor) -> Any:
 
 
 def test_choice_of_a_configuration_is_found_by_the_next_process() -> None:
-    """The graph has a reduction, for which the worker adds a configuration. The saved choice must still be found."""
+    """For the graph's reduction, the worker adds a configuration. A later process must still find the saved choice."""
     from torch._inductor.runtime.triton_heuristics import check_autotune_cache
 
     def reduction(x: torch.Tensor) -> torch.Tensor:
@@ -76,7 +76,7 @@ def test_unmeasured_kernels_are_kept_beside_measured_ones() -> None:
 def test_choice_of_libdevice_ends_with_its_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a program requests eager's rounding, torch lets Triton use CUDA's libdevice for the whole process.
 
-    Later graphs of the process must not be affected.
+    This choice must not affect later graphs of the process.
     """
     from triton import knobs
 

@@ -1,7 +1,7 @@
 """Tests of `--target`, which compiles artifacts for a GPU that the host does not have.
 
 A client with the GPU must hit these artifacts, and they must equal those of a compile on the GPU. The client uses this
-host's GPU if the table of kinds has it. Otherwise it uses a made-up GPU.
+host's GPU if the table of kinds has it, and otherwise a made-up GPU.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def test_failure_without_the_gpu_is_not_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.reason("package-device-numbers")
 def test_code_that_reads_device_memory_gets_no_package(tmp_path: Path) -> None:
-    """A trace would contain the size of the made-up GPU's memory as a constant. The real GPU may have another size."""
+    """A trace would contain the memory size of the made-up GPU as a constant, and that of the real GPU may differ."""
     program = tmp_path / "asks.py"
     program.write_text("""if 1:
         import json, torch, precompiled

@@ -39,8 +39,8 @@ def run(host: Host, folder: Path) -> dict[str, Any]:
 def entries(host: Host) -> dict[str, set[str]]:
     """Maps each module to the guards, bytecode and inlined functions of its entries.
 
-    Keys of artifacts are left out, because they depend on properties that Dynamo does not guard. For example, they
-    depend on whether an input is a view.
+    Keys of artifacts are left out, because they depend on properties that Dynamo does not guard, such as whether an
+    input is a view.
     """
     found: dict[str, set[str]] = {}
     for entry in PackageStore(host.store.root).entries():

@@ -19,8 +19,8 @@ USED, TRACED = "used", "traced"
 class Case:
     """A module's source ``before`` and ``after`` a change.
 
-    ``expected`` is the state of its frames in the later process. ``helper``: the two sources of a module that it
-    imports.
+    ``expected`` is the state of the module's frames in the later process. ``helper``: the two sources of a module that
+    the case imports.
     """
 
     name: str

@@ -18,7 +18,7 @@ from corpus.rows import Row, called, linear, rand, row
 
 # ---------------------------------------------------------------- custom Functions
 class Doubled(torch.autograd.Function):
-    """A Function whose backward is not the true derivative. A derived backward would give other gradients."""
+    """A Function whose backward is not the true derivative. torch's own derivative would give other gradients."""
 
     @staticmethod
     def forward(ctx, x, factor, flag):  # type: ignore[no-untyped-def]
