@@ -29,7 +29,7 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 200  # characters of a line of Markdown
 # Folders whose Python text follows these rules. A folder is added once its text has been rewritten.
-PYTHON = ("precompiled", "service", "systemd", "benchmarks", "tools")
+PYTHON = ("precompiled", "service", "systemd", "benchmarks", "tools", "tests")
 # Pattern: what to write instead.
 BANNED = {
     r"\bof which\b": "a second sentence",

@@ -76,6 +76,6 @@ def start(host: Host, other: Host, case: str, name: str, fault: str, which: int)
             on = other if fault == "another host" else host
             env |= {"PRECOMPILED_MODE": "lookup"} if fault == "lookup" else {}
             if fault == "no daemon":
-                env |= {"PRECOMPILED_AUTOSTART": "0", "PRECOMPILED_RUNTIME_DIR": str(host.root / "nobody")}
+                env |= {"PRECOMPILED_AUTOSTART": "0", "PRECOMPILED_RUNTIME_DIR": str(host.root / "no-daemon")}
         started.append(on.start(spec, env=env, program=PROGRAM))
     return started

@@ -82,7 +82,7 @@ def test_invalid_interpreter_or_device_is_ignored(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         connection = DaemonConnection(daemon.settings)
         try:
-            connection.expect(wire.Expect(daemon.environment(), "cuda:GPU-of-nobody"))
+            connection.expect(wire.Expect(daemon.environment(), "cuda:GPU-absent"))
             connection.expect(wire.Expect(wire.Interpreter("python", "/", "3", "2", "", {}), "cpu"))
             connection.submit(daemon.submit(), graph(), lambda reply: None)
             wait_until(lambda: daemon.stats().compiled == 1)

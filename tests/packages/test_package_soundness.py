@@ -138,7 +138,6 @@ NOT_COMPARED = (
     "partial_of_another_value",
     "inputs_that_share_memory",
     "inputs_that_overlap",
-    "function_that_is_not_in_a_global",
     "mode_of_a_decorator",
     "mode_of_a_decorator_again",
     "inference_mode_of_a_decorator",

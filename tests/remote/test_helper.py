@@ -275,7 +275,7 @@ def test_helper_is_not_a_child_of_the_program(settings: Settings) -> None:
 def test_exiting_process_waits_a_limited_time_for_a_starting_helper(settings: Settings) -> None:
     folder = helper_link.folder(settings.cache_dir)
     folder.mkdir(parents=True)
-    (folder / helper_link.STARTING).write_text("somebody")
+    (folder / helper_link.STARTING).write_text("another-process")
     began = time.monotonic()
     assert helper_link.ask(settings.cache_dir, {"do": "used"}, wait_s=0.2) is None
     assert time.monotonic() - began < helper_link.STARTING_S / 2

@@ -50,7 +50,7 @@ def running(
 def refuses(seen: PutLog) -> Callable[[QueuedPut], None]:
     def put(item: QueuedPut) -> None:
         seen.tried.append(item.what["key"])
-        raise RemoteError("nobody listens", code="remote-unreachable")
+        raise RemoteError("no server listens", code="remote-unreachable")
 
     return put
 
@@ -84,7 +84,7 @@ def test_flush_tries_each_put_once() -> None:
             found.add({"key": key})
         assert found.flush() and seen.tried == ["a", "b", "c"]
         assert found.flush() and seen.tried == ["a", "b", "c"] * 2 and found.waiting == 3
-    assert [number for number, _why in seen.given_up] == [3] and "nobody listens" in seen.given_up[0][1]
+    assert [number for number, _why in seen.given_up] == [3] and "no server listens" in seen.given_up[0][1]
 
 
 def test_put_that_fails_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_put_that_fails_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
         wait_until(lambda: seen.given_up)
         assert found.waiting == 0 and len(seen.tried) > 1
     [(number, why)] = seen.given_up
-    assert number == 1 and "nobody listens" in why
+    assert number == 1 and "no server listens" in why
 
 
 def test_put_above_the_queue_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_list_is_put_after_earlier_puts() -> None:
     def put(item: QueuedPut) -> None:
         seen.tried.append(item.what["do"])
         if item.what["do"] == "put" and fails.is_set():
-            raise RemoteError("nobody listens", code="remote-unreachable")
+            raise RemoteError("no server listens", code="remote-unreachable")
 
     with running(put, seen) as found:
         found.add({"do": "put"})

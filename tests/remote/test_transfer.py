@@ -227,13 +227,13 @@ def test_failing_remote_is_paused(faulty: Callable[..., Transfer]) -> None:
 
     def refuse() -> None:
         calls.append(1)
-        raise ConnectionRefusedError("nobody listens")
+        raise ConnectionRefusedError("no server listens")
 
     there = faulty(refuse, 10.0)
     for _ in range(MAX_FAILURES + 3):
         with pytest.raises(RemoteError) as raised:
             there.fetch(KEY)
-        assert raised.value.code == "remote-unreachable" and "nobody listens" in raised.value.message
+        assert raised.value.code == "remote-unreachable" and "no server listens" in raised.value.message
     assert len(calls) == MAX_FAILURES
     document = there.document()
     assert (document["state"], document["code"]) == ("rests", "remote-unreachable")
@@ -252,7 +252,7 @@ def test_hanging_remote_times_out(faulty: Callable[..., Transfer]) -> None:
 
 def test_each_request_is_recorded_with_its_problem(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:
     def refuse() -> None:
-        raise ConnectionRefusedError("nobody listens")
+        raise ConnectionRefusedError("no server listens")
 
     began = time.time()
     faulty(refuse, 10.0)

@@ -333,7 +333,7 @@ from precompiled.store import job_phases
 record = job_phases.JobRecord(Path(sys.argv[1]), 0.0)
 record.begin("1", "ab" * 32, "f", 1, 0.0)
 record.phase("AOTAutograd")
-print("is at it", flush=True)
+print("works", flush=True)
 sys.stdin.read()
 """
 
@@ -343,7 +343,7 @@ def test_job_of_a_dead_worker_is_lost_and_not_in_later_traces(tmp_path: Path) ->
     with subprocess.Popen(
         [sys.executable, "-c", DIES, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as worker:
-        assert worker.stdout is not None and worker.stdout.readline() == "is at it\n"
+        assert worker.stdout is not None and worker.stdout.readline() == "works\n"
         (job,) = job_phases.workers(tmp_path)[0].jobs
         assert not job.ended and [found.id for found in job_phases.under_way(tmp_path)] == ["1"]
         worker.kill()

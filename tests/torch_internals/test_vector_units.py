@@ -20,7 +20,7 @@ if sys.argv[1] == "ours":
         assert vector_units._found is None
     with vector_units.beside(), vector_units.beside():
         pass
-    assert vector_units._found.done(), "it goes on in a store that is no job's any more"
+    assert vector_units._found.done(), "it goes on in a store that no job uses"
 picked = str(cpu_vec_isa.pick_vec_isa())
 narrow = min(unit.bit_width() for unit in cpu_vec_isa.valid_vec_isa_list()) if cpu_vec_isa.valid_vec_isa_list() else 0
 with config.patch({"cpp.simdlen": 256}):

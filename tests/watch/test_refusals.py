@@ -205,7 +205,7 @@ def test_watch_that_raises_is_set_aside_and_others_continue(tmp_path: Path, monk
 
     def raising(self: module.RunningWatch, now: float) -> bool:
         if self.registration == bad:
-            raise RuntimeError("what nobody has thought of")
+            raise RuntimeError("an unforeseen error")
         return look(self, now)
 
     monkeypatch.setattr(module.RunningWatch, "look", raising)
@@ -217,7 +217,7 @@ def test_watch_that_raises_is_set_aside_and_others_continue(tmp_path: Path, monk
             watcher._watches[id] = module.RunningWatch(id, record.registration, watcher._tools)
         watcher._round()
         assert list(watcher._watches) == [identify(good)]
-        assert "what nobody has thought of" in watcher._problems[identify(bad)]
+        assert "an unforeseen error" in watcher._problems[identify(bad)]
         watcher.close()
     assert [id for id, _ in registry.load()] == [identify(good)]
 

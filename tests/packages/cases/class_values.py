@@ -139,7 +139,7 @@ ENUM_OF_TEXTS = """
 class Kind(str, enum.Enum):
     @classmethod
     def _missing_(cls, value):
-        raise ValueError(f"{value} is no {cls.__name__}")
+        raise ValueError(f"{value} is not a {cls.__name__}")
     X = "x"
     Y = "y"
 """
