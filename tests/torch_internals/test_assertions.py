@@ -15,6 +15,7 @@ from support_session import ThisProcess, deaf_daemon, this_process
 from torch.fx.experimental.symbolic_shapes import CallMethodKey
 
 from precompiled import backend
+from precompiled.client import pending
 from precompiled.torch_internals.client import graph_lowering, runtime_assertions
 from precompiled.torch_internals.graph import graph_codec
 
@@ -102,7 +103,8 @@ def test_graph_with_all_its_assertions_is_unchanged() -> None:
 
 
 @pytest.mark.integration
-def test_pending_graph_raises_on_a_violated_assertion() -> None:
+def test_pending_graph_raises_on_a_violated_assertion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "ALONE_S", 0.05)
     with deaf_daemon() as here:
         torch._dynamo.reset()
         compiled = torch.compile(both_sizes, backend="precompiled")
