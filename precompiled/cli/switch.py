@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+from typing import Any
 
 import click
 
@@ -42,7 +43,7 @@ def run_command(
     settings: Settings,
     mode: str | None,
     cmd: tuple[str, ...],
-    target: parts.WantedDevicesProtocol | None = None,
+    target: Any | None = None,
 ) -> int:
     """Run a command, and its Python children, with precompiled on.
 

@@ -12,19 +12,16 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from precompiled.client.process import PROCESS
-
-if TYPE_CHECKING:
-    from precompiled.client.process import SessionProtocol
 
 VARIABLE = "PRECOMPILED_BAKING"
 LOOK_S = 0.05
 FLUSH_S = 60.0
 
 
-def begin(session: SessionProtocol) -> None:
+def begin(session: Any) -> None:
     """Start the reporting thread if `precompiled bake` runs this process. Called when this process gets a session."""
     described = os.environ.get(VARIABLE)
     if described:
@@ -34,7 +31,7 @@ def begin(session: SessionProtocol) -> None:
         ).start()
 
 
-def _follow(session: SessionProtocol, steps: int, directory: Path) -> None:
+def _follow(session: Any, steps: int, directory: Path) -> None:
     try:
         (directory / str(os.getpid())).touch()
         while max((report.calls_eager + report.calls_compiled for report in session.reports()), default=0) < steps:

@@ -33,10 +33,7 @@ _INSTRUCTIONS = frozenset(
 
 
 class Ahead:
-    """Has the helper fetch objects for this process, and reports the objects that the process has used. Thread-safe.
-
-    Implements parts.AheadProtocol.
-    """
+    """Has the helper fetch objects for this process, and reports the objects that the process has used. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -97,6 +94,7 @@ class Ahead:
 
     @property
     def under_way(self) -> bool:
+        """Whether the helper may still fetch something."""
         return not self._ended.is_set()
 
     def wait(self) -> bool:

@@ -1,4 +1,4 @@
-"""Implements parts.RemoteProtocol: the functions of this part that other code calls."""
+"""The functions of this part that the core calls (parts.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The remote's state, for `status`, `cache stats` and `doctor` (parts.StateProtocol)."""
+"""The remote's state, for `status`, `cache stats` and `doctor`."""
 
 from __future__ import annotations
 
