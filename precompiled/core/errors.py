@@ -100,8 +100,8 @@ class NotServed(PrecompiledError):
     ``code`` has the reason.
 
     Dynamo wraps the error in the call that compiles a graph: it is the ``inner_exception`` of
-    ``torch._dynamo.exc.BackendCompilerFailed``. If no artifact of a compiled graph serves the sizes of
-    a call, the call raises the error without a wrapper.
+    ``torch._dynamo.exc.BackendCompilerFailed``. If no artifact of a compiled graph serves the sizes of a call, the call
+    raises ``NotServed`` itself.
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:

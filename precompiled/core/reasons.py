@@ -63,7 +63,7 @@ class Reason:
             return self.then
         if self.running is None:
             return self.outcome.value + self.then
-        return f"{self.running.value} if the graph already runs, otherwise {self.outcome.value}{self.then}"
+        return f"a running graph stays {self.running.value}; otherwise {self.outcome.value}{self.then}"
 
 
 def plain(text: str) -> str:
