@@ -30,7 +30,8 @@ def main() -> None:
     import precompiled.backend  # noqa: F401 - imports all modules that a lookup needs
 
     backend_s = time.perf_counter() - begun
-    from precompiled.client.load import load
+    from precompiled.client.load import load_for_graph
+    from precompiled.core.program_data import CaptureState
     from precompiled.graph import capture
     from precompiled.store.artifacts import Store
 
@@ -39,8 +40,9 @@ def main() -> None:
     recorded = store.read_program(artifact)
     assert recorded is not None
     modes = capture.parse(recorded)["modes"]
+    state = CaptureState(modes=modes, device="cpu", cudagraphs=False, size_inputs=[], modules={})
     begun = time.perf_counter()
-    load(store, artifact, modes, cudagraphs=False)
+    load_for_graph(store, artifact, state)
     load_s = time.perf_counter() - begun
     print(json.dumps({"backend_s": backend_s, "load_s": load_s, "started": started}))
 

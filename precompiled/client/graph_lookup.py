@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import time
@@ -25,7 +24,6 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
 from precompiled.torch_internals.client import (
     compile_after_trace,
-    cuda_graph_capture,
     graph_lowering,
     retrace,
     standalone_compile,
@@ -168,19 +166,7 @@ class GraphLookup:
     def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:
         if program.cudagraphs:
             cudagraph_parts.called_here()
-        dispatch = Dispatch(
-            self.calls,
-            self.graph.eager(),
-            program.size_inputs,
-            lambda sizes: self.submitter.request_variant(program, dispatch, sizes),
-            cuda_graph_capture.is_capturing if program.device != "cpu" else None,
-            self.safe_point,
-            waits=bool(program.no_stand_in),
-            stays_eager=self.session.stays_eager and not program.no_stand_in,
-            without_a_job=lambda sizes: self.submitter.without_a_job(program, dispatch, sizes),
-            raised=functools.partial(self.session.outcomes.stand_in_raised, self.calls),
-        )
-        return dispatch
+        return self.submitter.make_dispatch(program, self.graph.eager(), self.safe_point)
 
     def _miss(self, program: capture.SerializedGraph) -> Compiled:
         if program.weights is not None and program.weights.nbytes > self.session.settings.max_graph_bytes:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from precompiled.client import native
@@ -14,7 +12,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
 
 if TYPE_CHECKING:
-    from precompiled.graph.capture import SerializedGraph
+    from precompiled.core.program_data import CaptureState
 
 # Errors that unpickling, imports or execution raise if this torch cannot read the artifact.
 _ARTIFACTS_FAULT = (
@@ -31,41 +29,8 @@ _ARTIFACTS_FAULT = (
 )
 
 
-def load_for_graph(store: Store, artifact: Artifact, program: SerializedGraph) -> Callable[..., object]:
-    """Call ``load`` with the modes, classes, device and groups of the captured program."""
-    return load(
-        store,
-        artifact,
-        program.modes,
-        cudagraphs=program.cudagraphs,
-        classes=program.classes,
-        frozen=program.frozen,
-        device=program.device,
-        groups=program.groups,
-        context=program.context,
-    )
-
-
-def load(
-    store: Store,
-    artifact: Artifact,
-    modes: Mapping[str, object],
-    *,
-    cudagraphs: bool,
-    classes: Mapping[str, type] = MappingProxyType({}),
-    frozen: Sequence[object] = (),
-    device: str = "cpu",
-    groups: Sequence[str] = (),
-    context: contextvars.Context | None = None,
-) -> Callable[..., object]:
-    """Verify every file of ``artifact``, then load it.
-
-    - ``modes``: the ambient modes of the capture
-    - ``classes``: the program's classes that the artifact needs, by digest
-    - ``frozen``: the graph's last inputs, if the compiled code contains their values as constants (frozen weights)
-    - ``device``: the device that the graph runs on
-    - ``groups``: the names of the graph's process groups
-    - ``context``: the context variables of the compile, since torch reads settings from them
+def load_for_graph(store: Store, artifact: Artifact, program: CaptureState) -> Callable[..., object]:
+    """Verify every file of ``artifact``, then load it in the state of the graph's capture.
 
     Raises StoreError (UntrustedStore, CorruptArtifact) or FileNotFoundError, and no error of torch's. An artifact
     that torch cannot load is corrupt and goes into quarantine. Raises Bypass if the artifact cannot be adapted to
@@ -80,21 +45,9 @@ def load(
     name = f"{manifest.key[:12]}.{artifact.slot}"
     try:
         with profiler_ranges.load(f"{manifest.name} {name}"), native.files(artifact, contents) as mapped:
-            there = contextvars.copy_context() if context is None else context.copy()
+            there = program.context.copy()
             function = gpu_room.with_room(
-                lambda: there.run(
-                    load_bundle,
-                    contents[fmt.BUNDLE],
-                    mapped,
-                    modes,
-                    cudagraphs=cudagraphs,
-                    name=name,
-                    classes=classes,
-                    frozen=frozen,
-                    device=device,
-                    groups=groups,
-                ),
-                device,
+                lambda: there.run(load_bundle, contents[fmt.BUNDLE], mapped, program, name), program.device
             )
     except Bypass:
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
 from collections.abc import Callable
@@ -14,11 +15,13 @@ from precompiled import parts
 from precompiled.client.awaited import Awaited, NotNow
 from precompiled.client.dispatch import Compiled, Dispatch
 from precompiled.client.ledger import GraphCalls
+from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
 from precompiled.core.errors import Bypass, CompileFailed, NotServed
 from precompiled.graph import capture, devices, environment
-from precompiled.torch_internals.client import compile_after_trace, retrace
+from precompiled.torch_internals.client import compile_after_trace, cuda_graph_capture, retrace
+from precompiled.torch_internals.eager.stand_in import StandIn
 from precompiled.torch_internals.inductor import toolchain
 from precompiled.torch_internals.ranks import group_names
 
@@ -56,6 +59,28 @@ class Submitter:
     about: Callable[[], str]
     given: compile_after_trace.Given | None = None
     traced: retrace.TracedFrame | None = None
+
+    def make_dispatch(
+        self,
+        program: capture.SerializedGraph,
+        eager: StandIn,
+        safe_point: SafePoint,
+        may_submit: Callable[[], bool] = lambda: True,
+    ) -> Dispatch:
+        """Make the callable of a graph. It submits a variant for sizes that nothing serves, if ``may_submit()``."""
+        dispatch = Dispatch(
+            self.calls,
+            eager,
+            program.size_inputs,
+            lambda sizes: self.request_variant(program, dispatch, sizes) if may_submit() else None,
+            cuda_graph_capture.is_capturing if program.device != "cpu" else None,
+            safe_point,
+            waits=bool(program.no_stand_in),
+            stays_eager=self.session.stays_eager and not program.no_stand_in,
+            without_a_job=lambda sizes: self.without_a_job(program, dispatch, sizes),
+            raised=functools.partial(self.session.outcomes.stand_in_raised, self.calls),
+        )
+        return dispatch
 
     def request_variant(self, program: capture.SerializedGraph, dispatch: Dispatch, sizes: list[int]) -> None:
         """Submit a variant for a call after the swap whose sizes no variant serves. The call itself runs eager.

@@ -1,11 +1,15 @@
-"""The types of a *program*, a captured graph as plain data (graph/capture.py).
+"""The types of a *program*, a captured graph as plain data (graph/capture.py), and the state of its capture.
 
-They describe parsed JSON, so nothing checks them at run time. The key hashes the JSON text of the first five sections,
-where the order of fields counts. An encoded size is an int, or an expression of symbols as a dict: ``{"s": 0}``.
+The types of a program describe parsed JSON, so nothing checks them at run time. The key hashes the JSON text of the
+first five sections, where the order of fields counts. An encoded size is an int, or an expression of symbols as a
+dict: ``{"s": 0}``.
 """
 
 from __future__ import annotations
 
+import contextvars
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 # The sections that the key hashes.
@@ -91,3 +95,24 @@ class ProgramData(_ProgramData, total=False):
     """A captured graph. The key hashes the sections up to ``environment``."""
 
     about: AboutData
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureState:
+    """All that loading a graph's artifacts requires from the capture of the graph."""
+
+    modes: dict[str, Any]
+    device: str  # "cpu" or "cuda:N"; the sections call it "cuda:0" (graph/devices.py)
+    cudagraphs: bool  # the settings enable CUDA graphs, and the graph is on a GPU
+    size_inputs: list[int]  # positions of the inputs that are sizes, fixed or symbolic, but not unbacked
+    modules: dict[str, str]  # modules that a worker imports, and the program's own ops and classes -> digest
+    classes: Mapping[str, type] = field(default_factory=dict)  # digest -> class of inputs that the program defines
+    # Names of the graph's process groups in this process; the sections have numbers instead (group_names.py)
+    groups: tuple[str, ...] = ()
+    # Torch's settings, as a context in which any thread can load the graph's artifacts.
+    context: contextvars.Context = field(default_factory=contextvars.copy_context, compare=False, repr=False)
+
+    @property
+    def frozen(self) -> Sequence[Any]:
+        """The graph's last inputs, if the compiled code contains their values as constants (frozen weights)."""
+        return ()

@@ -18,16 +18,16 @@ and, after the JSON, the data of frozen weights.
 
 from __future__ import annotations
 
-import contextvars
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.core.program_data import CaptureState, InputsData, ProgramData
 from precompiled.graph import devices, environment, job, weights
 from precompiled.graph.key import SECTIONS
 from precompiled.torch_internals.graph import (
@@ -41,33 +41,20 @@ from precompiled.torch_internals.graph import (
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check, is_size_input, size_values
 from precompiled.torch_internals.ranks import group_names
 
-if TYPE_CHECKING:
-    from precompiled.core.program_data import InputsData, ProgramData
-
 # The section with source lines for reports (torch_internals/graph/source_lines.py). The key and the compile ignore it.
 ABOUT = "about"
 
 
-@dataclass(frozen=True)
-class SerializedGraph:
+@dataclass(frozen=True, kw_only=True)
+class SerializedGraph(CaptureState):
     """A captured graph. ``sections`` has the JSON text of each section, in the order of SECTIONS."""
 
     sections: dict[str, str]
-    modes: dict[str, Any]
-    device: str  # "cpu" or "cuda:N"; the sections call it "cuda:0" (devices.py)
-    cudagraphs: bool  # the settings enable CUDA graphs, and the graph is on a GPU
     hints: list[int]  # the values of the symbolic sizes in this call; not part of the key
     floats: list[float]  # the values of the symbolic floats in this call
-    size_inputs: list[int]  # positions of the inputs that are sizes, fixed or symbolic, but not unbacked
-    modules: dict[str, str]  # modules that a worker imports, and the program's own ops and classes -> digest
     no_stand_in: str  # why the graph must not run eager before its artifact is ready; "" for most graphs
-    classes: Mapping[str, type] = field(default_factory=dict)  # digest -> class of inputs that the program defines
     weights: weights.Weights | None = None  # the frozen weights
-    # Names of the graph's process groups in this process; the sections have numbers instead (group_names.py)
-    groups: tuple[str, ...] = ()
     meshes: tuple[object, ...] = ()  # the graph's device meshes in this process
-    # Torch's settings, as a context in which any thread can load the graph's artifacts.
-    context: contextvars.Context = field(default_factory=contextvars.copy_context, compare=False, repr=False)
 
     def to_bytes(self, hints: list[int] | None = None, about: str = "") -> bytes:
         """The program's bytes for a worker.
@@ -105,34 +92,14 @@ class SerializedGraph:
         return None if None in found else [size for size in found if size is not None]
 
 
-def restore_program(
-    kept: ProgramData,
-    modes: dict[str, Any],
-    device: str,
-    cudagraphs: bool,
-    size_inputs: list[int],
-    modules: dict[str, str],
-    classes: Mapping[str, type],
-    groups: tuple[str, ...],
-    context: contextvars.Context,
-) -> SerializedGraph:
-    """Rebuild a program from its parsed sections ``kept``. The other arguments have the values of the capture."""
-    sections: dict[str, str] = {name: _dump(kept[name]) for name in SECTIONS}
-    hints, floats = kept["hints"], kept["floats"]
-    no_stand_in = _no_stand_in(kept["graph"], kept["inputs"])
+def restore_program(kept: ProgramData, state: CaptureState) -> SerializedGraph:
+    """Rebuild a program from its parsed sections ``kept`` and the state of its capture."""
     return SerializedGraph(
-        sections,
-        modes,
-        device,
-        cudagraphs,
-        hints,
-        floats,
-        size_inputs,
-        modules,
-        no_stand_in,
-        classes,
-        groups=groups,
-        context=context,
+        **vars(state),
+        sections={name: _dump(kept[name]) for name in SECTIONS},
+        hints=kept["hints"],
+        floats=kept["floats"],
+        no_stand_in=_no_stand_in(kept["graph"], kept["inputs"]),
     )
 
 
@@ -189,20 +156,20 @@ def capture(
         "environment": _dump(facts),
     }
     return SerializedGraph(
-        sections,
-        state,
-        device,
-        device != "cpu" and bool(settings["inductor"].get("triton.cudagraphs")),
-        inputs.hints,
-        inputs.floats,
-        [position for position, item in enumerate(inputs.args) if is_size_input(item)],
-        {**graph_codec.modules(graph), **inputs.modules, **compiler_config.modules(settings)},
-        _no_stand_in(graph, described),
-        inputs.described.classes,
-        frozen,
-        tuple(groups),
-        tuple(inputs.meshes.found),
-        compiler_config.context(options),
+        sections=sections,
+        modes=state,
+        device=device,
+        cudagraphs=device != "cpu" and bool(settings["inductor"].get("triton.cudagraphs")),
+        hints=inputs.hints,
+        floats=inputs.floats,
+        size_inputs=[position for position, item in enumerate(inputs.args) if is_size_input(item)],
+        modules={**graph_codec.modules(graph), **inputs.modules, **compiler_config.modules(settings)},
+        no_stand_in=_no_stand_in(graph, described),
+        classes=inputs.described.classes,
+        weights=frozen,
+        groups=tuple(groups),
+        meshes=tuple(inputs.meshes.found),
+        context=compiler_config.context(options),
     )
 
 

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 import json
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from precompiled.client import load as loading
 from precompiled.client import session as sessions
-from precompiled.client.dispatch import Dispatch, counting
+from precompiled.client.dispatch import counting
 from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.load import load_for_graph
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.submit import Submitter, as_required
 from precompiled.core.errors import Bypass, StoreError
+from precompiled.core.program_data import CaptureState, ProgramData
 from precompiled.graph import capture, devices
 from precompiled.packages.describe.errors import Mismatch
 from precompiled.packages.dynamo import dynamo_state
 from precompiled.packages.dynamo.frame_entry import Graph
 from precompiled.store.artifacts import Artifact
-from precompiled.torch_internals.client import cuda_graph_capture
 from precompiled.torch_internals.eager import stand_in
 from precompiled.torch_internals.graph import graph_codec
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 from precompiled.torch_internals.ranks import group_names
 from precompiled.torch_internals.user_code import custom_ops, program_classes
-
-if TYPE_CHECKING:
-    from precompiled.core.program_data import ProgramData
 
 
 def load(
@@ -60,40 +55,37 @@ def load(
         raise Mismatch("a checkpoint is to run again what another graph of the function ran eager")
     started = time.perf_counter()
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph.name, key=graph.key))
+    captured = CaptureState(
+        modes=graph.modes,
+        device=graph.device,
+        cudagraphs=graph.cudagraphs,
+        size_inputs=graph.size_inputs,
+        modules=graph.modules,
+        classes=classes,
+        groups=graph.groups,
+        context=context,
+    )
     whole = next((artifact for artifact in artifacts if not artifact.manifest.guards), None)
     if whole is not None:
-        function = counting(calls, _loaded(session, graph, whole, classes, context))
+        function = counting(calls, _loaded(session, whole, captured))
     else:
-        function = _dispatched(session, graph, artifacts, calls, classes, context, safe_point)
+        function = _dispatched(session, artifacts, calls, captured, safe_point)
     calls.loaded("package", time.perf_counter() - started, (whole or artifacts[0]).manifest.compile_s)
     return function, calls
 
 
-def _loaded(
-    session: sessions.Session, graph: Graph, artifact: Artifact, classes: dict[str, type], context: contextvars.Context
-) -> Callable[..., object]:
+def _loaded(session: sessions.Session, artifact: Artifact, captured: CaptureState) -> Callable[..., object]:
     try:
-        return loading.load(
-            session.store,
-            artifact,
-            graph.modes,
-            cudagraphs=graph.cudagraphs,
-            classes=classes,
-            device=graph.device,
-            groups=graph.groups,
-            context=context,
-        )
+        return load_for_graph(session.store, artifact, captured)
     except Bypass as error:
         raise Mismatch(f"an artifact is not for this process: {error}") from error
 
 
 def _dispatched(
     session: sessions.Session,
-    graph: Graph,
     artifacts: list[Artifact],
     calls: GraphCalls,
-    classes: dict[str, type],
-    context: contextvars.Context,
+    captured: CaptureState,
     safe_point: SafePoint,
 ) -> Callable[..., object]:
     """Serve a graph whose artifacts are valid for only some sizes.
@@ -104,49 +96,27 @@ def _dispatched(
     kept = program_of(session, artifacts[0])
     if "meshes" in kept["inputs"]:
         raise Mismatch("its graph has meshes, and no further sizes of it can be compiled without a trace")
-    program = capture.restore_program(
-        kept,
-        graph.modes,
-        graph.device,
-        graph.cudagraphs,
-        graph.size_inputs,
-        graph.modules,
-        classes,
-        graph.groups,
-        context,
-    )
+    program = capture.restore_program(kept, captured)
     about = kept.get(capture.ABOUT)
     submitter = Submitter(session, calls, lambda: json.dumps(about) if about else "")
     if session.settings.mode != "lookup":
         session.daemon.begin()  # start the daemon now, so that a later submit does not wait for it
 
-    def request(sizes: list[int]) -> None:
-        if session.settings.mode != "lookup" and session.daemon.problem() is None:
-            submitter.request_variant(program, dispatch, sizes)
+    def may_submit() -> bool:
+        return session.settings.mode != "lookup" and session.daemon.problem() is None
 
     program = as_required(session, program)
     try:
-        eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, graph.groups), graph.device))
+        eager = eager_of(devices.for_a_client(group_names.for_a_client(kept, program.groups), program.device))
     except Exception as error:  # an import failed, or a custom operator has other kernels
         raise Mismatch(f"its graph cannot be run eager here: {error}") from error
-    is_capturing = cuda_graph_capture.is_capturing if graph.device != "cpu" else None
-    dispatch = Dispatch(
-        calls,
-        eager,
-        graph.size_inputs,
-        request,
-        is_capturing,
-        safe_point,
-        waits=bool(program.no_stand_in),
-        without_a_job=lambda sizes: submitter.without_a_job(program, dispatch, sizes),
-        raised=functools.partial(session.outcomes.stand_in_raised, calls),
-    )
+    dispatch = submitter.make_dispatch(program, eager, safe_point, may_submit)
     served = set()
     for artifact in artifacts:
         if artifact.manifest.guards in served:
             continue  # a tuned artifact comes before the untuned one with the same guards
         served.add(artifact.manifest.guards)
-        dispatch.serve_with(_loaded(session, graph, artifact, classes, context), guard_check(artifact.manifest.guards))
+        dispatch.serve_with(_loaded(session, artifact, captured), guard_check(artifact.manifest.guards))
     return dispatch.call
 
 

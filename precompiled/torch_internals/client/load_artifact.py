@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import linecache
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch._guards import TracingContext, tracing
 
+from precompiled.core.program_data import CaptureState
 from precompiled.torch_internals.client import autotune_results, relocate, triton_futures
 from precompiled.torch_internals.graph import ambient_modes, input_metadata
 from precompiled.torch_internals.inductor import cpp_kernels, cudagraph_parts, frozen_weights, retained_graphs
@@ -34,32 +35,24 @@ from precompiled.torch_internals.user_code import program_classes
 def load_bundle(
     pickled: bytes,
     native: Mapping[str, tuple[Path, str]],
-    program_modes: Mapping[str, object],
-    *,
-    cudagraphs: bool,
+    program: CaptureState,
     name: str,
-    classes: program_classes.Classes,
-    frozen: Sequence[torch.Tensor] = (),
-    device: str = "cpu",
-    groups: Sequence[str] = (),
 ) -> Callable[..., object]:
     """Load a bundle. Returns the compiled callable, which takes the graph's inputs and returns its outputs as a tuple.
 
     - ``pickled``: the bundle. Unpickling it runs code, so the caller has checked its origin (store/trust.py).
     - ``native``: name of a kernel -> the file that contains it, and the file's SHA-256.
-    - ``program_modes``: restored around the load, which reads thread-local state and may run in another thread.
-    - ``classes``: the program's tensor subclasses that the bundle needs.
-    - ``frozen``: the graph's last inputs, if the compiled code contains their values as constants (frozen_weights.py).
-    - ``device``, ``groups``: the graph's device, and the names of its process groups.
+    - ``program``: its modes are restored around the load, which reads thread-local state and may run in another thread.
+    - ``name``: the artifact's name in tracebacks and profiles.
 
     Raises Bypass if the artifact cannot be moved to this device and these groups (relocate.py).
     """
     from torch._inductor.cudagraph_utils import BoxedDeviceIndex
     from torch._inductor.utils import BoxedBool
 
-    index = torch.device(device).index or 0
-    bundle = program_classes.loads(pickled, classes)
-    relocate.move(bundle, device, groups)
+    index = torch.device(program.device).index or 0
+    bundle = program_classes.loads(pickled, program.classes)
+    relocate.move(bundle, program.device, program.groups)
     # The worker compiled the backward before its first call. A call that retains the graph therefore needs copies of
     # the buffers that the backward overwrites (retained_graphs.py).
     donated = bundle.runtime_metadata.bw_donated_idxs or []
@@ -76,17 +69,17 @@ def load_bundle(
     taken: Callable[[tuple[Any, ...]], list[Any]] = list
     # The current GPU of this thread may not be the graph's GPU.
     there = torch.cuda.device(index) if index else nullcontext()
-    ahead = cudagraph_parts.made_ahead() if cudagraphs else nullcontext()
+    ahead = cudagraph_parts.made_ahead() if program.cudagraphs else nullcontext()
     alone = triton_futures.of_this_thread()
-    with there, ambient_modes.thread_local(program_modes), tracing(context), cpp_kernels.mapped(native), alone, ahead:
+    with there, ambient_modes.thread_local(program.modes), tracing(context), cpp_kernels.mapped(native), alone, ahead:
         if isinstance(bundle.compiled_fw.result, frozen_weights.Frozen):
-            bundle.compiled_fw.result.bind(frozen)
+            bundle.compiled_fw.result.bind(program.frozen)
             taken = bundle.compiled_fw.result.reordered
         boxed = bundle.wrap_post_compile(
             [],
             bundle.sanitized_aot_config,
             {
-                "cudagraphs": BoxedBool(cudagraphs),
+                "cudagraphs": BoxedBool(program.cudagraphs),
                 "boxed_forward_device_index": BoxedDeviceIndex(None),
                 "compile_region_name": None,
             },
