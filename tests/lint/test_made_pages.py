@@ -44,7 +44,7 @@ def test_documented_format_numbers_are_current() -> None:
     ]
     rows = re.findall(r"^\|[^|]+\| `\w+\.(?:PROTOCOL|FORMAT|SCHEMA)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
     assert [int(number) for number in rows] == here, "docs/guides/upgrading.md and CHANGELOG.md tell the numbers"
-    said = "Protocol {}, artifacts {}, keys {}, entries of packages {}, package files {}, objects of a remote {}."
+    said = "protocol {}, artifacts {}, keys {}, entries of packages {}, package files {}, objects of a remote {}."
     assert said.format(*here) in (ROOT / "CHANGELOG.md").read_text()
 
 
