@@ -20,6 +20,7 @@ from precompiled.client import session as sessions
 from precompiled.client.dispatch import Compiled, counting
 from precompiled.client.graph_lookup import GraphLookup, LookupAhead
 from precompiled.client.ledger import GraphCalls, GraphReport
+from precompiled.client.process import RecorderProtocol
 from precompiled.client.session import Session
 from precompiled.client.swap import State
 from precompiled.core import config
@@ -230,7 +231,7 @@ def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
     return lambda: session.outcomes.compiled_here(calls)
 
 
-def _recorded(recorder: Any, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
+def _recorded(recorder: RecorderProtocol, calls: GraphCalls, module: torch.fx.GraphModule) -> Compiled:
     report = calls.report
     recorder.graph(report, "bypassed", files=trace_origin.files(module))
     return stand_in.StandIn(module)

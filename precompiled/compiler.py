@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -128,13 +128,13 @@ class _OnlyHost:
         pass
 
 
-def _turn(root: Path, key: str) -> AbstractContextManager[Any]:
+def _turn(root: Path, key: str) -> AbstractContextManager[parts.TurnProtocol]:
     remote = parts.REMOTE.get()
     return nullcontext(_OnlyHost()) if remote is None else remote.turn(root, key)
 
 
 def _among_hosts(
-    store: Store, job: wire.Job, data: bytes, started: float, among_hosts: Any, record: JobRecord
+    store: Store, job: wire.Job, data: bytes, started: float, among_hosts: parts.TurnProtocol, record: JobRecord
 ) -> wire.Finished:
     """Compile and publish a graph that no other host has compiled. If one compiles it now, park the job."""
     if among_hosts.again_s and job.may_park:

@@ -2,7 +2,7 @@
 
 The core contains all that one host needs: capture, key, store, client, daemon, worker, packages, command line. A *part*
 adds a feature, such as the remote. The core runs without any part, so it imports none. It calls a part through an entry
-below: a module of the part, and the functions that the core calls. Commands of parts are in ``cli/tree.py``.
+below: a module of the part, which implements a protocol. Commands of parts are in ``cli/tree.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from types import ModuleType
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+if TYPE_CHECKING:
+    from precompiled import wire
+    from precompiled.core.check import Check
+    from precompiled.core.config import Settings
 
 # Part -> its packages and modules. The contract "The core imports no part" in pyproject.toml has the same list.
 PARTS = {
@@ -25,23 +33,26 @@ PARTS = {
     "watch": ("precompiled.watch", "precompiled.service.watch"),
 }
 
+_Interface = TypeVar("_Interface")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-class PartModule:
-    """A module of a part, and the names of the ``functions`` that the core calls. The core imports it when needed."""
 
-    def __init__(self, module: str, *functions: str) -> None:
-        self.module, self.functions = module, functions
+class PartModule(Generic[_Interface]):
+    """A module of a part, which implements a protocol. It is imported when the core needs it."""
 
-    def get(self) -> ModuleType | None:
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def get(self) -> _Interface | None:
         """Import the module. Returns None if the part is not installed."""
         try:
-            return importlib.import_module(self.module)
+            return cast(_Interface, importlib.import_module(self.module))
         except ModuleNotFoundError as error:
             if error.name is None or not f"{self.module}.".startswith(f"{error.name}."):
                 raise  # the part is installed, and a package that it needs is not
             return None
 
-    def require(self) -> ModuleType:
+    def require(self) -> _Interface:
         """As ``get``, but raises ImportError if the part is not installed."""
         found = self.get()
         if found is None:
@@ -58,13 +69,169 @@ def is_installed(module: str) -> bool:
         return False
 
 
-REMOTE = PartModule("precompiled.remote.part", "begin", "ensure_helper", "put_artifact", "put_entry", "turn")
-REMOTE_STATE = PartModule("precompiled.remote.state", "checks", "last_state", "line")
-COURIER = PartModule("precompiled.remote.courier", "run_job", "warm_up")
-FARM_STATE = PartModule("precompiled.farm.state", "checks", "last_state", "line")
-MADE_UP_CUDA = PartModule(
-    "precompiled.made_up_cuda.part", "activate", "compiling", "in_a_worker", "is_active", "is_made_up", "stand_in"
-)
-TARGETS = PartModule("precompiled.made_up_cuda.targets", "available", "option", "variables", "warning")
-NOTEBOOK = PartModule("precompiled.notebook", "load", "unload")
-WATCH = PartModule("precompiled.watch.part", "any_registered", "record", "show_watches")
+# ---------------------------------------------------------------- what the core calls
+
+
+class TurnProtocol(Protocol):
+    """The answer to a worker that is about to compile a key: which of the hosts that share a remote compiles it."""
+
+    found: bool  # the artifact is in the store by now
+    again_s: float  # if not 0, another host compiles the key, and the worker asks again after this many seconds
+
+    def published(self, slot: int) -> None:
+        """Report that this host has published the artifact."""
+
+    def failed(self) -> None:
+        """Report that the graph cannot be compiled on any host."""
+
+
+class AheadProtocol(Protocol):
+    """remote/ahead.Ahead waits for the objects that the remote's helper fetches for this process."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the helper may still fetch something."""
+
+    def wait(self) -> bool:
+        """Wait for the objects, within the process's total time for such waits. Returns whether any have arrived."""
+
+    def used(self, keys: Collection[str], fresh: Collection[str], entries: Collection[tuple[str, str]]) -> None:
+        """Report what this process has used: artifacts (``keys``), the artifacts that the store lacked at first
+        (``fresh``), and entries of packages.
+        """
+
+    def on_problem(self, callback: Callable[[Exception], None]) -> None:
+        """Call ``callback`` with the error, once, if no helper can be started, now or later."""
+
+
+class RemoteProtocol(Protocol):
+    """Shares artifacts between hosts, and starts the helper of a remote or a farm."""
+
+    def turn(self, root: Path, key: str) -> AbstractContextManager[TurnProtocol]:
+        """Ask which host compiles a key."""
+
+    def put_artifact(self, root: Path, key: str, slot: int) -> None:
+        """Have an artifact of the store at ``root`` copied to the remote."""
+
+    def put_entry(self, root: Path, function: str, name: str) -> None:
+        """Have an entry of a package copied to the remote."""
+
+    def begin(self, settings: Settings) -> AheadProtocol | None:
+        """Start the helper and the fetch of what this program used in earlier runs. Idempotent."""
+
+    def ensure_helper(self, settings: Settings) -> None:
+        """Start the helper unless one runs. Raises OSError if the start fails."""
+
+
+class CourierProtocol(Protocol):
+    """Offers jobs to a farm, in a worker's process."""
+
+    def warm_up(self) -> None:
+        """Import what every job needs."""
+
+    def run_job(self, job: wire.Job) -> wire.Finished:
+        """Offer one job."""
+
+
+class StateProtocol(Protocol):
+    """The state of the remote or of the farm, for `status`, `cache stats` and `doctor`."""
+
+    def last_state(self, settings: Settings) -> dict[str, Any] | None:
+        """The last recorded state; None if the feature is not set up."""
+
+    def line(self, state: dict[str, Any]) -> str:
+        """A state in one line of text."""
+
+    def checks(self, settings: Settings) -> Iterator[Check]:
+        """Checks of `precompiled doctor`."""
+
+
+class MadeUpCudaProtocol(Protocol):
+    """A CUDA device for a host without a GPU."""
+
+    def activate(self) -> None:
+        """Load the device before torch if CUDA_MADE_UP names one. Ends the process if that fails."""
+
+    def in_a_worker(self) -> None:
+        """As ``activate``, in a process that only compiles on the device."""
+
+    def is_active(self) -> bool:
+        """Whether this process's CUDA devices are made up."""
+
+    def compiling(self) -> AbstractContextManager[Callable[[], str]]:
+        """Refuse to measure and to run kernels inside the block. Gives a function that returns what was refused."""
+
+    def is_made_up(self, uuid: str) -> bool:
+        """Whether the UUID is that of a made-up device."""
+
+    def stand_in(self, properties: Callable[[], object]) -> tuple[str, str]:
+        """A device with the properties that the function reads from torch: the value of CUDA_MADE_UP, and the UUID.
+
+        Raises PrecompiledError if the device cannot be built.
+        """
+
+
+class KindProtocol(Protocol):
+    """A kind of GPU: its short name, and its name as the driver writes it."""
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+class WantedDevicesProtocol(Protocol):
+    """The value of the option --target."""
+
+    @property
+    def kind(self) -> KindProtocol: ...
+
+
+class TargetsProtocol(Protocol):
+    """The option --target: run a command on a made-up GPU."""
+
+    def option(self, function: _Function) -> _Function:
+        """Decorator: give a command the option, as the argument ``target``."""
+
+    def warning(self, target: WantedDevicesProtocol) -> str:
+        """The warning to print before the command runs."""
+
+    def variables(self, target: WantedDevicesProtocol, cmd: Sequence[str], caches: Path) -> dict[str, str]:
+        """The command's environment variables. ``caches``: the folder for its caches. Raises PrecompiledError."""
+
+    def available(self) -> tuple[str, str]:
+        """For `precompiled doctor`: which GPUs can be made up, and what to do if none can."""
+
+
+class NotebookProtocol(Protocol):
+    """The extension of IPython."""
+
+    def load(self, shell: Any) -> None:
+        """Load the extension into IPython's ``shell``."""
+
+    def unload(self, shell: Any) -> None:
+        """Unload the extension."""
+
+
+class WatchProtocol(Protocol):
+    """Compiles graphs when a source file is saved."""
+
+    def record(self) -> None:
+        """Begin to report this process's graphs, if the process is a watch's capture."""
+
+    def any_registered(self, cache_dir: Path) -> bool:
+        """Whether a watch is registered in this store."""
+
+    def show_watches(self, watches: list[dict[str, Any]]) -> None:
+        """Print the watches of the daemon, for `status`."""
+
+
+REMOTE: PartModule[RemoteProtocol] = PartModule("precompiled.remote.part")
+REMOTE_STATE: PartModule[StateProtocol] = PartModule("precompiled.remote.state")
+COURIER: PartModule[CourierProtocol] = PartModule("precompiled.remote.courier")
+FARM_STATE: PartModule[StateProtocol] = PartModule("precompiled.farm.state")
+MADE_UP_CUDA: PartModule[MadeUpCudaProtocol] = PartModule("precompiled.made_up_cuda.part")
+TARGETS: PartModule[TargetsProtocol] = PartModule("precompiled.made_up_cuda.targets")
+NOTEBOOK: PartModule[NotebookProtocol] = PartModule("precompiled.notebook")
+WATCH: PartModule[WatchProtocol] = PartModule("precompiled.watch.part")

@@ -12,12 +12,11 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 from precompiled.service import processes
 from precompiled.service.channel import Channel
 
-from precompiled import wire
+from precompiled import parts, wire
 from precompiled.core.children import start_with_stream
 from precompiled.core.errors import WireError
 
@@ -45,7 +44,7 @@ NOT_INSTALLED = wire.Rejected(
 class WatcherLink:
     """The daemon's connection to the watcher; used from the daemon's one thread."""
 
-    def __init__(self, watch: ModuleType, runtime_dir: Path, cache_dir: Path) -> None:
+    def __init__(self, watch: parts.WatchProtocol, runtime_dir: Path, cache_dir: Path) -> None:
         self._runtime_dir, self._cache_dir = runtime_dir, cache_dir
         self._popen: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None

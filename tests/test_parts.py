@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 import sys
@@ -25,11 +26,15 @@ ENTRIES = {name: value for name, value in vars(parts).items() if isinstance(valu
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_module_of_an_entry_has_the_functions_that_the_core_calls(name: str) -> None:
+def test_entry_has_the_signatures_of_its_protocol(name: str) -> None:
     entry = ENTRIES[name]
-    assert entry.module.startswith(tuple(PARTS)) and entry.functions
-    missing = [function for function in entry.functions if not callable(getattr(entry.require(), function, None))]
-    assert not missing
+    assert entry.module.startswith(tuple(PARTS))
+    protocol = getattr(parts, parts.__annotations__[name].removeprefix("PartModule[").removesuffix("]"))
+    functions = {name: value for name, value in vars(protocol).items() if inspect.isfunction(value) and name[0] != "_"}
+    assert functions
+    for function, expected in functions.items():
+        own = inspect.signature(getattr(entry.require(), function))
+        assert list(own.parameters) == list(inspect.signature(expected).parameters)[1:], function
 
 
 def test_contract_of_the_linter_has_all_modules() -> None:

@@ -71,7 +71,7 @@ def bake_command(
     steps: int,
     timeout: float,
     cmd: tuple[str, ...],
-    target: Any | None = None,
+    target: parts.WantedDevicesProtocol | None = None,
 ) -> None:
     """Run a command and save its compiled graphs in a directory.
 

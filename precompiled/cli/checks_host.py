@@ -7,7 +7,6 @@ import shutil
 import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 
 from precompiled import parts
 from precompiled.core.check import Check, ask_program
@@ -101,7 +100,7 @@ def judge_gpus(status: int, said: str, limited: str, device_files: bool) -> Chec
     return Check("gpus", "ok", f"none{limited}; graphs on the CPU are served")
 
 
-def targets(made_up: ModuleType) -> Check:
+def targets(made_up: parts.TargetsProtocol) -> Check:
     """Whether artifacts can be made for GPUs that this host lacks. Always ok, since the feature is optional."""
     found, action = made_up.available()
     return Check("targets", "ok", found, action)

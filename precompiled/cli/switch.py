@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import sys
-from typing import Any
 
 import click
 
@@ -43,7 +42,7 @@ def run_command(
     settings: Settings,
     mode: str | None,
     cmd: tuple[str, ...],
-    target: Any | None = None,
+    target: parts.WantedDevicesProtocol | None = None,
 ) -> int:
     """Run a command, and its Python children, with precompiled on.
 

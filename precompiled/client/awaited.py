@@ -9,12 +9,37 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from precompiled.client.dispatch import Dispatch
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.swap import Swap
 from precompiled.graph.capture import SerializedGraph
+
+if TYPE_CHECKING:
+    from precompiled.client.connection import DaemonConnection
+    from precompiled.client.graph_outcomes import GraphOutcomes
+    from precompiled.client.ledger import Ledger
+    from precompiled.core.config import Settings
+    from precompiled.store.artifacts import Artifact, Store
+
+
+class SessionView(Protocol):
+    """The part of session.Session that pending.py, swapping.py and fallback.py use."""
+
+    settings: Settings
+    store: Store
+    connection: DaemonConnection
+    ledger: Ledger
+    outcomes: GraphOutcomes
+    stays_eager: bool
+
+    def loaded_from(self, artifact: Artifact) -> None: ...
+    def tell_counts(self) -> None: ...
+    def tell_used(self) -> None: ...
+    def refuse(self, calls: GraphCalls, code: str, message: str) -> None: ...
+    @property
+    def requires(self) -> bool: ...
 
 
 class NotNow(Exception):

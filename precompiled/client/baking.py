@@ -12,16 +12,19 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from precompiled.client.process import PROCESS
+
+if TYPE_CHECKING:
+    from precompiled.client.process import SessionProtocol
 
 VARIABLE = "PRECOMPILED_BAKING"
 LOOK_S = 0.05
 FLUSH_S = 60.0
 
 
-def begin(session: Any) -> None:
+def begin(session: SessionProtocol) -> None:
     """Start the reporting thread if `precompiled bake` runs this process. Called when this process gets a session."""
     described = os.environ.get(VARIABLE)
     if described:
@@ -31,7 +34,7 @@ def begin(session: Any) -> None:
         ).start()
 
 
-def _follow(session: Any, steps: int, directory: Path) -> None:
+def _follow(session: SessionProtocol, steps: int, directory: Path) -> None:
     try:
         (directory / str(os.getpid())).touch()
         while max((report.calls_eager + report.calls_compiled for report in session.reports()), default=0) < steps:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any
 
-from precompiled.client.awaited import Awaited, NotNow
+from precompiled.client.awaited import Awaited, NotNow, SessionView
 from precompiled.client.swap import Event, Instruction
 from precompiled.core.errors import COMPILE_ERROR
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 
-def fall_back(session: Any, item: Awaited, code: str, message: str) -> None:
+def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> None:
     """Leave the graph eager in this process, or make its next call compile it as plain torch.compile does.
 
     ``code`` decides between the two, by the table in core/reasons.py.
@@ -38,7 +37,7 @@ def fall_back(session: Any, item: Awaited, code: str, message: str) -> None:
         compile_later(session, item)
 
 
-def compile_later(session: Any, item: Awaited) -> None:
+def compile_later(session: SessionView, item: Awaited) -> None:
     action = functools.partial(compile_now, session, item)
     if item.swap is item.calls.swap:
         item.dispatch.before_next_call(action, in_captures=False)
@@ -46,7 +45,7 @@ def compile_later(session: Any, item: Awaited) -> None:
         item.dispatch.before_call_with(item.program.sizes(item.hints), action)
 
 
-def compile_now(session: Any, item: Awaited) -> None:
+def compile_now(session: SessionView, item: Awaited) -> None:
     """Compile in process, in the caller's thread, just before a call. Raises what plain torch.compile would raise."""
     # One of several threads compiles. The other threads run eager meanwhile. A thread whose call must not run eager
     # waits for the lock.
@@ -55,7 +54,7 @@ def compile_now(session: Any, item: Awaited) -> None:
             _compile(session, item)
 
 
-def _compile(session: Any, item: Awaited) -> None:
+def _compile(session: SessionView, item: Awaited) -> None:
     item.compiled_here = True
     started = time.perf_counter()
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from precompiled.client.dispatch import Compiled, Dispatch, counting
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.load import load_for_graph
-from precompiled.client.process import PROCESS
+from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.submit import Submitter, as_required
@@ -99,7 +99,7 @@ class GraphLookup:
             self.calls.report.key, lambda: program.to_bytes(about=about.text(self.graph.module, self.options))
         )
 
-    def record(self, recorder: Any) -> Compiled:
+    def record(self, recorder: RecorderProtocol) -> Compiled:
         """Report to a watch's recorder what ``serve`` would find, and submit the graph on a miss. It runs eager."""
         program, artifacts, failure = self._look_up()
         report = self.calls.report

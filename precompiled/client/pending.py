@@ -13,9 +13,9 @@ import logging
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from precompiled.client.awaited import Awaited
+from precompiled.client.awaited import Awaited, SessionView
 from precompiled.client.daemon_link import daemon_reachable
 from precompiled.client.fallback import compile_now, fall_back
 from precompiled.client.progress import Progress
@@ -46,7 +46,7 @@ ALONE_S = 60.0
 class Pending:
     """The awaited graphs of a process. Thread-safe."""
 
-    def __init__(self, session: Any) -> None:  # session.Session, which imports this file
+    def __init__(self, session: SessionView) -> None:
         self._session = session
         settings = session.settings
         self._progress = Progress(wanted=settings.progress, waits=settings.mode == "wait" or settings.require)

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from precompiled import parts
 from precompiled.client import baking
@@ -23,7 +23,7 @@ from precompiled.client.dispatch import MAX_REQUESTS
 from precompiled.client.graph_outcomes import GraphOutcomes
 from precompiled.client.ledger import GraphCalls, GraphReport, Ledger
 from precompiled.client.pending import Pending
-from precompiled.client.process import PROCESS
+from precompiled.client.process import PROCESS, RecorderProtocol
 from precompiled.client.run_recorder import RunRecord
 from precompiled.client.safe_points import SafePoints
 from precompiled.core.errors import NotServed
@@ -52,7 +52,7 @@ class Session:
         self._run = RunRecord(self.settings.cache_dir)
         self.connection = DaemonConnection(self.settings)
         # The recorder is set in a watch's capture (docs/guides/watch.md), which captures graphs and is not served.
-        self.recorder: Any | None = PROCESS.recorder
+        self.recorder: RecorderProtocol | None = PROCESS.recorder
         # True if `--target` runs this process, to make artifacts for a GPU that this host lacks. Their kernels cannot
         # run on this host, so all calls run eager. Eager values are as close as possible to the target's
         # (docs/decisions/0046).
@@ -157,7 +157,6 @@ class Session:
         return self.ledger.reports(start)
 
     def flush(self, timeout_s: float) -> bool | None:
-        """Wait until the daemon has accepted every submit. None if there is no daemon."""
         return self.connection.flush(timeout_s) if daemon_reachable(self.settings) else None
 
     # ------------------------------------------------------------------ ends

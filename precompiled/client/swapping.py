@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from precompiled.client.awaited import Awaited
+from precompiled.client.awaited import Awaited, SessionView
 from precompiled.client.load import load_for_graph
 from precompiled.core.errors import Bypass, StoreError
 from precompiled.store.artifacts import Artifact
@@ -13,7 +12,7 @@ from precompiled.torch_internals.client import cuda_graph_capture
 from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 
 
-def swap_in(session: Any, item: Awaited, artifact: Artifact) -> Exception | None:
+def swap_in(session: SessionView, item: Awaited, artifact: Artifact) -> Exception | None:
     """Load the artifact and make it serve the graph. Returns the error if it cannot be used."""
     report = item.calls.report
     started = time.perf_counter()

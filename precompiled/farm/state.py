@@ -1,4 +1,4 @@
-"""The farm's state, for `farm status`, `status`, `cache stats` and `doctor`."""
+"""The farm's state, for `farm status`, `status`, `cache stats` and `doctor` (parts.StateProtocol)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of this part that the core calls (parts.py)."""
+"""Implements parts.MadeUpCudaProtocol: the functions of this part that other code calls."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ def is_made_up(uuid: str) -> bool:
 
 
 def stand_in(properties: Callable[[], object]) -> tuple[str, str]:
-    """A device with the properties that the function reads from torch: the value of CUDA_MADE_UP, and the UUID.
-
-    Raises PrecompiledError if the device cannot be built.
-    """
     from precompiled.made_up_cuda import build
 
     try:

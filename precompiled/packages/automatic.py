@@ -54,7 +54,7 @@ def switch_on() -> Automatic:
 
 
 class Automatic:
-    """The packages of this process (implements dynamo/dynamo_frames.FrameHandler).
+    """The packages of this process (implements process.PackagesProtocol and dynamo/dynamo_frames.FrameHandler).
 
     ``reports`` has one report for each frame with tensors for which Dynamo had no code while packages were on.
     """
@@ -80,8 +80,7 @@ class Automatic:
     def name_graph(
         self, function: Callable[..., Any], report: GraphReport, program: capture.SerializedGraph, held: list[Any]
     ) -> None:
-        """Attach to ``function``, Dynamo's callable for a graph, the graph's key and description, and the tensors
-        ``held`` that it supplies itself. Never raises.
+        """Attach the graph's key and description to its function (see the protocol). Never raises.
 
         An entry cannot be recorded if one of its graphs has no key and description.
         """

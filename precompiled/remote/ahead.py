@@ -33,7 +33,10 @@ _INSTRUCTIONS = frozenset(
 
 
 class Ahead:
-    """Has the helper fetch objects for this process, and reports the objects that the process has used. Thread-safe."""
+    """Has the helper fetch objects for this process, and reports the objects that the process has used. Thread-safe.
+
+    Implements parts.AheadProtocol.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -94,7 +97,6 @@ class Ahead:
 
     @property
     def under_way(self) -> bool:
-        """Whether the helper may still fetch something."""
         return not self._ended.is_set()
 
     def wait(self) -> bool:

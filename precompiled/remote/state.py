@@ -1,4 +1,4 @@
-"""The remote's state, for `status`, `cache stats` and `doctor`."""
+"""The remote's state, for `status`, `cache stats` and `doctor` (parts.StateProtocol)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of this part that the core calls (parts.py)."""
+"""Implements parts.WatchProtocol: the functions of this part that other code calls."""
 
 from __future__ import annotations
 
