@@ -37,7 +37,7 @@ def test_two_builds_are_identical(tmp_path: Path) -> None:
     here = subprocess.check_output(["git", "ls-tree", "-r", "--name-only", "HEAD", "precompiled"], cwd=ROOT, text=True)
     assert set(here.split()) <= packaged, "all files of the package are in the wheel"
     mapped = {"precompiled/service/daemon.py", "precompiled/systemd/precompiled.service"}
-    assert {"precompiled/py.typed", *mapped} <= packaged
+    assert {"precompiled/py.typed", "precompiled/core/reasons.tsv", *mapped} <= packaged
     assert any(name.endswith("share/man/man1/precompiled.1") for name in names)
     assert "[pytest11]" in next(iter(texts.values()))
     assert not [name for name in names if name.startswith(("tests", "service", "benchmarks"))]

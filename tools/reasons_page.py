@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Update the tables of docs/reference/reasons.md from precompiled/core/reasons.py: `PYTHON tools/reasons_page.py`.
+"""Update the tables of docs/reference/reasons.md from precompiled/core/reasons.tsv: `PYTHON tools/reasons_page.py`.
 
 The text around the tables is in the page itself.
 """
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "reasons.md"
 sys.path.insert(0, str(ROOT))
 
-from precompiled.core.reasons import REASONS, Outcome, Reason, ReasonKind  # noqa: E402 - needs the sys.path entry above
+from precompiled.core.reasons import Outcome, Reason, ReasonKind, read_reasons  # noqa: E402 - needs the sys.path entry above
 
 # Within these kinds, codes have different consequences. All bypasses share one consequence; other kinds have none.
 _SAYS_WHAT_FOLLOWS = (ReasonKind.FAILURE, ReasonKind.STORE, ReasonKind.DAEMON, ReasonKind.REMOTE, ReasonKind.FARM)
@@ -30,7 +30,8 @@ def _advice(reason: Reason) -> str:
 
 def table(kind: ReasonKind) -> str:
     """The Markdown of one section's table."""
-    rows = [(f"`{reason.code}`", reason.meaning, _advice(reason)) for reason in REASONS.values() if reason.kind is kind]
+    reasons = [reason for reason in read_reasons().values() if reason.kind is kind]
+    rows = [(f"`{reason.code}`", reason.meaning, _advice(reason)) for reason in reasons]
     last = "what happens then, and what you can do" if kind in _SAYS_WHAT_FOLLOWS else "what you can do"
     columns = 2 if kind is ReasonKind.WORKER else 3  # users cannot act on a worker's reasons
     head, *lines = [f"| {' | '.join(row[:columns])} |\n" for row in [("code", "what it means", last), *rows]]

@@ -3,7 +3,7 @@
 - without an argument, ``--run``: the graphs of a run (cli/runs.py)
 - ``KEY``, ``--last``: one graph, compared with the nearest graph in the store (nearest.py)
 - ``FUNCTION``: the traces of one function (functions.py)
-- ``CODE``: a row of core/reasons.py
+- ``CODE``: a line of core/reasons.tsv
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from precompiled.cli.output import SHOWN_DIGITS, Output, pairs
 from precompiled.cli.store import open_store
 from precompiled.core.config import Settings
 from precompiled.core.errors import StoreError
-from precompiled.core.reasons import REASONS, Reason, plain
+from precompiled.core.reasons import Reason, plain, read_reasons
 from precompiled.graph import key, listing
 from precompiled.store.artifacts import Store
 
@@ -41,7 +41,7 @@ TITLES = {
 
 def _codes_and_keys(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Shell completion of codes and keys. Functions are left out: finding them would mean reading all packages."""
-    return [code for code in REASONS if code.startswith(begun)] + (complete_key(context, begun) if begun else [])
+    return [code for code in read_reasons() if code.startswith(begun)] + (complete_key(context, begun) if begun else [])
 
 
 @command("explain", examples=["precompiled explain", "precompiled explain model.Net.forward"])
@@ -65,8 +65,8 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
     if run is not None:
         out.result(*runs.explain(settings, run))
         return
-    if prefix in REASONS:  # no code is hexadecimal, so a code is never the prefix of a key
-        reason = REASONS[prefix]
+    # No code is hexadecimal, so a code is never the prefix of a key.
+    if prefix is not None and (reason := read_reasons().get(prefix)) is not None:
         out.result(_reason_document(reason), lambda: _show_reason(reason))
         return
     store = open_store(settings)
@@ -118,7 +118,7 @@ def _function(store: Store, name: str) -> dict[str, object]:
     except StoreError as error:
         if functions.is_function(name) or error.code != "no-such-function":
             raise
-        alike = get_close_matches(name, REASONS, n=1)
+        alike = get_close_matches(name, read_reasons(), n=1)
         raise StoreError(
             f"{name!r} is neither a key, nor a reason's code, nor a function with a package in {store.root}",
             f"Did you mean {alike[0]!r}?" if alike else error.action,

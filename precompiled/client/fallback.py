@@ -15,7 +15,7 @@ from precompiled.torch_internals.graph.symbolic_sizes import guard_check
 def fall_back(session: SessionView, item: Awaited, code: str, message: str) -> None:
     """Leave the graph eager in this process, or make its next call compile it as plain torch.compile does.
 
-    ``code`` decides between the two, by the table in core/reasons.py.
+    ``code`` decides between the two, by ``outcome`` in core/reasons.py.
     """
     report, warn = item.calls.report, session.outcomes.warn_once
     report.reason, report.message = code, message

@@ -7,6 +7,8 @@ back, and counts the ``code`` as the reason.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 # torch raised an error in a worker. A compile in process shows whether the graph or the worker caused it.
 COMPILE_ERROR = "compile-error"
 # A worker cannot use its GPU any more. The graph is not the cause.
@@ -105,10 +107,12 @@ class NotServed(PrecompiledError):
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:
-        # The table is imported only here, because processes without errors do not need it.
-        from precompiled.core.reasons import REASONS
+        # The table is read only here, because processes without errors do not need it.
+        from precompiled.core.reasons import read_reasons
 
-        advice = REASONS[code].plain_advice.rstrip(".") if code in REASONS else ""
+        advice = ""
+        with suppress(OSError, KeyError):  # no free descriptor; a code of another version
+            advice = read_reasons()[code].plain_advice.rstrip(".")
         if advice in message:  # the original error has given this advice already
             advice = ""
         super().__init__(

@@ -32,7 +32,7 @@ from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.process import PROCESS
 from precompiled.client.submit import compile_inline
 from precompiled.core.errors import ConfigError, NotServed, PrecompiledError
-from precompiled.core.reasons import REASONS
+from precompiled.core.reasons import read_reasons
 from precompiled.graph import capture, environment
 from precompiled.store import artifact_format as fmt
 from precompiled.store import run_records, unfit
@@ -638,7 +638,7 @@ def raised(here: ThisProcess, **compile_arguments: Any) -> NotServed:
 
 def says_what_to_do(error: NotServed, code: str) -> None:
     assert error.code == code and f"({code})" in str(error) and "docs/reference/reasons.md" in error.action
-    advice = REASONS[code].plain_advice.rstrip(".")
+    advice = read_reasons()[code].plain_advice.rstrip(".")
     assert not advice or str(error).count(advice) == 1
     assert error.graph.startswith("double [") and error.graph in error.message
 

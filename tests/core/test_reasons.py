@@ -1,5 +1,5 @@
-"""Tests that core/reasons.py lists exactly the codes of the sources, that docs/reference/reasons.md is generated from
-core/reasons.py, and that a test provokes each code.
+"""Tests that core/reasons.tsv lists exactly the codes of the sources, that docs/reference/reasons.md is generated from
+core/reasons.tsv, and that a test provokes each code.
 
 A test that provokes a code has the mark ``@pytest.mark.reason("code", ...)`` and names the code in an assertion.
 """
@@ -10,17 +10,23 @@ import ast
 import json
 import re
 import runpy
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from precompiled.cli import app
-from precompiled.core.reasons import _TABLE, REASONS, Outcome, ReasonKind, outcome
+from precompiled.core import words
+from precompiled.core.reasons import Outcome, Reason, ReasonKind, outcome, read_reasons
 
 ROOT = Path(__file__).resolve().parents[2]
+TABLE = ROOT / "precompiled" / "core" / "reasons.tsv"
+REASONS = read_reasons()
 SOURCES = sorted(path for folder in ("precompiled", "service") for path in (ROOT / folder).rglob("*.py"))
 _CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # Functions that take a code as a positional argument, and the position of this argument.
@@ -106,17 +112,19 @@ def in_the_page() -> list[str]:
 
 def test_every_code_is_in_the_table() -> None:
     missing = in_the_sources() - set(REASONS)
-    assert not missing, f"core/reasons.py says nothing of {', '.join(sorted(missing))}"
+    assert not missing, f"core/reasons.tsv says nothing of {', '.join(sorted(missing))}"
 
 
 def test_table_has_no_code_that_is_unused() -> None:
     gone = set(REASONS) - in_the_sources()
-    assert not gone, f"core/reasons.py has {', '.join(sorted(gone))}, which no source has any more"
+    assert not gone, f"core/reasons.tsv has {', '.join(sorted(gone))}, which no source has any more"
 
 
 def test_the_table_has_each_code_once() -> None:
-    table = [reason.code for reason in _TABLE]
-    assert len(table) == len(set(table)), sorted({code for code in table if table.count(code) > 1})
+    head, *rows = TABLE.read_text().splitlines()
+    assert head.split("\t") == [field.name for field in fields(Reason)]
+    table = [row.split("\t")[1] for row in rows]
+    assert table == list(REASONS), sorted({code for code in table if table.count(code) > 1})
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -142,12 +150,36 @@ def test_outcome_of_a_pending_graph_depends_on_the_code(runs: bool) -> None:
     assert outcome("of-another-version", runs=runs) is Outcome.IN_PROCESS
 
 
+def test_outcomes_of_the_client_are_those_of_the_table() -> None:
+    table = {code: reason.outcome or Outcome.IN_PROCESS for code, reason in REASONS.items()}
+    assert {code: outcome(code, runs=False) for code in REASONS} == table
+
+
+def test_only_an_explanation_reads_the_table() -> None:
+    """A hit imports core/reasons.py, and a fallback without free descriptors needs an outcome."""
+    program = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from precompiled.client import session
+from precompiled.core import reasons
+assert reasons.outcome("submit-failed", runs=True) is reasons.Outcome.EAGER
+assert not [path for path in opened if path.endswith("reasons.tsv")]
+assert reasons.read_reasons() and [path for path in opened if path.endswith("reasons.tsv")]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
+
+
 def test_bypassed_graphs_are_always_compiled_in_process() -> None:
     """backend.py compiles a bypassed graph in process whatever its code is, so the table must not name
     another outcome.
     """
     known = [reason for reason in REASONS.values() if reason.kind in (ReasonKind.BYPASS, ReasonKind.FAILURE)]
     assert {reason.outcome for reason in known} == {Outcome.IN_PROCESS}
+
+
+def test_advice_has_the_common_hint_for_an_extra() -> None:
+    assert REASONS["metrics-unavailable"].advice == words.install("metrics")
 
 
 def test_explain_shows_every_code() -> None:
@@ -204,7 +236,7 @@ def test_every_code_is_provoked_by_a_test() -> None:
     missing = set(REASONS) - claimed
     assert not missing, f"no test is marked to provoke {', '.join(sorted(missing))}"
     unknown = claimed - set(REASONS)
-    assert not unknown, f"core/reasons.py has no {', '.join(sorted(unknown))}, which tests provoke"
+    assert not unknown, f"core/reasons.tsv has no {', '.join(sorted(unknown))}, which tests provoke"
     unasserted = {path.name: codes for path, (_, codes) in found.items() if codes}
     assert not unasserted, f"claimed by a mark and named nowhere else: {unasserted}"
 
