@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from precompiled.core.errors import CorruptArtifact
+from precompiled.core.json_text import parse_json
 from precompiled.graph import listing
 from precompiled.graph.key import SECTIONS
 from precompiled.store import artifact_format as fmt
@@ -32,8 +32,8 @@ def program_of(store: Store, kept: Artifact | fmt.Failure) -> ProgramData | None
 def read_program(data: bytes) -> ProgramData | None:
     """Decode a program; None if the data is not one, which is possible in a failure record."""
     try:
-        program: ProgramData = json.loads(data)
-    except (ValueError, RecursionError):
+        program: ProgramData = parse_json(data)
+    except ValueError:
         return None
     return program if isinstance(program, dict) and set(SECTIONS) <= set(program) else None
 

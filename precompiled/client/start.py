@@ -6,7 +6,6 @@ may start a daemon at the same time: a lock lets one process succeed, and the ot
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from precompiled.client.daemon_link import daemon_reachable
 from precompiled.core import config, files, sockets
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
+from precompiled.core.json_text import parse_json
 from precompiled.core.paths import NO_PLACE_ACTION
 
 DEFAULT_TIMEOUT_S = 20.0
@@ -204,7 +204,7 @@ def _read(ready: sockets.GuardedSocket, errors: sockets.GuardedSocket) -> tuple[
 def _outcome(line: bytes, said: bytes) -> StartOutcome:
     words = said.decode(errors="replace").strip()
     try:
-        report = json.loads(line)
+        report = parse_json(line)
         kind, reason, pid = report["outcome"], str(report["reason"]), int(report["pid"])
     except (ValueError, KeyError, TypeError):
         return StartOutcome("failed", words or "the daemon ended without a word")

@@ -311,7 +311,10 @@ def parse_toml(text: str) -> dict[str, object]:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
-    return dict(tomllib.loads(text))
+    try:
+        return dict(tomllib.loads(text))
+    except RecursionError as error:
+        raise ValueError(f"nested too deeply: {error}") from error
 
 
 def parse(name: str, value: object) -> Any:

@@ -27,6 +27,7 @@ import torch
 import torch.fx
 
 from precompiled.core.errors import Bypass, CompileFailed
+from precompiled.core.json_text import parse_json
 from precompiled.core.program_data import CaptureState, InputsData, ProgramData
 from precompiled.graph import devices, environment, job, weights
 from precompiled.graph.key import SECTIONS
@@ -188,8 +189,8 @@ def is_served(program: ProgramData, guards: Iterable[str]) -> bool:
 def parse(data: bytes) -> ProgramData:
     """Decode a program's sections. Raises CompileFailed for bytes that are not from ``to_bytes``."""
     try:
-        program: ProgramData = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        program: ProgramData = parse_json(data)
+    except ValueError as error:
         raise CompileFailed(f"the graph does not decode: {error}", code="undecodable-graph") from error
     if not isinstance(program, dict) or set(program) - {ABOUT} != {*SECTIONS, "hints", "floats"}:
         raise CompileFailed("the graph does not decode: it is not a program", code="undecodable-graph")

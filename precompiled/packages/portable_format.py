@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import os
 import tarfile
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from typing import Any
 
 from precompiled.core import durable
 from precompiled.core.errors import PackageError, StoreError
+from precompiled.core.json_text import parse_json
 from precompiled.store import trust
 from precompiled.store.artifact_format import canonical
 from precompiled.store.artifact_format import digest as digest_of
@@ -121,7 +121,7 @@ def _members(data: io.BytesIO, path: Path) -> dict[str, bytes]:
 
 def _open_index(raw: bytes, path: Path) -> Index:
     try:
-        fields = json.loads(raw)
+        fields = parse_json(raw)
         if fields.get("format") != FORMAT:
             raise PackageError(
                 f"{path} has format {fields.get('format')}, this is format {FORMAT}",

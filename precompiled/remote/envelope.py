@@ -23,6 +23,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
+from precompiled.core.json_text import parse_json
 from precompiled.remote.errors import ObjectRejected
 from precompiled.store import artifact_format as fmt
 
@@ -111,7 +112,7 @@ def open_envelope(head: bytes) -> tuple[Envelope, int]:
     if not newline:
         raise ObjectRejected("an object has no envelope", code="remote-corrupt")
     try:
-        raw = json.loads(line)
+        raw = parse_json(line)
         if raw.get("format") != FORMAT:
             raise ValueError(f"format {raw.get('format')}, this is format {FORMAT}")
         envelope = Envelope(**raw)
@@ -123,6 +124,6 @@ def open_envelope(head: bytes) -> tuple[Envelope, int]:
             raise ValueError(f"{envelope.size} bytes")
         if fmt.canonical(envelope) != line:
             raise ValueError("not in canonical form")
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise ObjectRejected(f"an object's envelope cannot be read: {error}", code="remote-corrupt") from error
     return envelope, len(line) + 1

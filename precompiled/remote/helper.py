@@ -27,6 +27,7 @@ from typing import IO, Any
 from precompiled.core import durable
 from precompiled.core.config import Settings
 from precompiled.core.errors import WireError
+from precompiled.core.json_text import parse_json
 from precompiled.farm import farm
 from precompiled.remote import helper_link, starting, transfer
 from precompiled.remote.claims import Claims
@@ -131,7 +132,7 @@ class Helper:
                 self._connections -= 1
 
     def _answered(self, sock: socket.socket) -> None:
-        with sock, suppress(OSError, ValueError, KeyError, TypeError, WireError):
+        with sock, suppress(OSError, ValueError, KeyError, TypeError, AttributeError, WireError):
             sock.settimeout(helper_link.GREETING_S)
             file: IO[bytes] = sock.makefile("rwb")  # type: ignore[assignment]
             with suppress(OSError):  # a peer that has sent its request and closed is still served
@@ -140,7 +141,7 @@ class Helper:
             if not line:
                 return  # the peer only checked whether this helper runs
             self._asked = time.monotonic()
-            question = json.loads(line)
+            question = parse_json(line)
             if question.get("do") == "turn":
                 try:
                     self._turns.answer(sock, file, question)

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from precompiled.core import kernel, paths, sockets
+from precompiled.core.json_text import parse_json
 
 FOLDER = "remote"
 SOCKET = "socket"
@@ -81,9 +82,9 @@ def answers(root: Path, question: Mapping[str, object], *, wait_s: float | None 
             # Send the question before reading the greeting. On a busy machine the greeting may come too late, and this
             # function then gives up, but the helper still acts on the question.
             _send(guarded, json.dumps(question).encode() + b"\n", soon)
-            greeting = json.loads(_line(guarded, held, soon))
+            greeting = parse_json(_line(guarded, held, soon))
             while line := _line(guarded, held, wait_s or float(greeting["wait_s"]) + 1.0):
-                answer = json.loads(line)
+                answer = parse_json(line)
                 if not isinstance(answer, dict):
                     return
                 yield answer
@@ -132,7 +133,7 @@ def greeting(root: Path) -> dict[str, object] | None:
     with sock:
         try:
             sock.settimeout(GREETING_S)
-            found = json.loads(sock.makefile("rb").readline(MAX_LINE))
+            found = parse_json(sock.makefile("rb").readline(MAX_LINE))
             return found if isinstance(found, dict) else None
         except (OSError, ValueError):
             return None
@@ -246,14 +247,14 @@ def offer(root: Path, key: str, job: Callable[[], bytes]) -> dict[str, Any]:
         sock.settimeout(SENT_S)
         file.write(json.dumps({"bytes": len(data)}).encode() + b"\n" + data)
         file.flush()
-        return json.loads(file.readline(MAX_LINE)) or {}
+        return parse_json(file.readline(MAX_LINE)) or {}
     return {}
 
 
 def _asked(file: Any, question: Mapping[str, object]) -> dict[str, Any] | None:
     file.write(json.dumps(question).encode() + b"\n")
     file.flush()
-    answer = json.loads(file.readline(MAX_LINE))
+    answer = parse_json(file.readline(MAX_LINE))
     return answer if isinstance(answer, dict) else None
 
 
@@ -282,7 +283,7 @@ def state(root: Path, name: str = STATE) -> dict[str, Any] | None:
     Returns None if no helper has ever run.
     """
     with suppress(OSError, ValueError):
-        found = json.loads((folder(root) / name).read_bytes())
+        found = parse_json((folder(root) / name).read_bytes())
         if isinstance(found, dict):
             return found
     return None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from precompiled import wire
+from precompiled.core.json_text import parse_json
 from precompiled.farm.farm import Farm
 from precompiled.remote import helper_link
 from precompiled.remote.claims import Claims
@@ -52,7 +53,7 @@ class JobTurns:
                 return
             sock.settimeout(None)  # no time limit while the worker compiles
             while "compile" in answer and (line := file.readline(helper_link.MAX_LINE)):
-                what = json.loads(line)
+                what = parse_json(line)
                 if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
                     said = "put" if self._uploads.add(what) else ""
                     if self.farm is not None:
@@ -77,7 +78,7 @@ class JobTurns:
         taken = False
         try:
             sock.settimeout(helper_link.SENT_S)
-            size = int(json.loads(file.readline(helper_link.MAX_LINE))["bytes"])
+            size = int(parse_json(file.readline(helper_link.MAX_LINE))["bytes"])
             job: wire.PoolMessage = wire.decode(file.read(min(size, MAX_JOB_BYTES)), wire.PoolMessage, MAX_JOB_BYTES)
             if isinstance(job, wire.Job) and job.key == key and job.offer is not None:
                 answer, taken = self.farm.take(job), True

@@ -16,6 +16,7 @@ import json
 from collections.abc import Collection, Iterable
 
 from precompiled.core.errors import CorruptArtifact
+from precompiled.core.json_text import parse_json
 from precompiled.remote import envelope as form
 from precompiled.remote.envelope import ARTIFACT, ENTRY, LIST, Object
 from precompiled.remote.errors import ObjectRejected
@@ -50,9 +51,9 @@ def read_lists(there: Transfer, program: str) -> tuple[list[Object], list[Object
 
 def _parsed(body: bytes) -> list[Object]:
     try:
-        named = json.loads(body)["objects"][:MAX_LISTED]
+        named = parse_json(body)["objects"][:MAX_LISTED]
         found = [form.object_at(str(path), int(size)) for path, size in named]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise CorruptArtifact(f"a program's list in a remote cannot be read: {error}") from error
     return [item for item in found if item is not None and item.kind != LIST]
 

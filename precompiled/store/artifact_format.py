@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from precompiled.core.errors import CorruptArtifact, StoreError
+from precompiled.core.json_text import parse_json
 
 FORMAT = 3
 MAX_VARIANTS = 16
@@ -53,6 +54,7 @@ MAX_PROGRAM_BYTES = 1 << 30
 # so another choice may be faster.
 DEFAULT, UNTIMED = "default", "untimed"
 
+_MAX_TIME_S = 1e12
 _KEY = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"entry\.bin|program\.json\.gz|native/[0-9a-f]{64}\.so")
 
@@ -190,8 +192,13 @@ def encode_failure(failure: Failure) -> bytes:
 def open_failure(data: bytes, key: str) -> Failure:
     """Parse a failure record. Raises CorruptArtifact if it is invalid."""
     failure = _parse(data, Failure, key)
-    if not all(isinstance(value, (int, float)) for value in (failure.created, failure.ttl_s)):
+    times = failure.created, failure.ttl_s, failure.compile_s
+    # An integer may be too large for a float, and JSON's Infinity would keep the record for ever.
+    if not all(isinstance(value, (int, float)) and abs(value) < _MAX_TIME_S for value in times):
         raise CorruptArtifact("the failure record's times are not numbers")
+    texts = failure.name, failure.reason, failure.message, failure.advice, failure.program
+    if not all(isinstance(text, str) for text in texts):
+        raise CorruptArtifact("the failure record's texts are not texts")
     return failure
 
 
@@ -239,7 +246,7 @@ def program_of_failure(failure: Failure) -> bytes | None:
 
 def _parse(data: bytes, kind: Any, key: str) -> Any:
     try:
-        raw = json.loads(data)
+        raw = parse_json(data)
         if not isinstance(raw, dict):
             raise TypeError("not an object")
         version = raw.get("format")
@@ -248,7 +255,7 @@ def _parse(data: bytes, kind: Any, key: str) -> Any:
         if version != FORMAT:
             raise CorruptArtifact(f"format {version}, this is format {FORMAT}", code="artifact-format")
         record = kind(**raw)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise CorruptArtifact(f"not a {kind.__name__}: {error}") from error
     if record.key != key:
         raise CorruptArtifact(f"it is for the key {str(record.key)[:12]}, not for {key[:12]}")

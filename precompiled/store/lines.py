@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precompiled.core.json_text import parse_json
 from precompiled.store import trust
 
 MAX_BYTES = 1 << 20  # the approximate limit of a file, in bytes; later lines are dropped
@@ -72,4 +73,4 @@ def read(name: str, directory_fd: int, *, shown: str) -> list[Any]:
     """The lines of a file in a checked directory. Raises OSError, StoreError, ValueError."""
     data = trust.read_file(name, directory_fd, 2 * MAX_BYTES, shown=shown)
     # Leave out the last line, which may still be being written.
-    return [json.loads(line) for line in data.split(b"\n")[:-1] if line]
+    return [parse_json(line) for line in data.split(b"\n")[:-1] if line]

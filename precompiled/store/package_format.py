@@ -39,6 +39,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from precompiled.core.errors import CorruptArtifact
+from precompiled.core.json_text import parse_json
 from precompiled.store.artifact_format import canonical, digest
 
 FORMAT = 12
@@ -123,9 +124,9 @@ class About:
     def parse(data: bytes) -> About:
         """The inverse of ``to_bytes``. Raises CorruptArtifact."""
         try:
-            raw = json.loads(data)
+            raw = parse_json(data)
             return About(**{**raw, "guards": [GuardText(**guard) for guard in raw["guards"]]})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptArtifact(f"a package entry says nothing of itself: {error}", code="package-corrupt") from error
 
 
@@ -179,13 +180,13 @@ def open_entry(name: str, content: bytes, function: str) -> tuple[Header, bytes,
 def parse_header(line: bytes) -> Header:
     """The header in an entry's first line. Raises CorruptArtifact."""
     try:
-        raw = json.loads(line)
+        raw = parse_json(line)
         if raw.get("format") != FORMAT:
             raise CorruptArtifact(
                 f"a package of format {raw.get('format')}, this is format {FORMAT}", code="package-format"
             )
         return Header(**raw)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise CorruptArtifact(f"not a package entry: {error}", code="package-corrupt") from error
 
 
@@ -199,7 +200,7 @@ def open_refusal(content: bytes) -> dict[str, str]:
     still out of use.
     """
     try:
-        raw = json.loads(content)
+        raw = parse_json(content)
         return {"function": str(raw["function"]), "reason": str(raw["reason"])}
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return {"function": "", "reason": "an audit took its packages out of use, and left no readable reason"}

@@ -18,7 +18,7 @@ from precompiled.store import package_format as fmt
 from precompiled.store import trust
 from precompiled.store.bases import OnProblem, is_there
 from precompiled.store.reading import reading
-from precompiled.store.trees import temporary_name
+from precompiled.store.trees import is_directory, temporary_name
 
 PACKAGES = "packages"
 REFUSED = "refused"  # the name of the file that says why none of a function's entries is used
@@ -146,7 +146,7 @@ class PackageStore(_Reader):
             raise
 
     def header(self, function: str, name: str) -> fmt.Header | None:
-        """An entry's header, unverified, or None if the file has none. Raises FileNotFoundError."""
+        """An entry's header, unverified, or None if the file has none. Raises OSError."""
         for place in (self, *self._bases):
             with suppress(FileNotFoundError):
                 return _header(place.packages / function / name)
@@ -208,7 +208,10 @@ class PackageStore(_Reader):
         """Remove a function's entries. Returns their number."""
         removed = 0
         directory = self.packages / function
-        for name in list(os.listdir(directory)) if directory.is_dir() else []:
+        names: list[str] = []
+        with suppress(OSError):  # another process has removed the directory, or it cannot be read
+            names = os.listdir(directory) if is_directory(directory) else []
+        for name in names:
             with suppress(OSError):
                 (directory / name).unlink()
                 removed += name != REFUSED
@@ -241,6 +244,8 @@ class PackageStore(_Reader):
         found = []
         for function in self.functions():
             with suppress(OSError):
+                if not is_directory(self.packages / function):
+                    continue  # a link may lead to files of the user
                 for item in os.scandir(self.packages / function):
                     if item.name == REFUSED:
                         continue  # an eviction keeps the REFUSED files

@@ -136,20 +136,18 @@ def reading(root: Path) -> Iterator[None]:
 
 
 def _read_checked(artifact: Artifact, name: str, record: fmt.FileRecord, artifact_fd: int) -> bytes:
-    shown = str(artifact.path / name)
+    shown, limit = str(artifact.path / name), fmt.MAX_FILE_BYTES
     try:
         if "/" in name:
             directory, _, file_name = name.partition("/")
             with trust.open_directory(directory, artifact_fd, shown=str(artifact.path / directory)) as directory_fd:
-                data = trust.read_file(file_name, directory_fd, fmt.MAX_FILE_BYTES, shown=shown)
+                data = trust.read_file(file_name, directory_fd, limit, shown=shown, expected=record.bytes)
         else:
-            data = trust.read_file(name, artifact_fd, fmt.MAX_FILE_BYTES, shown=shown)
+            data = trust.read_file(name, artifact_fd, limit, shown=shown, expected=record.bytes)
     except FileNotFoundError as error:
         if not _is_at(artifact_fd, artifact.path):
             raise
         raise CorruptArtifact(f"{shown} is missing") from error
-    if len(data) != record.bytes:
-        raise CorruptArtifact(f"{shown} has {len(data)} bytes, the manifest says {record.bytes}")
     if fmt.digest(data) != record.digest:
         raise CorruptArtifact(f"{shown} does not match its digest")
     return data

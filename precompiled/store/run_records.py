@@ -187,6 +187,7 @@ def _process(found: list[dict[str, Any]]) -> RunProcess:
         elif "frame" in line:
             process.frames.append((line["frame"], Span(*line["span"])))
         elif "id" in line:
+            spans_of(line)  # raises now if a span is unreadable, so that the file is left out
             process.graphs[line["id"]] = line
     return process
 

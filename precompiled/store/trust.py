@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from precompiled.core.errors import UntrustedStore
+from precompiled.core.errors import CorruptArtifact, UntrustedStore
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -82,12 +82,14 @@ def open_file(name: str | Path, directory_fd: int | None = None, *, shown: str =
         os.close(fd)
 
 
-def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "") -> bytes:
+def read_file(name: str, directory_fd: int, limit: int, *, shown: str = "", expected: int | None = None) -> bytes:
     """All bytes of a checked regular file. Raises the errors of ``open_file``, and UntrustedStore if the file has more
-    than ``limit`` bytes.
+    than ``limit`` bytes. Raises CorruptArtifact before it reads, if the file does not have ``expected`` bytes.
     """
     with open_file(name, directory_fd, shown=shown) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise UntrustedStore(f"{shown or name} has {size} bytes, over the limit of {limit}", "Remove it")
-        return file.read(limit + 1)[:limit]
+        if expected is not None and size != expected:
+            raise CorruptArtifact(f"{shown or name} has {size} bytes, the manifest says {expected}")
+        return file.read(size)  # read() reserves this much memory at once: reserving `limit` fails on small hosts

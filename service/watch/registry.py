@@ -103,7 +103,7 @@ class Registry:
                 with trust.open_directory(self._root) as fd:
                     data = trust.read_file(name, fd, MAX_BYTES, shown=str(self._root / name))
                 record = msgspec.json.decode(data, type=Record)
-            except (StoreError, OSError, msgspec.MsgspecError, ValueError) as error:
+            except (StoreError, OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
                 log.error("the watch in %s is left out: %s", self._root / name, error)
                 continue
             if problem := problem_of(record.registration):

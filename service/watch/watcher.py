@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
@@ -26,6 +25,7 @@ from precompiled.service.watch.watch import RunningWatch, Tools, store_names
 
 from precompiled import wire
 from precompiled.core.errors import PrecompiledError, WireError
+from precompiled.core.json_text import parse_json
 
 log = logging.getLogger("precompiled.watch")
 
@@ -215,7 +215,7 @@ class Watcher:
             except BlockingIOError:
                 return
             try:
-                message: Mapping[str, object] = json.loads(data)
+                message: Mapping[str, object] = parse_json(data)
                 token = message["token"]
             except (ValueError, TypeError, KeyError):
                 log.warning("a report that is none: %r", data[:100])

@@ -6,10 +6,10 @@ function by their package_format.About. This module needs no torch and runs no c
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from precompiled.core.json_text import parse_json
 from precompiled.store.package_format import About, Header
 
 MAX_CHARS = 120
@@ -121,7 +121,7 @@ def requirement(name: str, here: str | None, before: str | None, when: str) -> s
 def state(here: str, before: str, when: str) -> str:
     """Say how Dynamo's global state differs, by its parts if both states are JSON objects."""
     try:
-        one, other = (dict(json.loads(kept)) for kept in (here, before))
+        one, other = (dict(parse_json(kept)) for kept in (here, before))
     except (ValueError, TypeError):
         return "the global state differs (grad mode, autocast, precision, threads)"
     differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]

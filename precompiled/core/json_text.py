@@ -1,0 +1,14 @@
+"""Parses JSON from files and peers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def parse_json(text: str | bytes) -> Any:
+    """As ``json.loads``, except that data of too deep a nesting raises ValueError. (json raises RecursionError.)"""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"nested too deeply: {error}") from error

@@ -1,0 +1,17 @@
+"""Tests that a process that is killed at any system call of a write leaves a store that others can use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support_calls import KILL, OPERATIONS, FailingCalls
+
+
+@pytest.mark.fault("killed-at-a-call")
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_process_killed_at_any_call_leaves_a_valid_store(
+    failing_calls: FailingCalls, operation: str, tries: Callable[[int, int], int], record_property: Callable[..., None]
+) -> None:
+    every = 1 if tries(0, 1) else 7
+    record_property("tried", failing_calls.attempt(operation, KILL, every))
