@@ -21,7 +21,7 @@ def test_failing_call_raises_an_error_and_damages_nothing(
     number = OPERATIONS.index(operation)
     is_full = tries(1, len(ERRORS)) > 1
     errors = ERRORS if is_full else (ERRORS[number % len(ERRORS)],)
-    tried = sum(failing_calls.attempt(operation, getattr(errno, name), 1 if is_full else 9) for name in errors)
+    tried = sum(failing_calls.attempt(operation, getattr(errno, name), 1 if is_full else 23) for name in errors)
     for name in STAY if is_full else (STAY[number % 2],):
-        tried += failing_calls.attempt(operation, getattr(errno, name), 1 if is_full else 15, to_the_end=True)
+        tried += failing_calls.attempt(operation, getattr(errno, name), 1 if is_full else 41, to_the_end=True)
     record_property("tried", tried)

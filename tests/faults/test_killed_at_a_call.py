@@ -13,5 +13,5 @@ from support_calls import KILL, OPERATIONS, FailingCalls
 def test_process_killed_at_any_call_leaves_a_valid_store(
     failing_calls: FailingCalls, operation: str, tries: Callable[[int, int], int], record_property: Callable[..., None]
 ) -> None:
-    every = 1 if tries(0, 1) else 7
+    every = 1 if tries(0, 1) else 17
     record_property("tried", failing_calls.attempt(operation, KILL, every))
