@@ -69,8 +69,8 @@ def report() -> "list[GraphReport]":
 
 
 def package_report() -> "list[FunctionReport]":
-    """Return a report for each frame with tensors that Dynamo handled while packages were on. Each report lists failed
-    guards.
+    """Return a report for each frame that has tensors, if Dynamo handled it while packages were on. Each report lists
+    failed guards.
     """
     from precompiled.client.process import PROCESS
 

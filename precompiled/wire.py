@@ -69,9 +69,7 @@ class Submit(_Message, frozen=True):
 
 
 class Tally(_Message, frozen=True):
-    """A client's counts since its last Tally. The daemon needs them, because hits happen without it. Best effort, no
-    reply.
-    """
+    """A client's counts since its last Tally. Only a Tally reports hits to the daemon. Best effort, no reply."""
 
     pid: int
     hits: int = 0

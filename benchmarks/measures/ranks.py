@@ -65,7 +65,7 @@ def _at_once(host: Host, spec: dict[str, Any], count: int, hook: bool) -> _Ranks
     programs = [client["result"] for client in found["clients"]]
     ends = []
     for program in programs:
-        # The first step is compiled in two cases: on a hit, and with plain torch.compile, which reports no graphs.
+        # The first step runs compiled code on a hit, and with plain torch.compile, which reports no graphs.
         at_once = all(graph["state"] == "compiled" for graph in program["first"])
         step = program["steps"][0 if at_once else program["later"]]
         ends.append(step["at"] + step["s"])

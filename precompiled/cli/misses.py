@@ -24,7 +24,7 @@ from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, runs, spa
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
-# Kind of a cause -> the countable noun in its name (graph/causes.py).
+# Kind of a cause -> the noun in its name that gets a plural: "1 new size", "2 new sizes" (graph/causes.py).
 _NOUNS = {
     "size": "size",
     "range": "range",

@@ -259,8 +259,8 @@ class Dispatch:
 
         The program gets the exception of the eager run only if compiled code raises as well.
 
-        ``is_first``: no other eager run has the same keeper. If another eager run has this keeper, compiled code would
-        not match that run.
+        ``is_first``: no other eager run has this call's keeper. If one has, compiled code here would not match that
+        run.
         """
         eager = self._eager
         if not is_first or self._stays_eager or (self._is_capturing is not None and self._is_capturing()):

@@ -148,7 +148,7 @@ class Submitter:
     def _compile_inline(
         self, program: capture.SerializedGraph, hints: list[int], swap: Swap
     ) -> tuple[Compiled, str] | None:
-        """Compile in process, or make Dynamo retrace the frame if only Dynamo can have the graph compiled.
+        """Compile in process. If that needs a new trace, make Dynamo retrace the frame instead.
 
         A retrace happens at the next call, as with plain torch.compile. Further sizes cause no retrace, because the
         code that serves the other sizes would be lost. Returns None if the graph stays eager or is retraced. Raises

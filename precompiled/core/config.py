@@ -53,8 +53,8 @@ class Settings:
     autostart: bool = _setting(True, "start a daemon on demand if none runs")
     packages: str = _setting(
         "program",
-        "when to use a stored trace. `program`: if no source file of the program has changed. `function`: if nothing "
-        "that the trace has read has changed. `off`: never",
+        "when to use a stored trace. `program`: if no source file of the program has changed. `function`: if all "
+        "that the trace read is unchanged. `off`: never",
     )
     compile_without_gpu: bool = _setting(
         False,

@@ -100,7 +100,7 @@ def default_cache_dir() -> Path:
 def default_runtime_dir(cache_dir: Path | None = None) -> Path:
     """The system daemon's directory if one runs, else a directory that only this user can enter.
 
-    ``cache_dir``: the store of the settings.
+    ``cache_dir``: the store's directory, from the settings.
     """
     if system_daemon_runs():
         return SYSTEM_RUNTIME_DIR

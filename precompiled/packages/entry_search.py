@@ -134,8 +134,8 @@ class EntrySearch:
     ) -> Iterator[tuple[Entry, bool]]:
         """The entries of a frame's function, newest first, each with whether its source must be checked.
 
-        ``program``: yield only entries recorded in this program; None: in any program. Entries of skipped frames come
-        last: the frame may have been compiled for other values.
+        ``program``: yield only entries recorded in this program; None: in any program. Entries that make Dynamo skip
+        the frame come last, because another entry may compile the frame for other values.
         """
         function = frame.function_key
         skipped = []

@@ -104,8 +104,7 @@ class Recorder:
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        """Note sources that no loaded module names (torch.utils.cpp_extension reads them), and files that the run
-        writes.
+        """Record sources that belong to no module (those of torch.utils.cpp_extension), and files that the run writes.
 
         A log file on the run's command line, for example, would otherwise count as a source: each capture would then
         cause another capture.

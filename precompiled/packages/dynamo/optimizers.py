@@ -120,7 +120,7 @@ def sources_of(tensors: Iterable[torch.Tensor], guards: Iterable[Any], reader: A
 
 
 def make_capturable(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo: contextlib.ExitStack) -> None:
-    """Set ``capturable``, as Dynamo does when it reads an optimizer's groups. ``undo`` gets callbacks."""
+    """Set ``capturable``, as Dynamo does when it reads an optimizer's groups. Callbacks in ``undo`` restore it."""
     if not _FOR_A_CALL:
         for source, _calls in optimizers:
             _capturable(value_of(source), undo)
@@ -140,7 +140,7 @@ def _capturable(optimizer: torch.optim.Optimizer, undo: contextlib.ExitStack) ->
 
 
 def prepare(optimizers: Iterable[Prepared], value_of: Callable[[Any], Any], undo: contextlib.ExitStack) -> None:
-    """Create state and marks as a trace does. ``undo`` gets callbacks that undo it. Raises Mismatch."""
+    """Create state and marks as a trace does. Callbacks in ``undo`` remove them. Raises Mismatch."""
     for source, calls in optimizers:
         optimizer = value_of(source)
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):

@@ -1,9 +1,9 @@
 """Restores Triton's choice of CUDA's math library (libdevice) after a compile in a worker.
 
-If a program requires it (``emulate_precision_casts``, ``eager_numerics.use_pytorch_libdevice``), torch selects the
-library of the CUDA toolkit for the rest of the process, in an environment variable and in Triton's settings
-(torch/_inductor/runtime/compile_tasks.py, _set_triton_libdevice_path). But a worker's next graph may belong to another
-program that does not require this library, and has a key without it.
+With the settings ``emulate_precision_casts`` or ``eager_numerics.use_pytorch_libdevice``, torch selects the CUDA
+toolkit's library. It sets an environment variable and Triton's settings, for the rest of the process
+(torch/_inductor/runtime/compile_tasks.py, _set_triton_libdevice_path). But a worker's next graph may belong to a
+program without these settings, whose key differs.
 
 Private names: torch._inductor.async_compile.shutdown_compile_workers. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -30,8 +30,7 @@ def taken_back() -> Iterator[None]:
         if _is_set():
             del sys.modules["triton"].knobs.nvidia.libdevice_path
         if os.environ.get(VARIABLE) != before:
-            # Torch's compile subprocesses got the setting too, and some versions (2.13) do not pass the reset on to
-            # them.
+            # Torch's compile subprocesses inherited the setting, and torch 2.13 does not pass the reset on to them.
             torch._inductor.async_compile.shutdown_compile_workers()
             del os.environ[VARIABLE]  # torch does not change a variable that exists already, so it has created this one
 
