@@ -35,7 +35,7 @@ from precompiled.remote.evicting import Evicting
 from precompiled.remote.job_turns import JobTurns, send_answer
 from precompiled.remote.opened_remote import OpenedRemote
 from precompiled.remote.program_fetches import ProgramFetches
-from precompiled.remote.uploads import Uploads
+from precompiled.remote.puts import Puts
 from precompiled.store import artifact_format as fmt
 from precompiled.store import package_format, trust
 from precompiled.store.artifacts import Store
@@ -69,11 +69,10 @@ class Helper:
         self._folder = helper_link.folder(options.store)
         self._remote = OpenedRemote()
         self._claims = Claims(self._remote.failed, may_hold=not options.no_put)
-        self._uploads = Uploads(
-            self._remote, self._claims, self._tell, wanted=bool(options.remote) and not options.no_put
-        )
+        wanted = bool(options.remote) and not options.no_put
+        self._puts = Puts(self._remote, self._claims, self._tell, wanted=wanted)
         self._fetches = ProgramFetches(self._remote, self._wait_s, self._tell)
-        self._turns = JobTurns(self._remote, self._claims, self._uploads, self._tell)
+        self._turns = JobTurns(self._remote, self._claims, self._puts, self._tell)
         self._lock = threading.Lock()
         store = Store(options.store, options.base)
         self._evicting = Evicting(store, options.max_bytes, options.max_inodes, self._remote.failed)
@@ -91,7 +90,7 @@ class Helper:
 
     def serve(self, listening: socket.socket) -> None:
         """Answer requests until no request has come for ``--idle-s`` seconds, or a stop request comes."""
-        for target in (self._open, self._uploads.run):
+        for target in (self._open, self._puts.run):
             threading.Thread(target=target, daemon=True).start()
         path = self._folder / helper_link.SOCKET
         # Without its socket, no peer can connect. The socket is gone if the store was removed.
@@ -106,13 +105,13 @@ class Helper:
         with suppress(OSError):  # later requests go to the next helper
             path.unlink()
         until = time.monotonic() + DRAIN_S
-        self._uploads.leave(DRAIN_S)
+        self._puts.leave(DRAIN_S)
         self._claims.settle(until - time.monotonic())
         self._tell()
 
     def _is_wanted(self) -> bool:
         # If the remote never opens, no put can succeed.
-        puts = self._remote.done.is_set() and self._uploads.waiting > 0
+        puts = self._remote.done.is_set() and self._puts.waiting > 0
         at_work = puts or self._claims.held > 0 or (self._farm is not None and self._farm.busy)
         return at_work or self._connections > 0 or time.monotonic() - self._asked < self._options.idle_s
 
@@ -161,17 +160,18 @@ class Helper:
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         match question:
             case {"do": "put", "key": str(key), "slot": int()} if fmt.is_key(key):
-                self._uploads.add(question)
+                self._puts.add(question)
             case {"do": "put-entry", "function": str(function), "name": str(name)} if fmt.is_key(
                 function
             ) and package_format.is_name(name):
-                self._uploads.add(question)
+                self._puts.add(question)
             case {"do": "used", "program": str(program), "keys": [*keys], "fresh": [*_], "entries": [*entries]} if all(
                 map(fmt.is_key, [program, *keys])
             ) and all(fmt.is_key(function) and package_format.is_name(name) for function, name in entries):
-                self._uploads.add(question)
+                self._puts.add(question)
             case {"do": "flush"}:
-                self._uploads.flush()
+                self._remote.done.wait()
+                self._puts.flush()
                 self._tell()
             case {"do": "farm"} if self._farm is not None:
                 self._farm.look(self._wait_s)
@@ -207,7 +207,7 @@ class Helper:
             state = self._remote.transfer.document()
         else:
             return
-        self._write(helper_link.STATE, {**state, "waiting": self._uploads.waiting})
+        self._write(helper_link.STATE, {**state, "waiting": self._puts.waiting})
 
     def _write(self, name: str, state: dict[str, Any]) -> None:
         with self._lock, suppress(OSError):

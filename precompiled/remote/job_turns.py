@@ -14,7 +14,7 @@ from precompiled.farm.farm import Farm
 from precompiled.remote import helper_link
 from precompiled.remote.claims import Claims
 from precompiled.remote.opened_remote import OpenedRemote
-from precompiled.remote.uploads import Uploads
+from precompiled.remote.puts import Puts
 from precompiled.store import artifact_format as fmt
 
 MAX_JOB_BYTES = 1 << 30
@@ -23,8 +23,8 @@ MAX_JOB_BYTES = 1 << 30
 class JobTurns:
     """The turns of a helper's peers. Thread-safe. ``changed`` is called when the state of the farm may have changed."""
 
-    def __init__(self, remote: OpenedRemote, claims: Claims, uploads: Uploads, changed: Callable[[], None]) -> None:
-        self._remote, self._claims, self._uploads, self._changed = remote, claims, uploads, changed
+    def __init__(self, remote: OpenedRemote, claims: Claims, puts: Puts, changed: Callable[[], None]) -> None:
+        self._remote, self._claims, self._puts, self._changed = remote, claims, puts, changed
         self._began = time.monotonic()
         self.farm: Farm | None = None
 
@@ -55,7 +55,7 @@ class JobTurns:
             while "compile" in answer and (line := file.readline(helper_link.MAX_LINE)):
                 what = parse_json(line)
                 if what.get("do") == "put" and what.get("key") == key and isinstance(what.get("slot"), int):
-                    said = "put" if self._uploads.add(what) else ""
+                    said = "put" if self._puts.add(what) else ""
                     if self.farm is not None:
                         self.farm.published_here(key)
                 elif what.get("do") == "failed":
@@ -90,7 +90,7 @@ class JobTurns:
 
     def on_farm_ended(self, key: str, slots: list[int]) -> None:
         """Queue the puts of a key that the farm has ended. The farm's results are published in these slots."""
-        put = [self._uploads.add({"do": "put", "key": key, "slot": slot}) for slot in slots]
+        put = [self._puts.add({"do": "put", "key": key, "slot": slot}) for slot in slots]
         if not any(put):
             self._claims.ended(key, "")
         self._changed()

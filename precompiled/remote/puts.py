@@ -1,4 +1,6 @@
-"""Queues the helper's puts: they run in the order of the requests, and again if the remote fails.
+"""Puts the objects that peers reported into the remote, and ends the leases of their keys.
+
+The puts are queued. They run in the order of the requests, and again if the remote fails.
 
 - An item that was not tried yet is *fresh*, and is tried at once. So ``flush`` waits for one try of each item.
 - An item that failed is tried again after ``AGAIN_S``, but not while the remote rests (bucket.py).
@@ -16,8 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from precompiled.remote import lease, lists
 from precompiled.remote.bucket import REST_S
+from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
+from precompiled.remote.opened_remote import OpenedRemote
 
 MAX_WAITING = 10_000
 AGAIN_S = REST_S
@@ -37,25 +42,13 @@ class QueuedPut:
 
 
 class Puts:
-    """The queue. Thread-safe; ``run`` has a thread of its own.
+    """The puts of a helper. Thread-safe; ``run`` has a thread of its own.
 
-    - ``put`` tries an item.
-    - ``failed`` is called with each error.
-    - ``given_up`` is called with the number of items that are not tried again, and the reason.
-    - ``changed`` is called after each try.
-    - ``rests`` returns whether the remote must not be used now.
+    ``changed`` is called after each try. ``wanted``: whether this host puts anything.
     """
 
-    def __init__(
-        self,
-        put: Callable[[QueuedPut], None],
-        *,
-        failed: Callable[[Exception], None],
-        given_up: Callable[[int, str], None],
-        changed: Callable[[], None] = lambda: None,
-        rests: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._put, self._failed, self._given_up, self._changed, self._rests = put, failed, given_up, changed, rests
+    def __init__(self, remote: OpenedRemote, claims: Claims, changed: Callable[[], None], *, wanted: bool) -> None:
+        self._remote, self._claims, self._changed, self._wanted = remote, claims, changed, wanted
         self._fresh: deque[QueuedPut] = deque()
         self._again: deque[QueuedPut] = deque()  # ordered by their due times
         self._trying: QueuedPut | None = None
@@ -69,13 +62,15 @@ class Puts:
             return len(self._fresh) + len(self._again) + (self._trying is not None)
 
     def add(self, what: dict[str, Any]) -> bool:
-        """Add an item. Returns whether there was room for it."""
+        """Queue a put. Returns whether it will be tried."""
+        if not self._wanted:
+            return False
         with self._state:
             if not self._left and len(self._fresh) + len(self._again) < MAX_WAITING:
                 self._fresh.append(QueuedPut(what, time.monotonic()))
                 self._state.notify_all()
                 return True
-        self._given_up(1, "the helper has left" if self._left else f"{MAX_WAITING} are waiting already")
+        self._remote.gave_up(1, "the helper has left" if self._left else f"{MAX_WAITING} are waiting already")
         return False
 
     def flush(self, timeout_s: float | None = None) -> bool:
@@ -98,16 +93,17 @@ class Puts:
         self._give_up(left, "the helper has left")
 
     def run(self) -> None:
-        """Put items until ``leave``."""
+        """Put items, once the remote is open, until ``leave``."""
+        self._remote.done.wait()
         while (item := self._next()) is not None:
             item.error = None
             try:
                 self._put(item)
             except RemoteError as error:
                 item.error = error
-                self._failed(error)
+                self._remote.failed(error)
             except Exception as error:  # noqa: BLE001 - the thread goes on; the artifact is unreadable or evicted
-                self._failed(error)
+                self._remote.failed(error)
             finally:
                 with self._state:
                     item.tries += 1
@@ -116,6 +112,26 @@ class Puts:
                         self._later(item, time.monotonic() + AGAIN_S)
                     self._state.notify_all()
             self._changed()
+
+    def _put(self, item: QueuedPut) -> None:
+        there, what = self._remote.transfer, item.what
+        if there is None:
+            return  # the remote is unusable; the state file gives the reason
+        if what["do"] == "used":
+            lists.note(there, what["program"], what["keys"], what["fresh"], what["entries"])
+            return
+        if what["do"] == "put-entry":
+            there.put_entry(what["function"], what["name"])
+            return
+        try:
+            for artifact in there.store.lookup(what["key"]):
+                is_it = artifact.slot == what["slot"] and there.store.is_own(artifact)
+                # If an earlier try has put the object, it is in the remote already.
+                if is_it and (there.put_artifact(artifact) or item.tries):
+                    lease.remove_given_up(there, what["key"])
+        finally:
+            if not item.tries:  # a second try has no lease: another worker may hold the key's lease by then
+                self._claims.ended(what["key"], "put")
 
     def _later(self, item: QueuedPut, due: float) -> None:
         item.due = due
@@ -141,7 +157,8 @@ class Puts:
                     self._again.remove(item)
                 if not old:
                     due = self._again[0].due - now if self._again else None
-                    ready = self._fresh or (self._again if due is not None and due <= 0 and not self._rests() else None)
+                    may_retry = due is not None and due <= 0 and not self._remote.rests()
+                    ready = self._fresh or (self._again if may_retry else None)
                     if ready:
                         if (taken := self._taken(ready)) is not None:
                             return taken
@@ -155,4 +172,4 @@ class Puts:
     def _give_up(self, items: list[QueuedPut], why: str) -> None:
         if items:
             errors = [item.error.message for item in items if item.error is not None]
-            self._given_up(len(items), f"{why}: {errors[-1]}" if errors else why)
+            self._remote.gave_up(len(items), f"{why}: {errors[-1]}" if errors else why)

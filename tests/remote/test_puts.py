@@ -20,23 +20,38 @@ from support_remote import host
 from support_store import KEY, payload
 
 from precompiled.remote import bucket, envelope, helper, helper_link, lease, opened_remote, puts, starting, transfer
+from precompiled.remote.claims import Claims
 from precompiled.remote.errors import RemoteError
+from precompiled.remote.opened_remote import OpenedRemote
 from precompiled.remote.puts import Puts, QueuedPut
 from precompiled.store.artifacts import Store
 
 
-class PutLog:
-    def __init__(self) -> None:
+class PutLog(OpenedRemote):
+    """An open remote that records its calls."""
+
+    def __init__(self, rests: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self.done.set()
+        self._rests = rests
         self.tried: list[str] = []
-        self.failed: list[Exception] = []
+        self.errors: list[Exception] = []
         self.given_up: list[tuple[int, str]] = []
+
+    def rests(self) -> bool:
+        return self._rests()
+
+    def failed(self, error: Exception) -> None:
+        self.errors.append(error)
+
+    def gave_up(self, number: int, why: str) -> None:
+        self.given_up.append((number, why))
 
 
 @contextmanager
-def running(
-    put: Callable[[QueuedPut], None], seen: PutLog, rests: Callable[[], bool] = lambda: False
-) -> Iterator[Puts]:
-    found = Puts(put, failed=seen.failed.append, given_up=lambda *one: seen.given_up.append(one), rests=rests)
+def running(put: Callable[[QueuedPut], None], seen: PutLog) -> Iterator[Puts]:
+    found = Puts(seen, Claims(seen.failed, may_hold=False), lambda: None, wanted=True)
+    found._put = put  # type: ignore[method-assign]
     thread = threading.Thread(target=found.run)
     thread.start()
     try:
@@ -59,7 +74,7 @@ def test_failed_puts_are_retried_when_the_remote_is_back(tmp_path: Path, monkeyp
     """More puts fail than it takes to pause the remote. The puts that wait when the pause begins must not be lost."""
     monkeypatch.setattr(puts, "AGAIN_S", 0.05)
     monkeypatch.setattr(bucket, "REST_S", 0.1)
-    place, seen = tmp_path / "bucket", PutLog()
+    place = tmp_path / "bucket"
     place.write_text("no directory")
     there = host(tmp_path / "a", f"file://{place}")
     keys = [f"{number:x}" * 64 for number in range(bucket.MAX_FAILURES + 2)]
@@ -68,10 +83,11 @@ def test_failed_puts_are_retried_when_the_remote_is_back(tmp_path: Path, monkeyp
     def rests() -> bool:
         return there.bucket.reading.rests or there.bucket.writing.rests
 
-    with running(lambda item: there.put_artifact(artifacts[item.what["key"]]) and None, seen, rests) as found:
+    seen = PutLog(rests)
+    with running(lambda item: there.put_artifact(artifacts[item.what["key"]]) and None, seen) as found:
         for key in keys:
             assert found.add({"key": key})
-        assert found.flush() and found.waiting == len(keys) and len(seen.failed) >= len(keys)
+        assert found.flush() and found.waiting == len(keys) and len(seen.errors) >= len(keys)
         place.unlink()
         wait_until(lambda: found.waiting == 0)
     assert all(there.objects(envelope.ARTIFACT, key) for key in keys) and seen.given_up == []
