@@ -1,7 +1,7 @@
 """Decides a job's next state when its process reports an outcome or dies. Pure, like the scheduler.
 
 - **Published** or **failed**: the job ends.
-- **Parked**: another host or the farm compiles it. It is queued again; no worker gets it for a while.
+- **Parked**: another host or the farm compiles the job. The job is queued again; no worker gets it for a while.
 - **Kept**: the farm does not accept it. It is queued again; no courier gets it for a while.
 - **Lost**: its worker has died. It is queued again once. After a second death or a timeout, its key is quarantined.
 """

@@ -41,7 +41,7 @@ class Line:
 
 
 def lines(program: ProgramData, cause: Cause, more: Sequence[str] = ()) -> list[Line]:
-    """The lines that may set the cause's mode, setting or variable, at most MAX_LINES; one line if it is certain.
+    """The lines that may set the cause's mode, setting or variable, at most MAX_LINES; one if the line is certain.
 
     ``more``: files to search besides those that the graph comes from.
     """

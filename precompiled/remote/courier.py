@@ -24,8 +24,8 @@ def warm_up() -> None:
 
 
 def run_job(job: wire.Job) -> wire.Finished:
-    """Offer the job. The outcome is "exists" if it was published meanwhile, "parked" if the farm took it, else
-    "kept".
+    """Offer the job. The outcome is "exists" if the artifact was published meanwhile, "parked" if the farm took the
+    job, else "kept".
     """
     if rank_graphs.family(split(job.graph)[0]):
         return wire.Finished(job.id, job.key, "kept", 0.0, message="for several ranks at once", again_s=OF_RANKS_S)
