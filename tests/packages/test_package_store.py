@@ -118,6 +118,7 @@ def test_concurrent_eviction_does_not_break_a_writer(tmp_path: Path) -> None:
         evictor.join()
 
 
+@pytest.mark.fault("killed-at-a-call")
 def test_a_writer_killed_at_any_point_leaves_a_good_store(tmp_path: Path) -> None:
     """The first run is killed before its first call that changes the disk, the next run before its second, and so on,
     until a run completes.
@@ -165,6 +166,7 @@ PackageStore(Path(sys.argv[2])).publish(header, b"[]", b"after" * 1000)
     assert replaced not in store.names(FUNCTION)
 
 
+@pytest.mark.fault("altered-bytes")
 def test_altered_entry_is_quarantined(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     name = store.publish(header(), b"{}", b"body")
@@ -186,6 +188,7 @@ def test_entry_that_others_can_write_is_not_read(tmp_path: Path, what: str) -> N
         store.read(FUNCTION, name)
 
 
+@pytest.mark.fault("damaged-files")
 def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     name = store.publish(header(), b"{}", b"body")
@@ -253,6 +256,7 @@ def test_files_that_are_not_entries_are_ignored(tmp_path: Path, plant: str) -> N
     assert store.publish(header(meaning="m", sources="1"), b"{}", b"other") in store.names(FUNCTION)
 
 
+@pytest.mark.fault("failing-calls")
 def test_failure_of_each_system_call_raises_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PackageStore(tmp_path)
     name = store.publish(header(), b"{}", b"body")

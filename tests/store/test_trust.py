@@ -14,6 +14,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import trust
 from precompiled.store.artifacts import Store
 
+pytestmark = pytest.mark.fault("untrusted-files")
 STRANGER = 54321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files to another user")
 

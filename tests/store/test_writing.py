@@ -122,6 +122,7 @@ def test_unwritable_store_is_a_store_error(store: Store, where: str) -> None:
             publish()
 
 
+@pytest.mark.fault("failing-calls")
 @pytest.mark.reason("store-unwritable")
 def test_no_space_is_a_store_error_and_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
@@ -173,6 +174,7 @@ def _publish_and_remove(root: Path, rounds: int) -> None:
         eviction.evict(store, 0, 0)
 
 
+@pytest.mark.fault("eviction")
 def test_reader_sees_a_complete_artifact_or_none(store: Store) -> None:
     writer = spawn.Process(target=_publish_and_remove, args=(store.root, 100))
     writer.start()
