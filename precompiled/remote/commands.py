@@ -65,7 +65,7 @@ def pull_command(
 def sync_command(
     out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
 ) -> int:
-    """Pull, then push: afterwards the store and the remote have the same objects."""
+    """Pull, then push: store and remote then have the same objects."""
     there = open_remote(settings)
     fetched = _pull(there, keys, program, days)
     return _done(out, there, {"fetched": fetched, "put": _push(there, settings, keys, program, days)})
