@@ -27,7 +27,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.linear(x)
-        return hidden.relu() * 3  # this comment is part of the source line
+        return hidden.relu() * 3  # part of the line
 
 
 def branches(x: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ def test_each_operation_has_its_source_line() -> None:
         "forward",
         "hidden = self.linear(x)",
     )
-    assert multiply.code == "return hidden.relu() * 3  # the last line" and multiply.line == linear.line + 1
+    assert multiply.code == "return hidden.relu() * 3  # part of the line" and multiply.line == linear.line + 1
 
 
 def test_nested_graphs_have_the_numbers_of_the_codec() -> None:
