@@ -35,6 +35,7 @@ exec {real} "$@"
 TARGETS = {"kernels": "*.main.so*", "header": "*/precompiled_headers/*.gch*", "vector-units": "*.so*"}
 
 
+@pytest.mark.fault("compiler-dies")
 @pytest.mark.skipif(not shutil.which("g++"), reason="a compiler stands in for g++")
 @pytest.mark.slow
 @pytest.mark.parametrize("what", TARGETS)

@@ -30,6 +30,7 @@ def wait_for_worker(host: Host, state: str) -> int:
                 return worker.pid
 
 
+@pytest.mark.fault("daemon-dies")
 def test_next_daemon_gets_the_graphs_of_a_killed_one(host: Host) -> None:
     daemon = host.start_daemon()
     spec, stop = stepping(host)
@@ -48,6 +49,7 @@ def test_next_daemon_gets_the_graphs_of_a_killed_one(host: Host) -> None:
     assert result["compiles"] == 0
 
 
+@pytest.mark.fault("daemon-dies")
 def test_client_restarts_its_killed_daemon(host: Host) -> None:
     daemon = host.start_daemon()
     client = host.start(MLP)
@@ -58,6 +60,7 @@ def test_client_restarts_its_killed_daemon(host: Host) -> None:
     assert host.status().pid != daemon
 
 
+@pytest.mark.fault("worker-dies")
 def test_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
     host.start_daemon()
     client = host.start(MLP)
@@ -70,6 +73,7 @@ def test_killed_worker_is_replaced_and_its_job_published(host: Host) -> None:
     assert stats.compiled == len(result["reports"])
 
 
+@pytest.mark.fault("daemon-dies")
 def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> None:
     """Not even root can create a directory below /proc or below a file. The last path is too long for a socket."""
     (host.root / "file").touch()
@@ -87,6 +91,7 @@ def test_without_any_daemon_it_is_plain_torch_with_one_warning(host: Host) -> No
         assert len(warnings) == 1, client.text()
 
 
+@pytest.mark.fault("start-races")
 def test_concurrent_starts_have_one_winner(host: Host) -> None:
     starting = [start.Starting(host.settings) for _ in range(4)]
     kinds = sorted(item.result(TIMEOUT_S).kind for item in starting)

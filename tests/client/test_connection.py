@@ -79,6 +79,7 @@ def test_a_submit_is_accepted_and_published(daemon: DaemonUnderTest, connection:
     assert connection.flush(TIMEOUT_S), "and comes back"
 
 
+@pytest.mark.fault("daemon-dies")
 def test_submits_survive_a_killed_daemon(daemon: DaemonUnderTest, connection: DaemonConnection, tmp_path: Path) -> None:
     running, queued = Replies(), Replies()
     go = tmp_path / "go"
@@ -123,6 +124,7 @@ def test_stopped_daemon_is_not_restarted_and_its_successor_gets_submits(
         connection.close()
 
 
+@pytest.mark.fault("daemon-dies")
 def test_killed_daemon_is_restarted_by_a_client_with_autostart(daemon: DaemonUnderTest) -> None:
     settings = replace(daemon.settings, autostart=True)
     connection, replies = DaemonConnection(settings), Replies()
@@ -296,6 +298,7 @@ def test_time_without_a_daemon_is_measured(daemon: DaemonUnderTest, connection: 
     wait_until(lambda: connection.alone_s() == 0.0)
 
 
+@pytest.mark.fault("hangs")
 def test_hanging_daemon_counts_as_absent(
     daemon: DaemonUnderTest, connection: DaemonConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

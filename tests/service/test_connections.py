@@ -98,6 +98,7 @@ def is_open(sock: socket.socket) -> bool:
     return False
 
 
+@pytest.mark.fault("load")
 def test_a_users_many_messages_do_not_delay_another_user(host: Host) -> None:
     noisy = [host.connect(1) for _ in range(4)]
     quiet = host.connect(2)
@@ -115,6 +116,7 @@ def test_a_users_many_messages_do_not_delay_another_user(host: Host) -> None:
     wait_until(has_all, "the end of the noise")
 
 
+@pytest.mark.fault("load")
 def test_a_users_many_new_connections_do_not_delay_another_user(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.daemon._limit = host.daemon._capacity = 200
     monkeypatch.setattr(module, "ACCEPT_S", TIMEOUT_S)
@@ -128,6 +130,7 @@ def test_a_users_many_new_connections_do_not_delay_another_user(host: Host, monk
     wait_until(lambda: host.turn() == [] and all(map(has_data, many)), "the many")
 
 
+@pytest.mark.fault("load")
 def test_new_connections_of_a_user_are_limited(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ACCEPT_S", TIMEOUT_S)
     monkeypatch.setattr(module, "MAX_NEW", 3)
@@ -154,6 +157,7 @@ def test_a_user_over_the_limit_of_new_connections_is_denied_the_socket_for_a_whi
     assert host.denied == [[1], []]
 
 
+@pytest.mark.fault("load")
 def test_a_user_with_all_connections_loses_one_to_another_user(host: Host) -> None:
     many = [host.connect(1) for _ in range(CAPACITY)]
     one = host.connect(2)
@@ -174,6 +178,7 @@ def test_a_silent_connection_is_closed_for_the_same_users_next_one(host: Host) -
     assert is_open(host.connect(1)) and all(map(is_open, many)) and not is_open(silent)
 
 
+@pytest.mark.fault("hangs")
 @pytest.mark.parametrize(
     ("said", "code"), [(b"", "no-handshake"), (GREETING + READY + b"\x02" + bytes(6) + b"\x0f\xff", "stalled")]
 )
@@ -189,6 +194,7 @@ def test_a_peer_that_stops_within_a_handshake_or_message_is_dropped(
     assert not is_open(sock) and is_open(other) and host.noted == [code]
 
 
+@pytest.mark.fault("load")
 def test_incomplete_messages_are_limited_and_all_are_completed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PART_BYTES", 300_000)
     size = 200_000
@@ -222,6 +228,7 @@ def test_incomplete_messages_are_limited_and_all_are_completed(host: Host, monke
     assert not host.daemon._held and not host.daemon._paused.get(1)
 
 
+@pytest.mark.fault("load")
 def test_unread_replies_are_limited(host: Host) -> None:
     sock = host.connect(1)
     (name,) = host.daemon._by_name
@@ -268,6 +275,7 @@ def test_dealers_with_the_same_identity_each_get_their_reply(tmp_path: Path) -> 
         host.close()
 
 
+@pytest.mark.fault("frames")
 @given(st.binary(max_size=300), st.lists(st.integers(1, 40)))
 @settings(max_examples=300, deadline=None)
 def test_the_reader_raises_only_wire_error_for_any_bytes(data: bytes, cuts: list[int]) -> None:

@@ -104,6 +104,7 @@ def test_a_graph_of_40_mib_is_compiled(daemon: DaemonUnderTest) -> None:
         assert client.ended(message.id).state == "published"
 
 
+@pytest.mark.fault("worker-dies")
 def test_a_worker_that_dies_before_ready_is_started_again(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     message = daemon.submit(environment=daemon.environment(FAKE_START=f"die-once:{tmp_path / 'mark'}"))
     with raw_client(daemon.settings) as client:
@@ -111,6 +112,7 @@ def test_a_worker_that_dies_before_ready_is_started_again(daemon: DaemonUnderTes
         assert client.ended(message.id).state == "published"
 
 
+@pytest.mark.fault("worker-dies")
 @pytest.mark.reason("worker-cannot-start")
 def test_an_interpreter_whose_workers_die_before_ready_is_rejected(daemon: DaemonUnderTest) -> None:
     message = daemon.submit(environment=daemon.environment(FAKE_START="die"))
@@ -131,6 +133,7 @@ def test_an_interpreter_that_cannot_be_executed_is_rejected(daemon: DaemonUnderT
     assert reply.code == "worker-cannot-start" and executable in reply.message and "cannot-start:" in reply.message
 
 
+@pytest.mark.fault("worker-dies")
 def test_an_idle_worker_that_is_killed_is_replaced(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         first = daemon.submit()
@@ -144,6 +147,7 @@ def test_an_idle_worker_that_is_killed_is_replaced(daemon: DaemonUnderTest) -> N
         assert client.ended(second.id).state == "published"
 
 
+@pytest.mark.fault("worker-dies")
 def test_a_worker_killed_in_mid_job_has_its_job_retried(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     log, go = tmp_path / "log", tmp_path / "go"
     message = daemon.submit()
@@ -157,6 +161,7 @@ def test_a_worker_killed_in_mid_job_has_its_job_retried(daemon: DaemonUnderTest,
     assert daemon.stats().retried == 1
 
 
+@pytest.mark.fault("deadly-graph")
 def test_a_key_that_kills_two_workers_is_quarantined(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit(key="deadly")
@@ -192,6 +197,7 @@ def test_output_of_user_code_does_not_disturb_the_protocol(daemon: DaemonUnderTe
         assert client.ended(message.id).state == "published"
 
 
+@pytest.mark.fault("worker-dies")
 def test_a_worker_that_breaks_the_protocol_is_ended(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
@@ -200,6 +206,7 @@ def test_a_worker_that_breaks_the_protocol_is_ended(daemon: DaemonUnderTest) -> 
     assert not daemon.status().workers
 
 
+@pytest.mark.fault("hangs")
 def test_a_worker_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with running_daemon(tmp_path / "d", job_timeout_s=1.0) as daemon, raw_client(daemon.settings) as client:
@@ -212,6 +219,7 @@ def test_a_worker_that_hangs_is_ended_with_all_its_children(tmp_path: Path) -> N
         wait_until(lambda: not psutil.Process(daemon.pid).children(), "no zombie is left")
 
 
+@pytest.mark.fault("memory")
 @pytest.mark.reason("key-quarantined", "memory")
 def test_a_worker_over_its_memory_limit_is_ended(tmp_path: Path) -> None:
     with (
@@ -224,6 +232,7 @@ def test_a_worker_over_its_memory_limit_is_ended(tmp_path: Path) -> None:
         assert reply.code == "key-quarantined" and "memory: " in reply.message and "MiB resident" in reply.message
 
 
+@pytest.mark.fault("daemon-dies")
 def test_a_killed_daemon_leaves_no_worker_and_can_be_started_again(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with running_daemon(tmp_path / "d") as daemon:
@@ -250,6 +259,7 @@ def test_a_killed_daemon_leaves_no_worker_and_can_be_started_again(tmp_path: Pat
             assert client.ended(message.id).state == "published"
 
 
+@pytest.mark.fault("start-races")
 @pytest.mark.reason("stopping")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_signal_ends_all_jobs_and_processes(tmp_path: Path, number: int) -> None:
@@ -278,6 +288,7 @@ def test_a_stop_request_ends_the_daemon(daemon: DaemonUnderTest) -> None:
     assert daemon.process is not None and daemon.process.wait(TIMEOUT_S) == 0
 
 
+@pytest.mark.fault("start-races")
 @pytest.mark.reason("already-running")
 def test_a_second_daemon_exits_and_leaves_the_first_one_running(daemon: DaemonUnderTest) -> None:
     other = DaemonUnderTest(daemon.directory)
@@ -286,6 +297,7 @@ def test_a_second_daemon_exits_and_leaves_the_first_one_running(daemon: DaemonUn
     assert daemon.status().pid == daemon.pid
 
 
+@pytest.mark.fault("daemon-dies")
 def test_a_daemon_exits_when_its_socket_is_removed(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as daemon:
         (daemon.runtime_dir / "socket").unlink()

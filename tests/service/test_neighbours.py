@@ -60,6 +60,7 @@ def write_lease(path: Path) -> Iterator[None]:
         signal.signal(signal.SIGIO, old)
 
 
+@pytest.mark.fault("hangs")
 def test_an_interpreter_whose_exec_blocks_delays_only_its_own_job(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     leased = tmp_path / "python"
     shutil.copy(daemon.interpreter, leased)
@@ -74,6 +75,7 @@ def test_an_interpreter_whose_exec_blocks_delays_only_its_own_job(daemon: Daemon
         assert client.ended(message.id).state == "published", "the job runs once the lease is released"
 
 
+@pytest.mark.fault("hangs")
 @pytest.mark.reason("cannot-start")
 def test_a_fifo_as_interpreter_is_rejected(daemon: DaemonUnderTest, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "python", 0o755)
@@ -84,6 +86,7 @@ def test_a_fifo_as_interpreter_is_rejected(daemon: DaemonUnderTest, tmp_path: Pa
         assert "cannot-start" in client.ended(message.id).message
 
 
+@pytest.mark.fault("frames")
 def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> None:
     """A peer may choose the routing ids that libzmq would assign next. While the daemon used libzmq, such a choice
     ended the daemon.
@@ -102,6 +105,7 @@ def test_routing_ids_chosen_by_peers_are_ignored(daemon: DaemonUnderTest) -> Non
             client.close()
 
 
+@pytest.mark.fault("load")
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit (util-linux)")
 def test_more_clients_than_descriptors_do_not_stop_the_daemon(tmp_path: Path) -> None:
     """Although it has only 128 descriptors, the daemon must serve new clients and start workers: it closes silent
@@ -128,6 +132,7 @@ def test_more_clients_than_descriptors_do_not_stop_the_daemon(tmp_path: Path) ->
         small.cleanup()
 
 
+@pytest.mark.fault("frames")
 @pytest.mark.reason("protocol")
 @pytest.mark.parametrize(
     ("said", "why"),
@@ -145,6 +150,7 @@ def test_a_worker_that_sends_unexpected_messages_is_ended(daemon: DaemonUnderTes
     assert len(daemon.log()) - before < 5000, "only a few log lines per death"
 
 
+@pytest.mark.fault("frames")
 @pytest.mark.reason("bad-message")
 @pytest.mark.parametrize("kind", [wire.GiveUp, wire.Retry])
 def test_key_prefixes_in_a_message_are_limited(daemon: DaemonUnderTest, kind: type) -> None:
@@ -154,6 +160,7 @@ def test_key_prefixes_in_a_message_are_limited(daemon: DaemonUnderTest, kind: ty
             assert getattr(client.receive(), "code", None) == code
 
 
+@pytest.mark.fault("load")
 def test_a_flood_does_not_keep_the_daemon_from_stopping(tmp_path: Path) -> None:
     with running_daemon(tmp_path) as busy, raw_client(busy.settings) as client:
         large = wire.encode(wire.GiveUp([f"{number:02x}" for number in range(256)] * 1000))
@@ -163,6 +170,7 @@ def test_a_flood_does_not_keep_the_daemon_from_stopping(tmp_path: Path) -> None:
         assert busy.stop() == 0
 
 
+@pytest.mark.fault("frames")
 def test_text_from_peers_cannot_forge_log_lines(daemon: DaemonUnderTest) -> None:
     forged = "\n2026-01-01 00:00:00,000 INFO precompiled.daemon: FORGED \x1b[2J"
     with raw_client(daemon.settings) as client:
@@ -240,6 +248,7 @@ two_users = pytest.mark.skipif(
 )
 
 
+@pytest.mark.fault("load")
 @pytest.mark.integration
 @two_users
 def test_a_user_who_fills_queue_and_slot_and_floods_does_not_block_another_user() -> None:
@@ -292,6 +301,7 @@ def test_a_user_who_fills_queue_and_slot_and_floods_does_not_block_another_user(
             system.cleanup()
 
 
+@pytest.mark.fault("load")
 @two_users
 def test_a_user_who_connects_in_a_loop_is_denied_the_socket_and_another_is_served() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:

@@ -18,6 +18,7 @@ from support_scheduler import Host
 from precompiled import wire
 
 
+@pytest.mark.fault("deadly-graph")
 @pytest.mark.reason("died")
 def test_a_job_is_retried_once_after_its_worker_dies_and_then_quarantined() -> None:
     host = Host()
@@ -35,6 +36,7 @@ def test_a_job_is_retried_once_after_its_worker_dies_and_then_quarantined() -> N
     assert (host.counted("retried"), host.counted("failed")) == (1, 1)
 
 
+@pytest.mark.fault("hangs")
 @pytest.mark.reason("timeout")
 def test_a_job_that_times_out_is_quarantined_without_a_retry() -> None:
     host = Host(job_timeout_s=100)
@@ -68,6 +70,7 @@ def test_store_errors_reach_the_client_with_their_own_code(code: str) -> None:
     assert (reply.code, reply.message) == (code, "/x cannot be used. Make it usable")
 
 
+@pytest.mark.fault("worker-dies")
 @pytest.mark.reason("device-lost")
 def test_a_worker_that_lost_its_gpu_is_replaced_and_the_key_is_not_quarantined() -> None:
     host = Host()

@@ -116,6 +116,7 @@ def test_settings_override_the_budget() -> None:
     assert (limits.slots, limits.compile_threads, limits.max_queue) == (3, 5, 7)
 
 
+@pytest.mark.fault("frames")
 def test_the_channel_reads_split_messages_and_refuses_too_large_ones() -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
@@ -132,6 +133,7 @@ def test_the_channel_reads_split_messages_and_refuses_too_large_ones() -> None:
     channel.close()
 
 
+@pytest.mark.fault("load")
 def test_the_channel_buffers_what_the_worker_has_not_read() -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
@@ -268,6 +270,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.fault("hangs")
 @pytest.mark.reason("no-exit")
 def test_a_worker_that_closes_its_stream_and_stays_is_killed(tmp_path: Path) -> None:
     interpreter = tmp_path / "python"
@@ -294,6 +297,7 @@ def test_a_worker_that_closes_its_stream_and_stays_is_killed(tmp_path: Path) -> 
         pool.close()
 
 
+@pytest.mark.fault("hangs")
 def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

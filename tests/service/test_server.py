@@ -8,7 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -41,6 +41,7 @@ def lives(daemon: DaemonUnderTest) -> Iterator[None]:
     assert daemon.status().pid == daemon.pid
 
 
+@pytest.mark.fault("frames")
 @pytest.mark.reason("protocol-version")
 def test_the_reply_to_a_wrong_version_says_what_to_do(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
@@ -49,6 +50,7 @@ def test_the_reply_to_a_wrong_version_says_what_to_do(daemon: DaemonUnderTest) -
     assert (reply.code, "restart" in reply.action) == ("protocol-version", True)
 
 
+@pytest.mark.fault("frames")
 @pytest.mark.reason("bad-message")
 @pytest.mark.parametrize(
     "frames",
@@ -77,12 +79,14 @@ def test_malformed_messages_are_rejected(daemon: DaemonUnderTest, frames: list[b
         assert client.receive().code == "bad-message"
 
 
+@pytest.mark.fault("frames")
 def test_a_message_over_its_limit_is_rejected(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         client.send(wire.PREAMBLE, b"x" * (wire.MAX_MESSAGE_BYTES + 1))
         assert client.receive().code == "too-large"
 
 
+@pytest.mark.fault("frames")
 @pytest.mark.reason("too-large")
 def test_a_graph_over_its_limit_is_rejected(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
@@ -92,6 +96,7 @@ def test_a_graph_over_its_limit_is_rejected(daemon: DaemonUnderTest) -> None:
         assert (reply.code, reply.id) == ("too-large", message.id)
 
 
+@pytest.mark.fault("frames")
 def test_a_frame_over_the_limit_ends_only_its_own_connection(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as good, raw_client(daemon.settings) as bad:
         bad.submit(daemon.submit(), b"x" * (MAX_GRAPH + 2 * wire.MAX_MESSAGE_BYTES))
@@ -100,6 +105,7 @@ def test_a_frame_over_the_limit_ends_only_its_own_connection(daemon: DaemonUnder
         assert good.ended(message.id).state == "published"
 
 
+@pytest.mark.fault("frames")
 def test_a_submit_without_its_graph_is_rejected(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as client:
         message = daemon.submit()
@@ -109,9 +115,10 @@ def test_a_submit_without_its_graph_is_rejected(daemon: DaemonUnderTest) -> None
         assert client.receive().code == "bad-message"
 
 
-def test_random_bytes_do_not_stop_the_daemon(daemon: DaemonUnderTest) -> None:
+@pytest.mark.fault("frames")
+def test_random_bytes_do_not_stop_the_daemon(daemon: DaemonUnderTest, tries: Callable[[int, int], int]) -> None:
     generator = random.Random(4)
-    for _ in range(20):
+    for _ in range(tries(20, 5000)):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(TIMEOUT_S)
             sock.connect(str(daemon.runtime_dir / "socket"))
@@ -121,6 +128,7 @@ def test_random_bytes_do_not_stop_the_daemon(daemon: DaemonUnderTest) -> None:
                 pass  # the daemon has closed the connection
 
 
+@pytest.mark.fault("frames")
 def test_random_frames_are_rejected(daemon: DaemonUnderTest) -> None:
     generator = random.Random(5)
     with raw_client(daemon.settings) as client:
@@ -130,10 +138,13 @@ def test_random_frames_are_rejected(daemon: DaemonUnderTest) -> None:
             assert client.receive().code == "bad-message"
 
 
-def test_messages_with_a_flipped_bit_do_not_stop_the_daemon(daemon: DaemonUnderTest) -> None:
+@pytest.mark.fault("frames")
+def test_messages_with_a_flipped_bit_do_not_stop_the_daemon(
+    daemon: DaemonUnderTest, tries: Callable[[int, int], int]
+) -> None:
     generator = random.Random(6)
     with raw_client(daemon.settings) as client:
-        for _ in range(200):
+        for _ in range(tries(200, 5000)):
             data = bytearray(wire.encode(daemon.submit(key="flipped", waiting=False)))
             data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
             client.send(wire.PREAMBLE, bytes(data), graph("exists"))
@@ -141,6 +152,7 @@ def test_messages_with_a_flipped_bit_do_not_stop_the_daemon(daemon: DaemonUnderT
         wait_until(lambda: daemon.status().queue_depth == 0)
 
 
+@pytest.mark.fault("load")
 def test_a_peer_that_does_not_read_does_not_block_others(daemon: DaemonUnderTest) -> None:
     with raw_client(daemon.settings) as deaf, raw_client(daemon.settings) as client:
         for _ in range(5000):
@@ -222,6 +234,7 @@ def test_another_users_daemon_is_not_used(tmp_path: Path) -> None:
         assert daemon_reachable(settings)
 
 
+@pytest.mark.fault("frames")
 @pytest.mark.parametrize(
     "change",
     [
@@ -243,6 +256,7 @@ def test_invalid_fields_of_a_submit_are_refused(daemon: DaemonUnderTest, change:
         check_submit(message, b"graph", MAX_GRAPH)
 
 
+@pytest.mark.fault("start-races")
 def test_the_lock_is_exclusive_and_detects_its_replacement(tmp_path: Path) -> None:
     first, second = Lock(tmp_path / "lock"), Lock(tmp_path / "lock")
     assert first.acquire() and not second.acquire() and first.is_ours()
