@@ -147,6 +147,7 @@ def test_gc_removes_by_age_or_total_size(hosts: dict[str, list[str]], tmp_path: 
     assert len(answer("remote", "gc", "--max-bytes", "1", *hosts["a"])["removed"]) == 1 and not new.exists()
 
 
+@pytest.mark.fault("clocks")
 def test_a_fast_local_clock_removes_no_valid_lease(
     hosts: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> Non
         assert (waited > 0.0) == (source == "swap") == (graph.get("saved_s", 0.0) < graph["compile_s"])
 
 
+@pytest.mark.fault("program")
 def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
     """The daemon is suspended, so the client waits for its graph until the test interrupts it."""
     (file := served.root / "waits.py").write_text(WAITS)

@@ -159,6 +159,7 @@ def test_a_silent_system_daemon_is_a_failure() -> None:
     assert check.state == "fail" and "systemctl" in check.action
 
 
+@pytest.mark.fault("version-skew")
 def test_version_skew() -> None:
     def reply(version: str) -> wire.StatusReply:
         return wire.StatusReply(True, 1, version, "/s", "/c", 1.0, 0, [])
@@ -246,6 +247,7 @@ def test_entries_and_quarantine(tmp_path: Path) -> None:
     assert check.state == "warn" and check.message.startswith("1 ") and check.action
 
 
+@pytest.mark.fault("file-systems")
 @pytest.mark.parametrize(
     ("free", "inodes", "state"),
     [
@@ -261,6 +263,7 @@ def test_space(free: int, inodes: int | None, state: str) -> None:
     assert check.state == state and sound(check) == (state == "ok")
 
 
+@pytest.mark.fault("file-systems")
 def test_noexec() -> None:
     assert sound(checks_store.mappable(Path("/x"), False)) and checks_store.mappable(Path("/x"), True).state == "fail"
     assert sound(checks_store.buildable(Path("/x"), False)) and checks_store.buildable(Path("/x"), True).state == "warn"

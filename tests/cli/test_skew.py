@@ -13,6 +13,8 @@ from precompiled.cli import daemon
 from precompiled.client import daemon_link
 from precompiled.core.errors import DaemonError
 
+pytestmark = pytest.mark.fault("version-skew")
+
 
 @pytest.mark.reason("protocol-version")
 def test_stop_ends_a_daemon_that_speaks_another_protocol(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

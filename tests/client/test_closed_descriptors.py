@@ -21,7 +21,7 @@ from precompiled.client import start
 from precompiled.client.ask import request
 from precompiled.client.connection import DaemonConnection
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.fault("program"), pytest.mark.integration]
 
 
 def our_sockets() -> set[int]:

@@ -197,6 +197,7 @@ def test_graph_above_the_daemons_limit_is_rejected(tmp_path: Path) -> None:
             connection.close()
 
 
+@pytest.mark.fault("program")
 def test_counts_of_a_process_that_exits_arrive(daemon: DaemonUnderTest) -> None:
     script = (
         "import sys; from pathlib import Path; from precompiled import wire\n"
@@ -209,6 +210,7 @@ def test_counts_of_a_process_that_exits_arrive(daemon: DaemonUnderTest) -> None:
     assert (stats.misses, stats.fallbacks, stats.saved_s) == (1, {"x": 3}, 1.5)
 
 
+@pytest.mark.fault("program")
 @pytest.mark.parametrize("reachable", [True, False])
 def test_process_may_exit_with_an_open_connection(tmp_path: Path, reachable: bool) -> None:
     """A process must not hang at its exit if it has pending graphs and has not closed its connection."""
@@ -229,6 +231,7 @@ def test_process_may_exit_with_an_open_connection(tmp_path: Path, reachable: boo
         daemon.cleanup()
 
 
+@pytest.mark.fault("forks")
 def test_parent_and_child_of_a_fork_stay_connected(
     daemon: DaemonUnderTest, connection: DaemonConnection, tmp_path: Path
 ) -> None:
@@ -258,6 +261,7 @@ def test_parent_and_child_of_a_fork_stay_connected(
     wait_until(more.published)
 
 
+@pytest.mark.fault("forks")
 def test_forks_during_the_threads_work_are_safe(daemon: DaemonUnderTest) -> None:
     """Fork while the connection's thread starts, imports msgspec and sends. Each child must be able to submit."""
     script = (
@@ -439,6 +443,7 @@ def test_request_without_a_daemon_is_an_error(tmp_path: Path) -> None:
     assert caught.value.code == "no-daemon" and "precompiled daemon start" in caught.value.action
 
 
+@pytest.mark.fault("clocks")
 @pytest.mark.reason("no-reply")
 def test_request_to_a_suspended_daemon_times_out(daemon: DaemonUnderTest) -> None:
     psutil.Process(daemon.pid).suspend()
@@ -450,6 +455,7 @@ def test_request_to_a_suspended_daemon_times_out(daemon: DaemonUnderTest) -> Non
         psutil.Process(daemon.pid).resume()
 
 
+@pytest.mark.fault("version-skew")
 def test_rejection_by_a_daemon_of_another_version_is_understood(tmp_path: Path) -> None:
     """A rejection has the same form in all protocol versions, so a client can report a rejection by any daemon."""
     import zmq

@@ -26,6 +26,7 @@ sys.stdin.read() if len(sys.argv) > 1 else None
 """
 
 
+@pytest.mark.fault("program")
 def test_server_that_a_signal_ends_is_counted(served: Host) -> None:
     served.program("-c", SERVER).ended()
     before = served.stats().hits

@@ -61,6 +61,7 @@ def test_compiled_code_replaces_an_eager_run_that_raises() -> None:
     assert made.waits == ["waited"] and made.raised == [("NotImplementedError", False), ("NotImplementedError", True)]
 
 
+@pytest.mark.fault("program")
 def test_exception_of_compiled_code_is_raised_without_context() -> None:
     def compiled(x: torch.Tensor) -> Any:
         raise KeyError("compiled")
@@ -70,6 +71,7 @@ def test_exception_of_compiled_code_is_raised_without_context() -> None:
     assert raised.value.__context__ is None and raised.value.__cause__ is None
 
 
+@pytest.mark.fault("program")
 def test_eager_exception_is_raised_if_no_compiled_code_comes() -> None:
     made = Graph(fails, None)
     for _ in range(2):
@@ -78,6 +80,7 @@ def test_eager_exception_is_raised_if_no_compiled_code_comes() -> None:
     assert len(made.waits) == 2, "it ran eager, and did not wait"
 
 
+@pytest.mark.fault("program")
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_interrupt_of_an_eager_run_is_raised_at_once(
     kind: type[BaseException], monkeypatch: pytest.MonkeyPatch

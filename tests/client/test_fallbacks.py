@@ -763,6 +763,7 @@ def _never(*_: Any) -> Any:
     raise AssertionError("it is not routed")
 
 
+@pytest.mark.fault("version-skew")
 @pytest.mark.reason("unsupported-torch")
 def test_unsupported_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = torch._TorchCompileInductorWrapper.__call__

@@ -120,6 +120,7 @@ def test_tally_has_a_field_for_everything_counted() -> None:
     assert fields - {"pid"} <= set(wire.StatsReply.__struct_fields__), "what the daemon adds up, it tells"
 
 
+@pytest.mark.fault("forks")
 def test_forked_child_starts_with_zero_counts_and_keeps_its_graphs() -> None:
     ledger = Ledger()
     ledger.add(graph())

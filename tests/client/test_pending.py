@@ -39,6 +39,7 @@ def forked(look: Callable[[], dict[str, Any]], file: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.fault("forks")
 @pytest.mark.reason("submit-failed")
 def test_forked_child_that_cannot_submit_compiles_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with deaf_daemon() as here:
@@ -63,6 +64,7 @@ def test_forked_child_that_cannot_submit_compiles_in_process(monkeypatch: pytest
         assert "Too many open files" in found["message"] and found["counted"] == {"submit-failed": 1}
 
 
+@pytest.mark.fault("forks")
 def test_forked_child_submits_with_its_own_id(tmp_path: Path) -> None:
     """The daemon replies to one client per id. With its parent's id, a child would take the parent's replies."""
     with deaf_daemon() as here:

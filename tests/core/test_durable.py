@@ -29,6 +29,7 @@ def test_error_during_a_replacement_leaves_no_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.fault("file-systems")
 def test_requested_mode_overrides_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:

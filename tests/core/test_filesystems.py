@@ -9,6 +9,8 @@ import pytest
 
 from precompiled.core import filesystems, paths
 
+pytestmark = pytest.mark.fault("file-systems")
+
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 40 22 0:35 / /home rw shared:2 master:3 - nfs4 server:/home rw,vers=4.2

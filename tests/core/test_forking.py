@@ -18,7 +18,10 @@ from precompiled.client import swapping
 from precompiled.client.safe_points import SafePoints
 from precompiled.core import forking
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+pytestmark = [
+    pytest.mark.fault("forks"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 TIMEOUT_S = 60.0
 
 

@@ -39,6 +39,7 @@ def without_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwuid", getpwuid)
 
 
+@pytest.mark.fault("file-systems")
 @pytest.mark.parametrize("home", [None, "", "~", "rel/ative"])
 @pytest.mark.usefixtures("without_account")
 def test_without_a_home_there_is_no_store_and_no_daemon(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
@@ -59,6 +60,7 @@ def test_worker_of_another_user_has_no_home_of_the_daemon(given: dict[str, str],
     assert worker_variables.variables({}, given, "").get("HOME") == home
 
 
+@pytest.mark.fault("file-systems")
 @pytest.mark.parametrize("home", [None, "", "~", "rel/ative"])
 def test_home_that_is_not_an_absolute_path_counts_as_unset(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
     if home is not None:
@@ -70,6 +72,7 @@ def test_home_that_is_not_an_absolute_path_counts_as_unset(monkeypatch: pytest.M
     assert settings.why_no_store == ""
 
 
+@pytest.mark.fault("file-systems")
 @pytest.mark.usefixtures("without_account")
 def test_a_cache_dir_is_enough_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PRECOMPILED_CACHE_DIR", str(tmp_path / "volume"))
@@ -77,6 +80,7 @@ def test_a_cache_dir_is_enough_without_a_home(monkeypatch: pytest.MonkeyPatch, t
     assert settings.why_no_store == "" and settings.runtime_dir == tmp_path / "volume" / "run"
 
 
+@pytest.mark.fault("file-systems")
 @pytest.mark.usefixtures("without_account")
 def test_xdg_variables_are_enough_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

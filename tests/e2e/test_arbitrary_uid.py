@@ -54,6 +54,7 @@ COMMANDS = (
 )
 
 pytestmark = [
+    pytest.mark.fault("file-systems"),
     pytest.mark.integration,
     pytest.mark.skipif(
         os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv, to become another user"

@@ -101,6 +101,7 @@ def test_mode_and_options_are_honoured_and_keyed(warm_host: Host) -> None:
         seen.add(graph["key"])
 
 
+@pytest.mark.fault("program")
 @pytest.mark.integration
 def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
     """The client starts the daemon itself, so it may exit before it is connected. The graph must still be compiled."""
@@ -111,6 +112,7 @@ def test_graph_of_a_client_that_exits_early_is_compiled(host: Host) -> None:
     assert (stats.compiled, stats.failed) == (1, 0)
 
 
+@pytest.mark.fault("forks")
 @pytest.mark.integration
 def test_graph_of_a_multiprocessing_child_that_exits_early_is_compiled(served: Host) -> None:
     """A child of multiprocessing ends with os._exit, without atexit handlers. The graph must still be compiled."""
@@ -141,6 +143,7 @@ def test_processes_that_start_at_once_compile_each_graph_once(served: Host, mode
     assert stats.compiled + stats.deduplicated + stats.hits == graphs
 
 
+@pytest.mark.fault("forks")
 @pytest.mark.integration
 @pytest.mark.parametrize("when", ["before", "pending"])
 def test_parent_and_child_of_a_fork_are_both_served(served: Host, when: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support_host import Host
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.fault("program"), pytest.mark.integration]
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "raising_program.py"
 FAST = [

@@ -18,6 +18,8 @@ from precompiled.farm import farm
 from precompiled.farm.messages import Drop, Request, Task, Unusable, decode, send
 from precompiled.store.artifacts import Store
 
+pytestmark = pytest.mark.fault("remote")
+
 THIRD = "c" * 64
 
 

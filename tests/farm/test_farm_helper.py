@@ -163,6 +163,7 @@ def leases(bucket: Bucket, key: str = KEY) -> list[str]:
     return [name for name in bucket.listed(f"artifacts/{key}") if is_lease(name)]
 
 
+@pytest.mark.fault("remote")
 def test_courier_that_dies_before_its_reply_leaves_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the lease stayed, all processes that need the graph would wait for it, on this host and on others."""
     with with_remote(tmp_path, monkeypatch) as (root, bucket, _drivers, running):

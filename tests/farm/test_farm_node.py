@@ -83,6 +83,7 @@ def test_node_returns_its_artifact_and_later_the_one_in_its_store(root: Path) ->
     assert asked().artifacts == first.artifacts, "nothing is compiled twice"
 
 
+@pytest.mark.fault("remote")
 @pytest.mark.parametrize(
     "change",
     [
@@ -101,17 +102,20 @@ def test_node_with_a_different_environment_names_the_difference(root: Path, chan
     assert subject in result.message.lower() and ("another" if what == "graph" else value) in result.message
 
 
+@pytest.mark.fault("remote")
 def test_uncompilable_graph_is_returned_with_the_workers_error(root: Path) -> None:
     result = asked(graph=altered().replace(b'"mul"', b'"nosuch"'), key="e" * 64)
     assert (result.outcome, result.code) == ("failed", "farm-failed") and "undecodable-graph" in result.message
 
 
+@pytest.mark.fault("remote")
 def test_worker_over_its_time_limit_is_ended_and_replaced(root: Path) -> None:
     result = asked(key="f" * 64, limit_s=0.01)
     assert (result.outcome, result.code) == ("failed", "farm-lost") and node._worker is None
     assert asked().outcome == "compiled"
 
 
+@pytest.mark.fault("remote")
 def test_dead_worker_is_noticed_and_replaced(root: Path) -> None:
     """The worker's guardian keeps its end of the stream open, so the death of the worker does not end the stream."""
     assert asked().outcome == "compiled" and node._worker is not None
@@ -126,6 +130,7 @@ def test_dead_worker_is_noticed_and_replaced(root: Path) -> None:
     assert asked().outcome == "compiled"
 
 
+@pytest.mark.fault("version-skew")
 def test_request_of_a_different_version_is_refused() -> None:
     result = decode(node.compile_job(b"\xc0"), Result)
     assert (result.outcome, result.code) == ("refused", "farm-environment")

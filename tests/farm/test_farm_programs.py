@@ -69,6 +69,7 @@ def test_job_without_a_slot_is_compiled_on_the_farm(host: Host, cluster: support
     assert checks["farm"]["state"] == "ok", checks
 
 
+@pytest.mark.fault("remote")
 def test_all_graphs_are_compiled_despite_a_killed_and_a_hanging_node(host: Host, cluster: support_farm.Cluster) -> None:
     env = settings(cluster)
     client = start(host, env, 6, seed=1)
@@ -97,6 +98,7 @@ def test_all_graphs_are_compiled_despite_a_killed_and_a_hanging_node(host: Host,
     assert host.answer(env, "farm", "status")["hedged"] > status["hedged"]
 
 
+@pytest.mark.fault("remote")
 def test_host_compiles_all_graphs_if_no_node_can(host: Host, cluster: support_farm.Cluster) -> None:
     """The only node that is left has invalid settings, so this host compiles all graphs."""
     for number in set(range(len(cluster.nodes))) - cluster.killed:

@@ -100,6 +100,7 @@ def test_without_a_helper_clients_do_not_wait(tmp_path: Path) -> None:
     assert time.monotonic() - began < helper_link.STARTING_S
 
 
+@pytest.mark.fault("remote")
 def test_killed_helper_is_replaced(settings: Settings) -> None:
     root = settings.cache_dir
     helper_process.ensure(settings)
@@ -126,6 +127,7 @@ def test_unusable_remote_is_reported(
     assert (report["state"], report["code"]) == ("unusable", "remote-unusable") and report["reason"]
 
 
+@pytest.mark.fault("remote")
 def test_invalid_requests_get_an_empty_reply(settings: Settings) -> None:
     helper_process.ensure(settings)
     questions: list[dict[str, object]] = [
@@ -140,6 +142,7 @@ def test_invalid_requests_get_an_empty_reply(settings: Settings) -> None:
     assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
 
 
+@pytest.mark.fault("remote")
 def test_clients_do_not_wait_for_a_helper_that_cannot_start(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +153,7 @@ def test_clients_do_not_wait_for_a_helper_that_cannot_start(
     assert time.monotonic() - began < helper_link.STARTING_S
 
 
+@pytest.mark.fault("remote")
 def test_helper_exits_if_its_store_is_removed(settings: Settings) -> None:
     helper_process.ensure(settings)
     assert helper_link.ask(settings.cache_dir, {"do": "flush"}) == {}
@@ -170,6 +174,7 @@ def suspended(root: Path) -> Iterator[psutil.Process]:
         process.resume()
 
 
+@pytest.mark.fault("remote")
 def test_client_does_not_wait_for_a_hanging_helper(settings: Settings) -> None:
     helper_process.ensure(settings)
     with suspended(settings.cache_dir):
@@ -223,6 +228,7 @@ def test_worker_does_not_compile_what_the_remote_has(settings: Settings, tmp_pat
     assert all(end.again_s > 0 for end in ends[:-1])
 
 
+@pytest.mark.fault("remote")
 def test_failed_or_dead_worker_holds_no_lease(settings: Settings, tmp_path: Path) -> None:
     there, root = host(tmp_path / "other", settings.remote), settings.cache_dir
     helper_process.ensure(settings)

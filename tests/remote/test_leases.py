@@ -72,6 +72,7 @@ def looks(claim: Claim, clock: Clock, seconds: float) -> Found:
     return Found.THEIRS
 
 
+@pytest.mark.fault("clocks")
 @pytest.mark.parametrize("off_s", [0.0, 3600.0, -3600.0])
 def test_lease_of_a_dead_holder_expires_at_any_clock_difference(url: str, tmp_path: Path, off_s: float) -> None:
     a, b, c = (host(tmp_path / name, url) for name in "abc")
@@ -89,6 +90,7 @@ def test_lease_of_a_dead_holder_expires_at_any_clock_difference(url: str, tmp_pa
     assert names(a) == [] and Claim(c, KEY).look() is Found.HERE
 
 
+@pytest.mark.fault("clocks")
 def test_time_without_answers_does_not_expire_a_lease(tmp_path: Path) -> None:
     url = memory()
     a, b, clock = host(tmp_path / "a", url), host(tmp_path / "b", url), Clock()
@@ -112,6 +114,7 @@ def test_artifact_put_before_the_lease_is_not_compiled_again(tmp_path: Path, mon
     assert Claim(b, KEY).look() is Found.HERE and names(a) == []
 
 
+@pytest.mark.fault("remote")
 def test_host_that_loses_the_remote_leaves_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = host(tmp_path / "a", memory())
     fetch, create = a.fetch, a.bucket.create
@@ -132,6 +135,7 @@ def test_host_that_loses_the_remote_leaves_no_lease(tmp_path: Path, monkeypatch:
     assert Claim(a, KEY).look() is Found.MINE
 
 
+@pytest.mark.fault("remote")
 def test_after_a_failed_holder_each_host_compiles_itself(url: str, tmp_path: Path) -> None:
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
     mine, theirs = Claim(a, KEY), Claim(b, KEY)
@@ -167,6 +171,7 @@ class Mine(Others):
     by = "fedcba9876543210"
 
 
+@pytest.mark.fault("remote")
 def test_host_does_not_wait_for_an_untrusted_holder(tmp_path: Path) -> None:
     url = memory()
     a, b = host(tmp_path / "a", url, Others()), host(tmp_path / "b", url, Mine())
@@ -213,6 +218,7 @@ def test_one_of_two_hosts_workers_compiles(url: str, tmp_path: Path, failed: lis
     assert failed == []
 
 
+@pytest.mark.fault("remote")
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("how", ["", "failed"])
 def test_worker_that_ends_without_an_artifact_releases_its_lease(
@@ -227,6 +233,7 @@ def test_worker_that_ends_without_an_artifact_releases_its_lease(
     assert of_b.held == (how == "")
 
 
+@pytest.mark.fault("remote")
 @pytest.mark.usefixtures("quick")
 def test_holder_renews_its_lease_and_is_replaced_if_it_stops(tmp_path: Path, failed: list[Exception]) -> None:
     url = memory()
@@ -273,6 +280,7 @@ def test_unused_lease_is_given_back(tmp_path: Path, failed: list[Exception], mon
     assert mine.held == 0
 
 
+@pytest.mark.fault("remote")
 def test_unresponsive_remote_does_not_block_a_worker(
     tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +297,7 @@ def test_unresponsive_remote_does_not_block_a_worker(
     wait_until(lambda: not names(there))
 
 
+@pytest.mark.fault("remote")
 @pytest.mark.usefixtures("quick")
 def test_failing_remote_lets_each_host_compile(
     tmp_path: Path, failed: list[Exception], monkeypatch: pytest.MonkeyPatch

@@ -233,6 +233,7 @@ class _Full:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.fault("file-systems")
 def test_helper_with_a_full_disk_continues_and_exits(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from benchmarks.fleet import bucket
 from precompiled.remote import helper_link
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "baked_program.py"
-pytestmark = [pytest.mark.buckets, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.fault("remote"), pytest.mark.buckets, pytest.mark.timeout(1200)]
 
 
 class Filled:

@@ -125,6 +125,7 @@ def unavailable() -> Iterator[int]:
 
 
 @pytest.mark.buckets
+@pytest.mark.fault("remote")
 @pytest.mark.parametrize("fault", ["refused", "503", "no such bucket"])
 def test_failing_remote_has_no_effect_except_its_reason(
     fault: str, places: Callable[[str], Place], unavailable: int, served: Host, tmp_path: Path

@@ -95,6 +95,7 @@ def of_another_key(data: bytes) -> bytes:
     return data.replace(KEY.encode(), OTHER.encode(), 1)
 
 
+@pytest.mark.fault("remote")
 @pytest.mark.reason("remote-corrupt")
 @pytest.mark.parametrize(
     "spoil", [truncated, altered, longer, no_envelope, of_another_key], ids=lambda one: one.__name__
@@ -117,6 +118,7 @@ def test_damaged_object_is_refused_and_compiled_again(
     assert host(tmp_path / "c", f"file://{folder}").fetch(KEY) == 1
 
 
+@pytest.mark.fault("remote")
 def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "bucket"
     a, b = host(tmp_path / "a", f"file://{folder}"), host(tmp_path / "b", f"file://{folder}")
@@ -125,6 +127,7 @@ def test_an_entry_under_another_functions_name_is_refused(tmp_path: Path) -> Non
     assert b.bring(b.objects(form.ENTRY, OTHER)) == 0 and dict(b.counts.refused) == {"remote-corrupt": 1}
 
 
+@pytest.mark.fault("remote")
 def test_invalid_packed_artifact_is_corrupt() -> None:
     plain = payload()
     body = packed.pack(plain.manifest, plain.files)
@@ -137,6 +140,7 @@ def test_invalid_packed_artifact_is_corrupt() -> None:
 # ---------------------------------------------------------------- objects that cannot be used here
 
 
+@pytest.mark.fault("remote")
 @pytest.mark.parametrize("guards", ["", "s0 > 2"])
 def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: Path) -> None:
     """An object may be complete and signed although torch cannot load it on this host. If such an object were fetched
@@ -161,6 +165,7 @@ def test_object_that_was_set_aside_is_not_fetched_again(guards: str, tmp_path: P
     assert again.fetch(KEY) == 1
 
 
+@pytest.mark.fault("remote")
 def test_unloadable_objects_do_not_fill_the_remote(tmp_path: Path) -> None:
     url, mine = memory(), payload()
     starts = 2 * transfer.MAX_TRIED
@@ -178,6 +183,7 @@ def test_unloadable_objects_do_not_fill_the_remote(tmp_path: Path) -> None:
     assert fetched == transfer.MAX_TRIED and b.fetch(KEY) == 0
 
 
+@pytest.mark.fault("remote")
 def test_artifact_damaged_on_this_disk_is_fetched_again(tmp_path: Path) -> None:
     url = memory()
     a, b = host(tmp_path / "a", url), host(tmp_path / "b", url)
@@ -221,6 +227,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callabl
     return made
 
 
+@pytest.mark.fault("remote")
 @pytest.mark.reason("remote-unreachable")
 def test_failing_remote_is_paused(faulty: Callable[..., Transfer]) -> None:
     calls = []
@@ -239,6 +246,7 @@ def test_failing_remote_is_paused(faulty: Callable[..., Transfer]) -> None:
     assert (document["state"], document["code"]) == ("rests", "remote-unreachable")
 
 
+@pytest.mark.fault("remote")
 @pytest.mark.reason("remote-timeout")
 def test_hanging_remote_times_out(faulty: Callable[..., Transfer]) -> None:
     answer = threading.Event()
@@ -284,6 +292,7 @@ def test_full_request_file_is_followed_by_another(tmp_path: Path) -> None:
     assert [one.began for one in requests(tmp_path, 0.0)] == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]
 
 
+@pytest.mark.fault("remote")
 def test_read_only_remote_is_still_read(tmp_path: Path, faulty: Callable[..., Transfer]) -> None:
     there = faulty(lambda: None, 10.0)
     there.put_artifact(there.store.publish(payload()))
@@ -303,6 +312,7 @@ def _forbidden(*_: Any, **__: Any) -> None:
     raise PermissionError("read only")
 
 
+@pytest.mark.fault("remote")
 def test_after_its_pause_one_request_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     breaker = Breaker(lambda: now)
@@ -329,6 +339,7 @@ def test_url_of_an_unknown_scheme_is_unusable() -> None:
     assert raised.value.code == "remote-unusable" and raised.value.action
 
 
+@pytest.mark.fault("remote")
 def test_unpublishable_object_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"{number:x}" * 64 for number in range(16)]
     url = memory()

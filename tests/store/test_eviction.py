@@ -28,6 +28,7 @@ def test_eviction_removes_the_least_recently_used_artifacts(store: Store) -> Non
     assert eviction.evict(store, total, 1000).artifacts == 0
 
 
+@pytest.mark.fault("file-systems")
 def test_eviction_by_inodes(store: Store) -> None:
     first, second = store.publish(payload(KEY)), store.publish(payload(OTHER))
     use(first, time.time() - 100)

@@ -378,6 +378,7 @@ def test_failure_of_any_system_call_is_a_store_error(
     assert fails_at > 3 and quarantined(store) == []
 
 
+@pytest.mark.fault("clocks")
 def test_touch_corrects_a_time_in_the_future(store: Store) -> None:
     artifact = store.publish(payload())
     use(artifact, time.time() + 365 * 86400)

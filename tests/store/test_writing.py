@@ -24,6 +24,7 @@ from precompiled.store.artifacts import Store
 spawn = multiprocessing.get_context("spawn")
 
 
+@pytest.mark.fault("file-systems")
 def test_all_files_are_private_at_any_umask(store: Store) -> None:
     before = os.umask(0o000)
     try:

@@ -131,6 +131,7 @@ def test_process_without_openmp_gets_no_team() -> None:
     assert says(code + "openmp.beside_compile(torch.get_num_threads())\nprint(threads() - before, ours())") == "0 []"
 
 
+@pytest.mark.fault("forks")
 def test_forked_child_has_no_thread_of_the_team() -> None:
     """A fork has only one thread. If the fork's runtime counted the team's threads, a wait for them would not end."""
     assert (

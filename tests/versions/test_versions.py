@@ -15,7 +15,7 @@ import pytest
 import support_corpus
 from support_host import Host
 
-pytestmark = pytest.mark.versions
+pytestmark = [pytest.mark.fault("version-skew"), pytest.mark.versions]
 
 OLDEST, EVERYDAY, NEWEST = "2.11.0", "2.13.0", "2.15.0"
 MLP = {"model": "mlp", "training": True}

@@ -16,6 +16,8 @@ from precompiled.service.watch.files import ABSENT, Files
 from precompiled.service.watch.hints import Hints
 from watchdog.observers.api import EventDispatcher
 
+pytestmark = pytest.mark.fault("watch")
+
 TIMEOUT_S = 30.0
 
 

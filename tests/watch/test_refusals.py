@@ -30,6 +30,8 @@ from precompiled.client.session import Session
 from precompiled.store import run_records
 from precompiled.watch import commands, entry, part, recorder
 
+pytestmark = pytest.mark.fault("watch")
+
 # ---------------------------------------------------------------- the command
 
 

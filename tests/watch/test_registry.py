@@ -47,6 +47,7 @@ def test_id_depends_on_the_target_not_on_options() -> None:
     assert identify(registration("a:b")) != identify(registration("a:c"))
 
 
+@pytest.mark.fault("watch")
 def test_record_that_others_could_write_is_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(tmp_path)
     id = identify(registration("a:b"))
@@ -62,6 +63,7 @@ def test_record_that_others_could_write_is_not_run(tmp_path: Path, caplog: pytes
         registry.save(id, Record(registration("a:b")))
 
 
+@pytest.mark.fault("watch")
 def test_damaged_record_is_logged_and_others_are_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(tmp_path)
     id = identify(registration("a:b"))
@@ -72,6 +74,7 @@ def test_damaged_record_is_logged_and_others_are_loaded(tmp_path: Path, caplog: 
     assert "0000.json" in caplog.text
 
 
+@pytest.mark.fault("watch")
 def test_invalid_registration_is_set_aside_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An invalid record may come from an earlier version. If the registry kept it, it would end the watcher at each
     start.

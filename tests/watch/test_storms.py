@@ -15,7 +15,7 @@ from support_slow import everyday_or_slow
 from support_watch import Project, sources
 from test_files import in_own_user_namespace, needs_namespaces
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.fault("watch"), pytest.mark.integration]
 
 MODEL = """
 import torch

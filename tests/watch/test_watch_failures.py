@@ -15,6 +15,8 @@ from precompiled import wire
 from precompiled.store.artifact_format import Failure
 from precompiled.store.artifacts import Store
 
+pytestmark = pytest.mark.fault("watch")
+
 KEY = "ab" * 32
 
 

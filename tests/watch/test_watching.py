@@ -83,6 +83,7 @@ def test_unrelated_edit_captures_nothing_and_a_comment_keeps_the_keys(project: P
     assert project.host.stats().compiled == compiled
 
 
+@pytest.mark.fault("watch")
 @pytest.mark.slow
 def test_daemon_may_be_restarted_between_the_edit_and_the_run(project: Project, watch: str) -> None:
     """The daemon may even be killed: registrations are on disk, and the contents of the files show the edit."""
@@ -105,6 +106,7 @@ def test_daemon_may_be_restarted_between_the_edit_and_the_run(project: Project, 
     assert project.until_ready(watch).captures == 0
 
 
+@pytest.mark.fault("watch")
 @pytest.mark.slow
 def test_killed_watcher_is_restarted_and_leaves_no_capture_behind(project: Project, watch: str) -> None:
     project.until_ready(watch)
