@@ -7,6 +7,8 @@ SHELL := bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules --no-print-directory
+# Each test process would compile the sources of this project and the assertions of the tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -26,6 +26,7 @@ settings.load_profile("any-pace")
 # Deadline of a test run, in seconds since the epoch. Later tests are skipped. tools/test_all.py sets the deadline,
 # because pytest reports nothing about earlier tests if it is killed in the middle of one.
 UNTIL = float(os.environ.get("PRECOMPILED_TESTS_UNTIL", "inf"))
+PART = "PRECOMPILED_TESTS_PART"  # "2/3": only each third test, beginning with the second (tools/test_all.py)
 FAULTS = "PRECOMPILED_TESTS_FAULTS"  # "full": tests of faults provoke them often (make test-faults)
 NO_TIME = "no time was left for it (PRECOMPILED_TESTS_UNTIL)"
 
@@ -41,6 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
             directory.cleanup()
 
         config.add_cleanup(remove)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part, parts = map(int, os.environ.get(PART, "1/1").split("/"))
+    others = [item for number, item in enumerate(items) if number % parts != part - 1]
+    config.hook.pytest_deselected(items=others)
+    items[:] = items[part - 1 :: parts]
 
 
 @pytest.hookimpl(tryfirst=True)

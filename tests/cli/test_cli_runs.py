@@ -136,6 +136,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.integration
 def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> None:
     (file := served.root / "waited.py").write_text(WAITS.replace("x * 3.0", "x * 4.0"))
     for source in ("swap", "hit"):
@@ -148,6 +149,7 @@ def test_time_that_a_process_waited_is_not_counted_as_saved(served: Host) -> Non
 
 
 @pytest.mark.fault("program")
+@pytest.mark.integration
 def test_an_interrupted_wait_is_recorded_in_the_run(served: Host) -> None:
     """The daemon is suspended, so the client waits for its graph until the test interrupts it."""
     (file := served.root / "waits.py").write_text(WAITS)

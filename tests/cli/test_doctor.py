@@ -358,6 +358,7 @@ def test_a_check_that_raises_counts_as_failed(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("own_directories")
+@pytest.mark.integration
 def test_all_checks_on_this_host() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "precompiled", "doctor", "--json"],

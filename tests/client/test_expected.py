@@ -44,6 +44,7 @@ def run(host: Host, wait_s: float) -> str:
     return host.program("-c", PROGRAM, str(wait_s)).ended()
 
 
+@pytest.mark.integration
 def test_daemon_and_worker_start_while_the_first_graph_is_traced(host: Host) -> None:
     assert run(host, TIMEOUT_S) == "[1.0, 1.0] 1"
     (worker,) = host.status().workers

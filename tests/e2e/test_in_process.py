@@ -123,6 +123,7 @@ def test_failure_record_does_not_leave_collectives_eager(served: Host) -> None:
     assert support_corpus.run(served, name)[name]["graphs"] == [["bypassed", "inline", "worker-only-error"]]
 
 
+@pytest.mark.integration
 def test_internal_error_during_a_miss_does_not_reach_the_program(served: Host) -> None:
     answer = served.program(str(BROKEN)).result()
     assert answer == {"state": "bypassed", "source": "inline", "reason": "internal-error", "waited": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support_host import Host
 
 # The program makes precompiled treat the store's file system as shared. It then truncates the artifact's libraries. The
@@ -37,6 +38,7 @@ print(json.dumps({"source": graph.source, "mapped": mapped, "fds": len(os.listdi
 """
 
 
+@pytest.mark.integration
 def test_native_code_survives_the_removal_of_its_shared_file(served: Host) -> None:
     file = served.root / "train.py"
     file.write_text(PROGRAM)

@@ -73,6 +73,7 @@ def other() -> Any:
         yield host
 
 
+@pytest.mark.integration
 def test_another_host_runs_a_package_file_without_tracing(saved: Path, other: Host) -> None:
     found = run(other, "load", sources(other.root / "source"), saved, OTHER)
     assert (found["error"], found["equal"], found["frames"]) == (None, True, {})

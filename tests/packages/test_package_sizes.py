@@ -38,6 +38,7 @@ def run(host: Host, *rows: int) -> Any:
     return host.program("-c", PROGRAM, json.dumps(rows), env={"PRECOMPILED_PACKAGES": "function"}).result()
 
 
+@pytest.mark.integration
 def test_call_at_an_unserved_size_runs_eager_and_compiles_a_variant(served: Host) -> None:
     assert run(served, 7) == ["swap", 1, 1, {"total": 1, "ok": 1}]
     assert run(served, 7) == ["package", 0, 2, {}]
@@ -83,6 +84,7 @@ def learn(host: Host, *rates: float, packages: str = "function") -> Any:
     return host.program("-c", LEARNS, json.dumps(rates), env={"PRECOMPILED_PACKAGES": packages}).result()
 
 
+@pytest.mark.integration
 def test_trace_after_a_package_hit_knows_the_sizes_that_the_package_met(served: Host) -> None:
     keys, _sources = learn(served, 0.1, 0.2, 0.3, packages="off")
     assert len(keys) == 6 and len(set(keys)) == 4, "a static graph and a dynamic one each; two functions are alike"

@@ -219,6 +219,7 @@ def _publish_and_die(store: Store, step: int) -> None:
 
 
 @pytest.mark.fault("killed-at-a-call")
+@pytest.mark.integration
 def test_writer_killed_at_any_point_leaves_a_valid_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, outcomes = 0, set()
     while True:

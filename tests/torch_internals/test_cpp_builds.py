@@ -81,6 +81,7 @@ cpp_builder.run_compile_cmd(sys.argv[2], sys.argv[1])
 """
 
 
+@pytest.mark.integration
 def test_killed_compile_leaves_no_file_with_the_final_name(place: Path, tmp_path: Path) -> None:
     event = tmp_path / "event"
     os.mkfifo(event)

@@ -13,6 +13,7 @@ import torch
 
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals.graph import subclass_context
+from precompiled.torch_internals.user_code import user_modules
 
 
 class Mapping(enum.Enum):
@@ -95,7 +96,18 @@ def test_each_field_changes_the_encoding() -> None:
         settings(granularity=PerRow(1)),
         settings(mapping=Mapping.SYMMETRIC),
     ]
-    assert len({json.dumps(subclass_context.encode(value, {})) for value in values}) == len(values)
+    modules: dict[str, str] = {}
+    assert len({json.dumps(subclass_context.encode(value, modules)) for value in values}) == len(values)
+
+
+def test_digest_of_a_module_is_computed_once_per_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph may have hundreds of inputs of one class, and each digest reads the module and all that it imports."""
+    computed: list[list[str]] = []
+    monkeypatch.setattr(user_modules, "modules_digest", lambda names, code: computed.append(names) or "digest")
+    modules: dict[str, str] = {}
+    for value in (settings(), settings(), PerRow(0)):
+        subclass_context.encode(value, modules)
+    assert computed == [[__name__]] and modules == {__name__: "digest"}
 
 
 REFUSED = [Parts.ONE | Parts.TWO, Slots(1), Named([1]), Pair(1, 2), settings(more=1), collections.OrderedDict(), object]

@@ -54,10 +54,14 @@ def name_of(thing: Any, module: str | None = None, qualname: str | None = None, 
 
     ``module`` and ``qualname`` replace these attributes for an object that lacks them.
     """
-    module, qualname = module or thing.__module__, qualname or thing.__qualname__
+    module, qualname = _importable(thing, module or thing.__module__, qualname or thing.__qualname__, code)
+    return [module, qualname, _digest_of(module, code=code)]
+
+
+def _importable(thing: Any, module: str, qualname: str, code: str) -> tuple[str, str]:
     if module == "__main__" or object_at(module, qualname) is not thing:
         raise Bypass(f"{qualname} cannot be imported from {module}", "Move it to the top level of a module", code=code)
-    return [module, qualname, _digest_of(module, code=code)]
+    return module, qualname
 
 
 def _digest_of(module: str, *, code: str) -> str:
@@ -68,13 +72,15 @@ def _is_in_the_key(module: str) -> bool:
     return module.partition(".")[0] in _IN_THE_KEY
 
 
-def name_with_module(thing: object, modules: dict[str, str], *, code: str) -> Name:
-    """As ``name_of``, but also adds the module and its digest to ``modules``, which a worker imports."""
-    name = name_of(thing, code=code)
-    module, _, digest = name
-    if digest:
-        modules[module] = digest
-    return name
+def name_with_module(thing: type, modules: dict[str, str], *, code: str) -> Name:
+    """As ``name_of``, but also adds the module and its digest to ``modules``, which a worker imports.
+
+    A digest in ``modules`` is not computed again: a graph may have hundreds of inputs of one class.
+    """
+    module, qualname = _importable(thing, thing.__module__, thing.__qualname__, code)
+    if module not in modules and not _is_in_the_key(module):
+        modules[module] = modules_digest([module], code=code)
+    return [module, qualname, modules.get(module, "")]
 
 
 def find(name: Name) -> Any:
