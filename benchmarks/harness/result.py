@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 import subprocess
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,15 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def list_by_group(items: Sequence[tuple[str, str]]) -> str:
+    """Return a Markdown list with one point per group. ``items``: pairs of a group and a text."""
+    groups: dict[str, list[str]] = {}
+    for group, text in items:
+        groups.setdefault(group, []).append(text)
+    points = [f"- {group}: {'. '.join(texts)}." for group, texts in groups.items()]
+    return "\n".join(textwrap.fill(point, 120, subsequent_indent="  ", break_on_hyphens=False) for point in points)
 
 
 def write_part(command: str, parts: Sequence[str], page: str = "reference/benchmarks.md") -> None:

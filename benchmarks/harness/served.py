@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.harness.hosts import BenchmarkError
-from benchmarks.harness.result import markdown
 from benchmarks.harness.state import WAIT_S
 from benchmarks.harness.table_command import MeasuredRow
 
@@ -77,13 +76,3 @@ def describe_counts(rows: Sequence[ServedRow], runs: str) -> str:
 def count_untraced(rows: Sequence[ServedRow], run: int) -> int:
     """Return how many rows trace nothing in this run. The first run has number 0."""
     return sum(len(row.traced) > run and row.traced[run] == 0 for row in rows)
-
-
-def list_reasons(rows: Sequence[ServedRow]) -> str:
-    reasons: Counter[str] = Counter()
-    for row in rows:
-        reasons.update(row.reasons)
-        reasons.update(row.kept_from_packages)
-    return markdown(
-        ["reason", "graphs or functions"], [[f"`{reason}`", str(number)] for reason, number in reasons.most_common()]
-    )

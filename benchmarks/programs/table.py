@@ -19,8 +19,8 @@ import torch
 from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import PACKAGES, BenchmarkError, Host
-from benchmarks.harness.result import list_counts, markdown
-from benchmarks.harness.served import ServedRow, count_untraced, describe_counts, is_served, list_reasons, sum_graphs
+from benchmarks.harness.result import list_by_group, list_counts, markdown
+from benchmarks.harness.served import ServedRow, count_untraced, describe_counts, is_served, sum_graphs
 from benchmarks.harness.table_command import Report, add_files, add_only, measure_rows, report_rows, run_table
 from benchmarks.models.compare import compare_steps
 from benchmarks.programs import PROGRAMS
@@ -50,6 +50,12 @@ class Row(ServedRow):
     def right(self) -> bool:
         """Whether the values are equal, and every graph was served in each run that ended normally."""
         return self.equal and self.graphs == self.served and (bool(self.error) or min(self.graphs, default=0) > 0)
+
+    @property
+    def usual(self) -> bool:
+        """Whether the page lists the program without figures."""
+        wrong = self.absent or self.error or self.as_plain or not self.right
+        return not (wrong or self.reasons or self.kept_from_packages or self.traced[-1])
 
     def cells(self) -> list[str]:
         if self.absent:
@@ -173,13 +179,20 @@ def report(rows: Sequence[Row]) -> Report:
         f"{count_untraced(rows, 1)} programs trace nothing in their second run, {count_untraced(rows, 2)} in their"
         " third.",
     ]
-    described = [_documented([row.about, *row.cells()[1:]]) for row in rows]
+    usual = [(row.library, row.about) for row in rows if row.usual]
+    described = [_documented([row.about, *row.cells()[1:]]) for row in rows if not row.usual]
     return report_rows(
         HEADERS,
         rows,
         " ".join(totals),
         passed=equal == len(run) and served >= SERVED * graphs > 0,
-        parts=["\n".join(totals), markdown(_documented(HEADERS), described), list_reasons(rows)],
+        parts=[
+            "\n".join(totals),
+            "All graphs of these programs are served. Results equal eager's, and the third run traces nothing:",
+            list_by_group(usual),
+            "The other programs:",
+            markdown(_documented(HEADERS), described),
+        ],
     )
 
 

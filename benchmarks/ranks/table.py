@@ -20,8 +20,8 @@ import torch
 from benchmarks.harness.console import chosen
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import LIMIT_S, PACKAGES, Host, output_of
-from benchmarks.harness.result import list_counts, markdown
-from benchmarks.harness.served import ServedRow, count_untraced, describe_counts, list_reasons
+from benchmarks.harness.result import list_by_group, list_counts, markdown
+from benchmarks.harness.served import ServedRow, count_untraced, describe_counts
 from benchmarks.harness.table_command import (
     Report,
     add_files,
@@ -55,6 +55,17 @@ class Row(ServedRow):
     @property
     def right(self) -> bool:
         return not (self.error or self.different)
+
+    @property
+    def usual(self) -> bool:
+        """Whether the page lists the case without figures."""
+        served = self.right and self.graphs == self.served
+        return served and not (self.as_plain or self.reasons or self.kept_from_packages or self.traced[-1])
+
+    @property
+    def described(self) -> str:
+        text = self.about if self.ranks == 2 else f"{self.about} ({self.ranks} ranks)"
+        return f"*{text}*" if self.compiled[0] > self.of_one_rank else text
 
     def cells(self) -> list[str]:
         equal = "error" if self.error else "no" if self.different else "as plain" if self.as_plain else "yes"
@@ -170,13 +181,21 @@ def report(rows: Sequence[Row]) -> Report:
         f"The first starts compiled {compiled} graphs. One rank of each case has {needed} graphs in total.",
         f"{count_untraced(rows, 1)} cases trace nothing in their second start.",
     ]
-    described = [[row.about, row.kind, *_documented(row.cells())[1:]] for row in rows]
+    usual = [(row.kind, row.described) for row in rows if row.usual]
+    described = [[row.about, *_documented(row.cells())[1:]] for row in rows if not row.usual]
     return report_rows(
         HEADERS,
         rows,
         " ".join(totals),
         passed=right == len(rows) and all(row.graphs == row.served for row in rows),
-        parts=["\n".join(totals), markdown(["case", "kind", *_documented(HEADERS)[1:]], described), list_reasons(rows)],
+        parts=[
+            "\n".join(totals),
+            "Results of these cases equal eager's on each rank, and the second start traces nothing. A case has two"
+            " ranks unless it\nnames another number. In the cases in italics, ranks need different artifacts.",
+            list_by_group(usual),
+            "The other cases:",
+            markdown(_documented(HEADERS), described),
+        ],
     )
 
 
