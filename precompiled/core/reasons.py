@@ -2,9 +2,8 @@
 
 A line of reasons.tsv has the tab-separated fields of a ``Reason``; empty fields at its end may be missing. A text is
 Markdown for docs/reference/reasons.md, with links that are relative to that page. Each text must be understood alone,
-because ``precompiled explain CODE`` shows one line. A row of the page has at most 200 characters;
-``python tools/reasons_page.py`` makes the page. Codes are written out where they are raised, too;
-tests/core/test_reasons.py compares.
+because ``precompiled explain CODE`` shows one line. ``python tools/reasons_page.py`` makes the page. Codes are written
+out where they are raised, too; tests/core/test_reasons.py compares.
 
 ``outcome`` tells the client what to do. It reads no file, because it must work in a process without free descriptors.
 """

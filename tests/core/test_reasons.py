@@ -107,7 +107,7 @@ def in_the_sources() -> set[str]:
 
 
 def in_the_page() -> list[str]:
-    return re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "reference" / "reasons.md").read_text(), re.MULTILINE)
+    return re.findall(r"^- `([a-z0-9-]+)`:", (ROOT / "docs" / "reference" / "reasons.md").read_text(), re.MULTILINE)
 
 
 def test_every_code_is_in_the_table() -> None:
