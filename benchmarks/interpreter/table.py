@@ -244,7 +244,7 @@ def report(rows: Sequence[Row]) -> Report:
     found = report_rows(HEADERS, rows, passed=is_right(rows))
     totals, reasons = _totals(rows), _reasons(rows)
     found.tables += [(TOTALS, totals), (["why", "kernels or rows"], reasons)]
-    found.parts = [markdown(TOTALS, totals), *([markdown(WHY, reasons)] if reasons else [])]
+    found.parts = [markdown(TOTALS, totals[-1:]), *([markdown(WHY, reasons)] if reasons else [])]
     return found
 
 

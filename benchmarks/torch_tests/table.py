@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import PACKAGES, ROOT, BenchmarkError, Host, fresh_host
+from benchmarks.harness.result import markdown
 from benchmarks.harness.table_command import Report, add_files, run_table
 from benchmarks.torch_tests import plugin
 
@@ -221,12 +222,13 @@ def report(found: Mapping[str, Mapping[str, Found]], problems: list[str]) -> Rep
                 said = f"{way}: {file}::{test}: {kind(result)}: {end}"
                 ours = kind(result) == OURS
                 remarks.append((f"{said}\n{result['why'][-300:]}" if ours else said, "red" if ours else None))
-    differences = _differences(found)
+    rows, differences = _rows(found), _differences(found)
     return Report(
         bool(found) and not any(number != "0" for name, *numbers in differences for number in numbers if name == OURS),
-        tables=[(HEADERS, _rows(found)), (DIFFERENCES, differences), (GRAPHS, _graphs(found))],
+        tables=[(HEADERS, rows), (DIFFERENCES, differences), (GRAPHS, _graphs(found))],
         remarks=remarks + [(problem, "yellow") for problem in problems],
         record={file: {way: one.as_record() for way, one in ways.items()} for file, ways in found.items()},
+        parts=[markdown(HEADERS, rows), markdown(DIFFERENCES, differences)],
     )
 
 
