@@ -46,10 +46,11 @@ def _page() -> Iterator[str]:
     for kind, gives in ((GraphReport, "report"), (FunctionReport, "package_report")):
         yield f"## `{kind.__name__}`, of `precompiled.{gives}()`\n"
         yield _text(kind)
-        yield "| field | type | |\n|---|---|---|"
+        yield "Fields:\n"
         comments = _comments(kind)
         for item in dataclasses.fields(kind):
-            yield f"| `{item.name}` | `{str(item.type).replace('|', chr(92) + '|')}` | {comments.get(item.name, '')} |"
+            comment = comments.get(item.name)
+            yield f"- `{item.name}: {item.type}`" + (f": {comment}" if comment else "")
         yield ""
     yield "## Errors, in `precompiled.core.errors`\n"
     yield (
@@ -75,7 +76,7 @@ def _text(thing: Any) -> str:
 def _comments(kind: type) -> dict[str, str]:
     """Return the comments behind a dataclass's fields, by field."""
     found = re.findall(r"^    (\w+): [^#\n]*#\s*(.+)$", inspect.getsource(kind), re.MULTILINE)
-    return {name: comment.replace("|", "\\|") for name, comment in found}
+    return dict(found)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,8 @@ You can set a value in four places. The first place that has a value wins:
 
 `precompiled config` shows each value and its origin. A daemon keeps the settings that it was started with, so run
 `precompiled daemon restart` after a change. `PRECOMPILED=0` in the environment switches the hook off for a process.
+
+Below, the default follows each name in parentheses.
 """
 _PARTS = {
     "mode": "What programs do",
@@ -38,19 +41,16 @@ _PARTS = {
     "failure_ttl_s": "What a store keeps",
 }
 _DEFAULTS = {  # computed at run time
-    "cache_dir": "the first directory of the table below",
-    "runtime_dir": "the first directory of the table below",
+    "cache_dir": "see below",
+    "runtime_dir": "see below",
 }
 _PLACES = """
-If these settings have no value, the first choice that applies is used:
+Unless a setting names a directory, files are in the first of these places that applies:
 
-| file | first choice | second choice | third choice |
-|---|---|---|---|
-| store | `/var/cache/precompiled/<uid>`, if a system daemon runs | `$XDG_CACHE_HOME/precompiled` | \
-`~/.cache/precompiled` |
-| socket, lock, log | `/run/precompiled`, if a system daemon runs | `$XDG_RUNTIME_DIR/precompiled`, if you own \
-this directory and can write to it | `run/` in the default store |
-| settings, keys | `$XDG_CONFIG_HOME/precompiled` | `~/.config/precompiled` | none |
+- store: `/var/cache/precompiled/<uid>`, if a system daemon runs; `$XDG_CACHE_HOME/precompiled`; `~/.cache/precompiled`
+- socket, lock, log: `/run/precompiled`, if a system daemon runs; `$XDG_RUNTIME_DIR/precompiled`, if you own this
+  directory and can write to it; `run/` in the default store
+- settings, keys: `$XDG_CONFIG_HOME/precompiled`; `~/.config/precompiled`
 
 If you cannot write to the default store, `run/` is in `cache_dir`. `~` means `$HOME`, or the home directory of your
 account in `/etc/passwd`. If a variable is not an absolute path (`HOME=~`), precompiled treats it as unset.
@@ -71,10 +71,11 @@ def _lines() -> Iterator[str]:
         if name == "remote":
             yield _PLACES.rstrip("\n")
         if name in _PARTS:
-            yield f"\n## {_PARTS[name]}\n\n| setting | default | meaning |\n|---|---|---|"
+            yield f"\n## {_PARTS[name]}\n"
         default = _DEFAULTS.get(name) or _shown(name, defaults[name])
         meaning = re.sub(r"\(docs/guides/([\w-]+\.md)\)", r"([\1](../guides/\1))", config.MEANINGS[name])
-        yield f"| `{name}` | {default} | {meaning} |"
+        text = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\xa0"), f"- `{name}` ({default}): {meaning}")
+        yield textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False).replace("\xa0", " ")
 
 
 def _shown(name: str, value: object) -> str:
