@@ -69,7 +69,6 @@ TOTALS = [
     "tried",
     *KERNEL_STATES,
 ]
-WHY = ["why a row has no result", "rows"]
 
 
 @dataclass
@@ -244,7 +243,7 @@ def report(rows: Sequence[Row]) -> Report:
     found = report_rows(HEADERS, rows, passed=is_right(rows))
     totals, reasons = _totals(rows), _reasons(rows)
     found.tables += [(TOTALS, totals), (["why", "kernels or rows"], reasons)]
-    found.parts = [markdown(TOTALS, totals[-1:]), *([markdown(WHY, reasons)] if reasons else [])]
+    found.parts = [markdown(TOTALS, totals[-1:])]
     return found
 
 

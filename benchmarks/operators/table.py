@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.harness.answers import answers_of
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import Host, fresh_host, with_precompiled
+from benchmarks.harness.result import markdown
 from benchmarks.harness.table_command import Report, add_every, add_files, add_only, read_records, run_table
 from benchmarks.operators import samples
 from benchmarks.operators.samples import Row
@@ -209,11 +210,13 @@ def report(found: Found) -> Report:
             why = found.answers[row]["why"] or found.answers[row].get("among", "")
             remarks.append((f"{' '.join(row)}: {state}: {why[-300:]}", None if state == "as plain" else "red"))
     rows = sum(len(rows) for rows in found.in_process().values())
+    table, reasons = _table(found), _reasons(found)
     return Report(
         bool(found.answers) and not found.wrong() and rows <= IN_PROCESS * len(found.answers),
-        tables=[(HEADERS, _table(found)), (REASONS, _reasons(found))],
+        tables=[(HEADERS, table), (REASONS, reasons)],
         remarks=remarks,
         record=found.as_json(),
+        parts=[markdown(HEADERS, table[-1:]), *([markdown(REASONS, reasons)] if reasons else [])],
     )
 
 

@@ -228,7 +228,7 @@ def report(found: Mapping[str, Mapping[str, Found]], problems: list[str]) -> Rep
         tables=[(HEADERS, rows), (DIFFERENCES, differences), (GRAPHS, _graphs(found))],
         remarks=remarks + [(problem, "yellow") for problem in problems],
         record={file: {way: one.as_record() for way, one in ways.items()} for file, ways in found.items()},
-        parts=[markdown(HEADERS, rows), markdown(DIFFERENCES, differences)],
+        parts=[markdown(HEADERS, rows[-1:]), markdown(DIFFERENCES, differences)],
     )
 
 
