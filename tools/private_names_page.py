@@ -64,22 +64,21 @@ def _module(name: str) -> str:
 
 
 def page(text: str) -> str:
-    """Return the page with a new list: the names of all files, by module of torch."""
+    """Return the page with new lists: the names of all files, by checked versions and by module of torch."""
     versions: dict[str, set[str]] = {}
     for path in FILES:
         for name, on in listed(path):
             versions.setdefault(name, set()).update(on.split(", "))
-    usual = {version for checked in versions.values() for version in checked}
-    modules: dict[str, list[str]] = {}
+    sections: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for name, checked in sorted(versions.items()):
-        note = "" if checked == usual else f" ({', '.join(sorted(checked))})"
-        modules.setdefault(_module(name), []).append(f"`{name.removeprefix(f'{_module(name)}.')}`{note}")
-    rows = (f"- `{module}`: {', '.join(names)}" for module, names in sorted(modules.items()))
+        modules = sections.setdefault(tuple(sorted(checked)), {})
+        modules.setdefault(_module(name), []).append(f"`{name.removeprefix(f'{_module(name)}.')}`")
     wrap = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    names = "".join(f"{wrap.fill(row)}\n" for row in rows)
-    start = text.index("\n## ")
-    heading = f"\n## Checked on {', '.join(sorted(usual))}\n\n"
-    return f"{text[:start]}{heading}{names}"
+    parts = [text[: text.index("\n## ")]]
+    for checked, modules in sorted(sections.items(), key=lambda section: (-len(section[0]), section[0])):
+        rows = (f"- `{module}`: {', '.join(names)}" for module, names in sorted(modules.items()))
+        parts.append(f"\n## Checked on {', '.join(checked)}\n\n" + "".join(f"{wrap.fill(row)}\n" for row in rows))
+    return "".join(parts)
 
 
 if __name__ == "__main__":
