@@ -10,10 +10,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 from precompiled.core import config, paths
 from precompiled.core.errors import ConfigError, PrecompiledError
+from precompiled.core.regular_file import open_regular
 from precompiled.version import VERSION
 
 MAX_DESCRIPTORS = 65536  # as in the system unit
@@ -76,6 +78,9 @@ def _log_to_file(settings: config.Settings) -> None:
     path = settings.log_path
 
     class LogHandler(RotatingFileHandler):
+        def _open(self) -> TextIOWrapper:
+            return open(path, "a", encoding=self.encoding, errors=self.errors, opener=open_regular)
+
         def doRollover(self) -> None:
             super().doRollover()
             _point_output_at(path)  # otherwise the descriptors still point at the rotated file
@@ -91,7 +96,7 @@ def _log_to_file(settings: config.Settings) -> None:
 
 def _point_output_at(path: Path) -> None:
     """Redirect stdout and stderr to the log file: the interpreter and the watcher write there."""
-    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    log = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)

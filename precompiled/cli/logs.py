@@ -19,6 +19,7 @@ from precompiled.client.daemon_link import listener
 from precompiled.core import paths
 from precompiled.core.config import Settings
 from precompiled.core.errors import DaemonError
+from precompiled.core.regular_file import open_regular
 
 LOOK_S = 0.2  # seconds between two reads with --follow
 
@@ -108,4 +109,4 @@ def _replacement(path: Path, file: TextIO) -> TextIO | None:
 
 
 def _open(path: Path) -> TextIO:
-    return path.open(encoding="utf-8", errors="replace")
+    return open(path, encoding="utf-8", errors="replace", opener=open_regular)

@@ -17,6 +17,7 @@ from precompiled.cli.output import Output, table
 from precompiled.core import config, durable, paths
 from precompiled.core.config import ENV_PREFIX, MEANINGS, NAMES, Settings
 from precompiled.core.errors import ConfigError
+from precompiled.core.regular_file import read_bytes
 from precompiled.core.words import human_bytes, human_seconds, sentence
 
 
@@ -75,7 +76,7 @@ def set_command(out: Output, settings: Settings, name: str, value: str) -> None:
     except ValueError as error:
         raise click.UsageError(f"{name} = {value!r} is not possible: {error}") from error
     try:
-        before = file.read_text()
+        before = read_bytes(file).decode()
     except FileNotFoundError:
         before = ""
     line = f"{name} = {_toml(parsed)}"

@@ -14,6 +14,7 @@ from typing import Any
 
 from precompiled.core import paths
 from precompiled.core.errors import ConfigError
+from precompiled.core.regular_file import read_bytes
 from precompiled.version import OFF, ON
 
 MODES = ("eager", "wait", "lookup", "off")
@@ -294,9 +295,11 @@ for _name in NAMES:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return {}
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", "Make it a regular file, or remove it") from error
     try:
         return parse_toml(data.decode())
     except ValueError as error:

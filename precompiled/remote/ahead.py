@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precompiled.client.process import PROCESS
+from precompiled.core.regular_file import read_bytes
 from precompiled.remote import helper_link, helper_process
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _main() -> tuple[str, str]:
 
 
 def _text(path: str) -> tuple[str, str]:
-    text = Path(path).read_bytes()
+    text = read_bytes(path)
     # A script's first line may hold the path of a Python, which differs between environments
     if text.startswith(b"#!"):
         text = text.partition(b"\n")[2]

@@ -37,6 +37,7 @@ from typing import Any
 
 from precompiled.core import kernel, paths, sockets
 from precompiled.core.json_text import parse_json
+from precompiled.core.regular_file import read_bytes
 
 FOLDER = "remote"
 SOCKET = "socket"
@@ -283,7 +284,7 @@ def state(root: Path, name: str = STATE) -> dict[str, Any] | None:
     Returns None if no helper has ever run.
     """
     with suppress(OSError, ValueError):
-        found = parse_json((folder(root) / name).read_bytes())
+        found = parse_json(read_bytes(folder(root) / name))
         if isinstance(found, dict):
             return found
     return None

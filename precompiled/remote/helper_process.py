@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from precompiled.client.start import variables
+from precompiled.core.regular_file import open_regular
 from precompiled.remote import helper_link
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ def ensure(settings: Settings) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # While this file exists, workers wait for the helper that is starting.
     starting, whose = folder / helper_link.STARTING, os.urandom(8).hex()
-    starting.write_text(whose)
-    with open(_log(folder), "ab") as output:
+    with open(starting, "w", opener=open_regular) as file:
+        file.write(whose)
+    with open(_log(folder), "ab", opener=open_regular) as output:
         process = subprocess.Popen(
             [
                 sys.executable,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from precompiled.core.json_text import parse_json
+from precompiled.core.regular_file import open_regular
 from precompiled.store import trust
 
 MAX_BYTES = 1 << 20  # the approximate limit of a file, in bytes; later lines are dropped
@@ -61,8 +62,8 @@ class AppendedFile:
         if len(data) > self.left:
             return
         self.left -= len(data)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self.file, flags, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        fd = open_regular(self.file, flags, 0o600)
         try:
             os.write(fd, data)
         finally:

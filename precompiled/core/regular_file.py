@@ -1,0 +1,32 @@
+"""Opens regular files only. The open of a FIFO blocks a process until another process opens the FIFO."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """As ``os.open``, also as the ``opener`` of ``open``. Raises OSError if the path is not a regular file or
+    ``/dev/null``.
+    """
+    refusal = OSError(errno.EINVAL, "not a regular file", str(path))
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
+            raise refusal from error
+        raise
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) and found.st_rdev != os.stat(os.devnull).st_rdev:
+        os.close(fd)
+        raise refusal
+    return fd
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """All bytes of a regular file. Raises OSError."""
+    with open(path, "rb", opener=open_regular) as file:
+        return file.read()
