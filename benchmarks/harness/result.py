@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,11 @@ class Table:
     title: str
     headers: list[str]
     rows: list[list[str]] = field(default_factory=list)
+
+    def without(self, headers: Collection[str]) -> Table:
+        """Return the table without these columns."""
+        kept = [at for at, header in enumerate(self.headers) if header not in headers]
+        return Table(self.title, [self.headers[at] for at in kept], [[row[at] for at in kept] for row in self.rows])
 
     def text(self) -> str:
         return f"**{self.title}**\n\n{markdown(self.headers, self.rows)}"

@@ -23,7 +23,6 @@ from benchmarks.harness.answers import run_rows
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import ROOT, Command, Host, fresh_host, with_precompiled
 from benchmarks.harness.made_up import run_on_made_up_gpu
-from benchmarks.harness.result import markdown
 from benchmarks.harness.table_command import (
     Report,
     add_every,
@@ -243,8 +242,18 @@ def report(rows: Sequence[Row]) -> Report:
     found = report_rows(HEADERS, rows, passed=is_right(rows))
     totals, reasons = _totals(rows), _reasons(rows)
     found.tables += [(TOTALS, totals), (["why", "kernels or rows"], reasons)]
-    found.parts = [markdown(TOTALS, totals[-1:])]
+    found.parts = [_sentence(totals[-1])]
     return found
+
+
+def _sentence(totals: Sequence[str]) -> str:
+    """Return the last row of the totals as a sentence for the docs."""
+    _, rows, equal, wrong, no_result, kernels, launchers, tried, *states = totals
+    counts = ", ".join(f"{number} {state}" for number, state in zip(states, KERNEL_STATES, strict=True))
+    return (
+        f"{rows} rows: {equal} equal, {wrong} wrong, {no_result} without a result.\n"
+        f"{kernels} Triton kernels, {launchers} with a launcher, {tried} tried: {counts}."
+    )
 
 
 def is_right(rows: Sequence[Row]) -> bool:

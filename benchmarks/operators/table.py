@@ -216,7 +216,17 @@ def report(found: Found) -> Report:
         tables=[(HEADERS, table), (REASONS, reasons)],
         remarks=remarks,
         record=found.as_json(),
-        parts=[markdown(HEADERS, table[-1:]), *([markdown(REASONS, reasons)] if reasons else [])],
+        parts=[*map(_sentence, table[-1:]), *([markdown(REASONS, reasons)] if reasons else [])],
+    )
+
+
+def _sentence(totals: Sequence[str]) -> str:
+    """Return the last row of the table as a sentence for the docs."""
+    _, rows, no_sample, equal, as_plain, wrong, in_process, graphs, graphs_in_process = totals
+    return (
+        f"Of {rows} pairs of an operator and a dtype, {equal} are equal, {as_plain} as plain and {wrong} wrong;"
+        f" {no_sample} have no sample.\nIn {in_process} pairs, graphs were compiled in process ({graphs_in_process} of"
+        f" {graphs} graphs)."
     )
 
 

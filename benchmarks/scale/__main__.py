@@ -74,14 +74,7 @@ def write_page(tables: Sequence[Table]) -> None:
         f"On {facts['cores']} cores ({facts['cpu']}) with a load of {facts['load']:.1f} at the end, "
         f"Python {facts['python']}, torch {facts['torch']}, at {facts['commit']}:"
     )
-    write_part("make bench-scale ARGS=--docs", [about, *(_documented(table).text() for table in tables)], PAGE)
-
-
-def _documented(table: Table) -> Table:
-    columns = [number for number, header in enumerate(table.headers) if header not in LEFT_OUT]
-    return Table(
-        table.title, [table.headers[at] for at in columns], [[row[at] for at in columns] for row in table.rows]
-    )
+    write_part("make bench-scale ARGS=--docs", [about, *(table.without(LEFT_OUT).text() for table in tables)], PAGE)
 
 
 def main() -> int:
