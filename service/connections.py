@@ -23,8 +23,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeVar
 
+from precompiled.service.budget import require_memory
+
 from precompiled.core import kernel, zmtp
-from precompiled.core.errors import WireError
+from precompiled.core.errors import WireError, code_of
 from precompiled.core.outgoing import Outgoing
 
 log = logging.getLogger("precompiled.connections")
@@ -186,8 +188,9 @@ class Connections:
                 again = frames is not None
             else:
                 again = frames is not None
-        except WireError as error:
-            self._note(error.code, f"a connection of uid {connection.uid} is closed: {error.message}")
+        except (WireError, MemoryError) as error:
+            why = error.message if isinstance(error, WireError) else "the daemon has no memory for its message"
+            self._note(code_of(error, "no-memory"), f"a connection of uid {connection.uid} is closed: {why}")
             self._drop(connection)
             return
         if reader.reply:
@@ -225,7 +228,9 @@ class Connections:
         return max(self._of[uid], key=lambda connection: connection.held)
 
     def _read(self, connection: Connection) -> bool:
-        """Read once; false if there was no data, or if the stream has ended."""
+        """Read once; false if there was no data, or if the stream has ended. Raises MemoryError."""
+        if connection.held >= CHUNK_BYTES:  # a large message, which must not take the rest of the memory
+            require_memory()
         try:
             data = connection.sock.recv(CHUNK_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -432,9 +437,10 @@ class Connections:
             self._epoll.modify(self._listening.fileno(), select.EPOLLIN)
         for connection in list(self._by_fd.values()):
             paused = connection in self._paused.get(connection.uid, ())
-            if not connection.reader.ready and now - connection.accepted > HANDSHAKE_S:
+            waits = connection in self._queued  # for this daemon, which has not handled its bytes yet
+            if not waits and not connection.reader.ready and now - connection.accepted > HANDSHAKE_S:
                 self._note("no-handshake", f"uid {connection.uid} has connected and said nothing")
-            elif connection.held and now - connection.active > (PAUSED_S if paused else STALLED_S):
+            elif not waits and connection.held and now - connection.active > (PAUSED_S if paused else STALLED_S):
                 self._note("stalled", f"a message of uid {connection.uid} has come in part")
             elif connection.unread_since and now - connection.unread_since > STALLED_S:
                 self._note("unread", f"uid {connection.uid} reads no replies")

@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 import psutil
 from precompiled.service import launcher, processes
+from precompiled.service.budget import SPARE_BYTES, require_memory
 from precompiled.service.events import (
     Event,
     KillWorker,
@@ -120,7 +121,12 @@ class Pool:
         process.job, process.job_since = order.job.key, self._clock()
         process.memory_checked = 0.0
         self._yield(process, order.yields_until)
-        process.channel.send(order.job)
+        try:
+            if len(order.job.graph) > SPARE_BYTES:
+                require_memory(2 * len(order.job.graph))  # the encoder's buffer grows by half at a time
+            process.channel.send(order.job)
+        except MemoryError:
+            self._end(process, "memory", f"the daemon has no memory to send a graph of {len(order.job.graph)} bytes")
 
     def stop(self, order: StopWorker) -> None:
         """Send Exit to a worker; ``check`` kills it if it does not exit."""

@@ -78,16 +78,19 @@ def _guard(control_fd: int) -> None:
         os._exit(1)  # never return into the worker's code
 
 
-def _receive(sock: socket.socket, size: int) -> bytes | None:
-    """Receive exactly ``size`` bytes; None at the end of the stream."""
-    data = bytearray(size)
+def _receive(sock: socket.socket, size: int) -> bytearray | None:
+    """Receive exactly ``size`` bytes; None at the end of the stream. Raises WireError if they do not fit in memory."""
+    try:
+        data = bytearray(size)
+    except MemoryError as error:
+        raise WireError(f"this worker has no memory for a graph of {size} bytes") from error
     view = memoryview(data)
     while view:
         got = sock.recv_into(view)
         if got == 0:
             return None
         view = view[got:]
-    return bytes(data)
+    return data
 
 
 def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage]) -> None:

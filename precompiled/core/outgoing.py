@@ -39,7 +39,7 @@ class Outgoing:
         """Whether ``flush`` is due when the socket can be written."""
         return self.waiting > 0 and not self.closed
 
-    def add(self, parts: Iterable[bytes]) -> bool:
+    def add(self, parts: Iterable[bytes | bytearray]) -> bool:
         """Queue one message, given in parts. Returns false, and queues nothing, if it would exceed the limit."""
         views = [memoryview(part) for part in parts if part]
         size = sum(map(len, views))

@@ -195,6 +195,26 @@ def test_a_peer_that_stops_within_a_handshake_or_message_is_dropped(
 
 
 @pytest.mark.fault("load")
+def test_a_peer_whose_bytes_the_daemon_has_not_handled_yet_is_not_dropped_as_stalled(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TURN_S", "USER_TURN_S", "HANDSHAKE_S", "STALLED_S"):  # a turn handles one message of each user
+        monkeypatch.setattr(module, name, 0.0)
+    sock = host.begin()
+    sock.sendall(GREETING + READY + zmtp.encode([b"one"]) * 100)
+    host.uid = 1
+    got = []
+
+    def has_all() -> bool:
+        host.daemon._sweep_at = 0.0
+        got.extend(host.turn())
+        return len(got) == 100
+
+    wait_until(has_all)
+    assert is_open(sock) and host.noted == []
+
+
+@pytest.mark.fault("load")
 def test_incomplete_messages_are_limited_and_all_are_completed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PART_BYTES", 300_000)
     size = 200_000
