@@ -24,6 +24,7 @@ class Channel:
         self._sock = sock
         self._incoming = bytearray()
         self._outgoing = Outgoing(sock)
+        self._reset = False
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -52,7 +53,8 @@ class Channel:
                 data = self._sock.recv(READ_BYTES)
             except (BlockingIOError, InterruptedError):
                 break
-            except OSError:
+            except OSError as error:
+                self._reset = isinstance(error, ConnectionResetError)
                 data = b""
             if not data:
                 self._outgoing.closed = True
@@ -73,6 +75,16 @@ class Channel:
             messages.append(wire.decode(bytes(self._incoming[wire.LENGTH_BYTES : end]), self._kind))
             del self._incoming[:end]
         return messages
+
+    def left_unread(self) -> bool | None:
+        """Whether the other end had unread data when it ended; None if it has not ended."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return None
+        except OSError as error:  # the kernel reports a reset, once, if the other end had unread data
+            self._reset = isinstance(error, ConnectionResetError)
+        return self._reset or self._outgoing.waiting > 0
 
     def close(self) -> None:
         self._outgoing.clear()

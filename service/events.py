@@ -71,11 +71,15 @@ class WorkerDone:
 
 @dataclass(frozen=True)
 class WorkerGone:
-    """The worker's process tree has ended, or never started. ``reason``: a code; ``detail``: text for people."""
+    """The worker's process tree has ended, or never started.
+
+    ``reason``: a code. ``detail``: text for people. ``unread``: it had not read its job to the end.
+    """
 
     worker: int
     reason: str
     detail: str = ""
+    unread: bool = False
 
 
 @dataclass(frozen=True)

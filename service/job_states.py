@@ -72,6 +72,7 @@ class ScheduledJob:
     worker: int | None = None
     size: int = 0  # its bytes in the queue
     deaths: int = 0  # workers that died while they ran it
+    unread: int = 0  # workers that died before they had read it
     displaced: int = 0  # how often it was stopped for another user's job
     attempt: int = 0
     since: float = 0.0  # when it was first queued

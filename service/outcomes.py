@@ -3,7 +3,8 @@
 - **Published** or **failed**: the job ends.
 - **Parked**: another host or the farm compiles the job. The job is queued again; no worker gets it for a while.
 - **Kept**: the farm does not accept it. It is queued again; no courier gets it for a while.
-- **Lost**: its worker has died. It is queued again once. After a second death or a timeout, its key is quarantined.
+- **Lost**: its worker has died. It is queued again once. After a second death or a timeout, its key is quarantined. A
+  worker that had not read the graph does not count, the first time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from precompiled import wire
 
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
 MAX_DEATHS = 2  # after which a key is quarantined
+MAX_UNREAD = 1  # deaths before the graph was read that do not count: a graph too large for the memory causes them, too
 
 
 class Outcomes:
@@ -63,9 +65,14 @@ class Outcomes:
         job.worker, job.attempt = None, job.attempt - 1
         self._queue.add(job)
 
-    def lost(self, job: ScheduledJob, reason: str, why: str, now: float, out: list[Instruction]) -> None:
+    def lost(
+        self, job: ScheduledJob, reason: str, why: str, now: float, out: list[Instruction], unread: bool = False
+    ) -> None:
         """Put a job whose worker has died back into the queue, or quarantine its key."""
-        job.deaths += 1
+        if unread and job.unread < MAX_UNREAD:  # the graph did not cause this death
+            job.unread += 1
+        else:
+            job.deaths += 1
         job.worker = None
         if job.deaths < MAX_DEATHS and reason != "timeout":  # a second attempt would take as long
             out.append(job.move("lose-worker", now, why))

@@ -371,7 +371,10 @@ class Pool:
         """Report a killed worker gone if it has ended. Does not wait: a user can delay the end of a killed process."""
         assert process.ending is not None
         status = process.popen.poll()
-        if status is None and self._clock() < process.gone_by:
+        unread = process.channel.left_unread() if process.job else True
+        died = not process.ending[0]
+        # The guardian, which ends a moment later, holds the stream open.
+        if (status is None or (died and unread is None)) and self._clock() < process.gone_by:
             return
         if status is None:
             self._orphans[process.pid] = self._clock() + ORPHAN_S
@@ -398,7 +401,7 @@ class Pool:
             detail += f"; its last words: {tail}"
         if self._lines.allows(process.uid):
             log.info("worker %d (pid %d) is gone: %s, %s", process.number, process.pid, reason, detail)
-        self._events.append(WorkerGone(process.number, reason, detail))
+        self._events.append(WorkerGone(process.number, reason, detail, died and unread is True))
 
     def _kill_tree(self, process: WorkerProcess) -> None:
         members = processes.kill_tree(process.pid, process.ps)

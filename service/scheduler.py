@@ -276,7 +276,7 @@ class Scheduler:
         reason = worker.stop_reason or event.reason
         why = _why(worker, event)
         if worker.job is not None:
-            self._outcomes.lost(worker.job, reason, why, now, out)
+            self._outcomes.lost(worker.job, reason, why, now, out, event.unread)
         elif reason == "host-full" and self._start_failures.pauses(now):
             pass  # the host was full, so the seat has not failed
         elif not worker.was_ready and reason != "displaced":

@@ -89,7 +89,10 @@ _M = TypeVar("_M")
 
 
 def encode(message: _Message) -> bytes:
-    return _encoder.encode(message)
+    """The msgpack bytes of a message. Raises MemoryError."""
+    data = bytearray()
+    _encoder.encode_into(message, data)  # without memory, Encoder.encode ends the process with SIGSEGV
+    return bytes(data)
 
 
 def decode(data: bytes, kind: type[_M] | object) -> _M:
@@ -98,6 +101,8 @@ def decode(data: bytes, kind: type[_M] | object) -> _M:
         return _decoders[kind].decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise WireError(f"not a message of this version: {error}") from error
+    except MemoryError as error:
+        raise WireError(f"there is no memory to decode a message of {len(data)} bytes") from error
 
 
 def send(sock: socket.socket, message: _Message) -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -159,6 +159,24 @@ def test_a_worker_killed_in_mid_job_has_its_job_retried(daemon: DaemonUnderTest,
         assert client.ended(message.id).state == "published"
     assert [entry["attempt"] for entry in seen(log)] == [1, 2]
     assert daemon.stats().retried == 1
+
+
+@pytest.mark.fault("worker-dies")
+def test_a_worker_killed_before_it_reads_its_graph_does_not_count_as_a_death(
+    daemon: DaemonUnderTest, tmp_path: Path, tries: Callable[[int, int], int]
+) -> None:
+    with raw_client(daemon.settings) as client:
+        for number in range(tries(1, 20)):
+            first, second = daemon.submit(), daemon.submit()
+            client.submit(first, graph())
+            client.ended(first.id)
+            (worker,) = daemon.status().workers
+            os.kill(worker.pid, signal.SIGSTOP)
+            size = number % 2 * (1 << 20)  # the kernel takes only a part of a graph of 1 MiB
+            client.submit(second, graph("die-once", mark=str(tmp_path / second.id)) + b" " * size)
+            assert busy_worker(daemon).pid == worker.pid
+            os.kill(worker.pid, signal.SIGKILL)
+            assert client.ended(second.id).state == "published", daemon.log()
 
 
 @pytest.mark.fault("deadly-graph")

@@ -36,6 +36,18 @@ def test_a_job_is_retried_once_after_its_worker_dies_and_then_quarantined() -> N
     assert (host.counted("retried"), host.counted("failed")) == (1, 1)
 
 
+@pytest.mark.fault("deadly-graph")
+def test_the_first_worker_that_dies_before_it_read_the_graph_does_not_count() -> None:
+    host = Host()
+    host.warm()
+    run = host.only(RunJob, host.submit("k"))
+    for unread in (True, True):
+        start = host.only(StartWorker, host.tell(WorkerGone(run.worker, "died", "SIGKILL", unread)))
+        run = host.only(RunJob, host.tell(WorkerReady(start.worker)))
+    reply = host.reply(host.tell(WorkerGone(run.worker, "died", "SIGKILL", True)))
+    assert reply.code == "key-quarantined" and "killed 2 workers" in reply.message
+
+
 @pytest.mark.fault("hangs")
 @pytest.mark.reason("timeout")
 def test_a_job_that_times_out_is_quarantined_without_a_retry() -> None:
