@@ -364,6 +364,7 @@ class Pool:
             return
         process.ending = reason, detail
         process.gone_by = self._clock() + GONE_S
+        self._yield(process, 0.0)  # at a low priority, its processes need long to die on a busy host
         self._kill_tree(process)  # before the reap, which frees its pid for another process
         self._reap(process)
 

@@ -3,8 +3,8 @@
 The test's worker is a script in place of the interpreter (``wire.Interpreter.executable``). It runs the real worker
 loop (control thread, guardian, stream) with a fake compiler. The bytes of a graph are an order for this compiler::
 
-    {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "hog" | "spawn" | "print"
-           | "leave" | "garbage" | "say" | "wait-for", ...}
+    {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "end-once" | "hog" | "spawn"
+           | "outlive" | "print" | "leave" | "garbage" | "say" | "wait-for", ...}
 """
 
 from __future__ import annotations
@@ -32,9 +32,35 @@ TIMEOUT_S = 30.0
 
 FAKE_INTERPRETER = """\
 #!{python}
-import json, os, pathlib, signal, subprocess, sys, time
+import json, os, pathlib, signal, subprocess, sys, threading, time
 from precompiled import wire
 from precompiled.service import worker
+
+def end(how):
+    if how == "_exit":
+        os._exit(0)
+    signal.signal(getattr(signal, how), signal.SIG_DFL) if how != "SIGKILL" else None
+    os.kill(os.getpid(), getattr(signal, how))
+
+def end_in(phase, how, job):
+    store = pathlib.Path(job.store)
+    store.mkdir(parents=True, exist_ok=True)
+    finished = wire.frame(wire.Finished(job.id, job.key, "published", 0.25))
+    fd = int(sys.argv[sys.argv.index("--control-fd") + 1])
+    if phase == "thread":
+        threading.Thread(target=end, args=(how,)).start()
+        time.sleep(1000)
+    if phase == "compiler":
+        subprocess.Popen(["sleep", "1005"])
+    if phase == "fork" and os.fork() == 0:
+        time.sleep(1000)
+    if phase == "writing":
+        (store / (job.key + ".tmp")).write_text("do")
+    if phase in ("published", "replying", "replied"):
+        (store / job.key).write_text("done")
+    if phase in ("replying", "replied"):
+        os.write(fd, finished[: len(finished) // 2] if phase == "replying" else finished)
+    end(how)
 
 class Fake:
     def warm_up(self):
@@ -66,6 +92,12 @@ class Fake:
                 path.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             do = "publish"
+        if do == "end-once":
+            path = pathlib.Path(order["mark"])
+            if not path.exists():
+                path.touch()
+                end_in(order["phase"], order["how"], job)
+            do = "publish"
         if do == "die":
             print("I am dying", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -84,6 +116,11 @@ class Fake:
             child = subprocess.Popen(["setsid", "sh", "-c", "sleep 1001 & sleep 1002"])
             plain = subprocess.Popen(["sleep", "1003"])
             pathlib.Path(order["path"]).write_text(f"{{child.pid}} {{plain.pid}}")
+            time.sleep(1000)
+        if do == "outlive":
+            # a child in the worker's session, which the end of the worker's group does not reach
+            child = subprocess.Popen(["sleep", "1004"], preexec_fn=os.setpgrp)
+            pathlib.Path(order["path"]).write_text(str(child.pid))
             time.sleep(1000)
         if do == "raise":
             raise RuntimeError("user code went wrong")
