@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,11 @@ def _page() -> Iterator[str]:
         yield _text(kind)
         yield "Fields:\n"
         comments = _comments(kind)
-        for item in dataclasses.fields(kind):
-            comment = comments.get(item.name)
-            yield f"- `{item.name}: {item.type}`" + (f": {comment}" if comment else "")
+        fields = [(item.name, f"`{item.name}: {item.type}`") for item in dataclasses.fields(kind)]
+        plain = ", ".join(text for name, text in fields if name not in comments)
+        lines = textwrap.fill(plain.replace(": ", ":\xa0"), 118, break_on_hyphens=False).replace("\xa0", " ")
+        yield textwrap.indent(lines, "  ").replace("  ", "- ", 1)
+        yield from (f"- {text}: {comments[name]}" for name, text in fields if name in comments)
         yield ""
     yield "## Errors, in `precompiled.core.errors`\n"
     yield (

@@ -174,11 +174,9 @@ def main() -> int:
 
 def report(rows: Sequence[Row]) -> Report:
     right = sum(row.right for row in rows)
-    compiled, needed = sum(row.compiled[0] for row in rows if row.compiled), sum(row.of_one_rank for row in rows)
     totals = [
         f"{len(rows)} cases were run, {right} are equal to eager or to plain torch.compile on each rank.",
         describe_counts(rows, "All ranks in both starts"),
-        f"The first starts compiled {compiled} graphs. One rank of each case has {needed} graphs in total.",
         f"{count_untraced(rows, 1)} cases trace nothing in their second start.",
     ]
     usual = [(row.kind, row.described) for row in rows if row.usual]

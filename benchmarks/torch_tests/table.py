@@ -23,7 +23,6 @@ from typing import Any
 
 from benchmarks.harness.effort import Say
 from benchmarks.harness.hosts import PACKAGES, ROOT, BenchmarkError, Host, fresh_host
-from benchmarks.harness.result import markdown
 from benchmarks.harness.table_command import Report, add_files, run_table
 from benchmarks.torch_tests import plugin
 
@@ -228,8 +227,21 @@ def report(found: Mapping[str, Mapping[str, Found]], problems: list[str]) -> Rep
         tables=[(HEADERS, rows), (DIFFERENCES, differences), (GRAPHS, _graphs(found))],
         remarks=remarks + [(problem, "yellow") for problem in problems],
         record={file: {way: one.as_record() for way, one in ways.items()} for file, ways in found.items()},
-        parts=[markdown(HEADERS, rows[-1:]), markdown(DIFFERENCES, differences)],
+        parts=[_sentences(rows[-1], differences)],
     )
+
+
+def _sentences(totals: Sequence[str], differences: Sequence[Sequence[str]]) -> str:
+    """Return the tables in words for the docs: all tests, and the tests that pass only with plain torch.compile."""
+    _, tests, *passed = totals
+    ways = ", ".join(f"{number} {way}" for number, way in zip(passed, WAYS, strict=True))
+    lost = [
+        f"- {number}, {way}: {name}."
+        for name, *numbers in differences
+        for number, way in zip(numbers, OTHERS, strict=True)
+        if number != "0"
+    ]
+    return "\n".join([f"Of {tests} tests pass: {ways}. Tests that pass only with plain:\n", *(lost or ["None."])])
 
 
 def _rows(found: Mapping[str, Mapping[str, Found]]) -> list[list[str]]:
