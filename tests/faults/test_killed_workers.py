@@ -53,7 +53,7 @@ def test_job_of_a_worker_that_ends_in_any_phase_is_retried_once_and_published(
     daemon: DaemonUnderTest, tmp_path: Path, tries: Callable[[int, int], int]
 ) -> None:
     cases = list(itertools.product(PHASES, ENDS))
-    number = tries(4, 7 * len(cases))
+    number = tries(4, 5 * len(cases))
     before = daemon.stats()
     for case in range(number):
         # A step that is prime to both numbers: few tries have different phases and ends, too.

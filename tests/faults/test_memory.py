@@ -8,7 +8,6 @@ import contextlib
 import os
 import random
 import resource
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support_daemon import TIMEOUT_S, DaemonUnderTest, graph, raw_client, running_daemon, wait_until
+from support_peers import connected
 
 from precompiled import wire
 from precompiled.core import zmtp
@@ -49,18 +49,12 @@ def limited(pid: int, room: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_AS, before)
 
 
-def exchange(daemon: DaemonUnderTest, *frames: bytes) -> object:
+def exchange(daemon: DaemonUnderTest, message: bytes, blob: bytes) -> object:
     """Send one message, and return the first reply; None if the daemon closes the connection."""
-    reader = zmtp.Reader(MIB)
-    with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        sock.settimeout(TIMEOUT_S)
-        sock.connect(str(daemon.runtime_dir / "socket"))
-        sock.sendall(zmtp.hello(b"DEALER") + zmtp.encode([wire.PREAMBLE, *frames]))
-        while data := sock.recv(1 << 16):
-            reader.feed(data)
-            if (found := reader.next_message()) is not None:
-                return wire.decode(found[1], wire.DaemonMessage)
-    return None
+    with connected(daemon.runtime_dir) as peer:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            peer.sock.sendall(zmtp.encode([wire.PREAMBLE, message, blob]))
+        return peer.receive()
 
 
 def test_daemon_without_memory_for_messages_and_graphs_serves_the_next_client(

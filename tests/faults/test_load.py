@@ -1,0 +1,115 @@
+"""Tests of a daemon with many clients: each request has one reply, and identical graphs are compiled once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support_daemon import DaemonUnderTest, graph, running_daemon, wait_until
+from support_peers import connected
+
+from precompiled import wire
+
+pytestmark = pytest.mark.fault("load")
+CLIENTS, KEYS, DEAF = 64, 40, 4
+
+
+@contextlib.contextmanager
+def storm(daemon: DaemonUnderTest) -> Iterator[Counter[str]]:
+    """Open and drop connections without end."""
+    done, seen = threading.Event(), Counter[str]()
+
+    def run() -> None:
+        while not done.wait(0.001):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(1.0)
+                sock.connect(str(daemon.runtime_dir / "socket"))
+                seen["opened"] += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_many_clients_beside_deaf_ones_and_a_storm_get_all_replies_and_each_key_is_compiled_once(
+    tmp_path: Path, tries: Callable[[int, int], int]
+) -> None:
+    generator = random.Random(9)
+    log, go = tmp_path / "log", tmp_path / "go"
+    with running_daemon(tmp_path / "d") as daemon, contextlib.ExitStack() as stack:
+        ps = psutil.Process(daemon.pid)
+        before = ps.num_fds()
+        deaf = [stack.enter_context(connected(daemon.runtime_dir)) for _ in range(DEAF)]
+        opened = stack.enter_context(storm(daemon))
+        peers = [stack.enter_context(connected(daemon.runtime_dir)) for _ in range(CLIENTS)]
+        submitted: list[dict[str, str]] = [{} for _ in peers]  # id -> key
+        for number in range(tries(10, 160)):
+            for peer in deaf:
+                with contextlib.suppress(OSError):  # its buffer is full, or the daemon has dropped it
+                    peer.sock.settimeout(0.0)
+                    peer.send(wire.Status())
+            for peer, mine in zip(peers, submitted, strict=True):
+                peer.send(wire.Stats())
+                if number % 4 == 0:
+                    message = daemon.submit(key=f"same{generator.randrange(KEYS)}", waiting=True)
+                    mine[message.id] = message.key
+                    peer.send(message, graph("wait-for", path=str(go), log=str(log)))
+            for peer, mine in zip(peers, submitted, strict=True):
+                assert isinstance(peer.receive(), wire.StatsReply)
+                if number % 4 == 0:
+                    reply = peer.receive()
+                    assert isinstance(reply, wire.Accepted) and mine[reply.id] == reply.key
+        go.touch()
+        for peer, mine in zip(peers, submitted, strict=True):
+            replies = [peer.receive() for _ in mine]
+            assert {reply.id for reply in replies} == set(mine), "each submit ends once"
+            assert {reply.state for reply in replies} == {"published"}
+        keys = [key for mine in submitted for key in mine.values()]
+        compiled = Counter(json.loads(line)["key"] for line in log.read_text().splitlines())
+        assert set(compiled) == set(keys) and set(compiled.values()) == {1} and opened["opened"] > 10
+        stats = daemon.stats()
+        assert (stats.submitted, stats.compiled, stats.deduplicated) == (
+            len(keys),
+            len(compiled),
+            len(keys) - len(compiled),
+        )
+        stack.close()
+        wait_until(lambda: ps.num_fds() <= before + 3 * len(ps.children()), "descriptors are closed")
+
+
+def test_full_queue_replies_busy_and_serves_all_who_submit_again(
+    tmp_path: Path, tries: Callable[[int, int], int]
+) -> None:
+    with running_daemon(tmp_path / "d", max_queue=10, max_queue_per_uid=10) as daemon:
+        for number in range(tries(1, 20)):
+            go = tmp_path / f"go{number}"
+            left = [daemon.submit(waiting=True) for _ in range(30)]
+            rounds = 0
+            with connected(daemon.runtime_dir) as peer:
+                while left:
+                    for message in left:
+                        peer.send(message, graph("wait-for", path=str(go)))
+                    told = [peer.receive() for _ in left]
+                    busy = {reply.id for reply in told if isinstance(reply, wire.Busy)}
+                    accepted = {reply.id for reply in told if isinstance(reply, wire.Accepted)}
+                    assert busy or rounds, "the queue was full"
+                    assert len(busy) + len(accepted) == len(left)
+                    go.touch()
+                    while accepted:
+                        reply = peer.receive()
+                        assert reply.state == "published"
+                        accepted.discard(reply.id)
+                    left = [message for message in left if message.id in busy]
+                    rounds += 1
