@@ -23,7 +23,7 @@ from precompiled.client.ledger import GraphCalls, GraphReport
 from precompiled.client.process import RecorderProtocol
 from precompiled.client.session import Session
 from precompiled.client.swap import State
-from precompiled.core import config
+from precompiled.core import config, interruptions
 from precompiled.core.errors import Bypass, NotServed, Refused, code_of
 from precompiled.torch_internals.client import (
     compile_after_trace,
@@ -139,6 +139,7 @@ def _begun(module: torch.fx.GraphModule) -> tuple[Session, GraphCalls] | None:
         session = sessions.current()
         calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=graph_name(module)))
     except Exception as error:  # for example, a setting that cannot be used
+        interruptions.pass_on(error)
         if config.required_by_environment():
             raise NotServed(graph_name(module), code_of(error, "internal-error"), str(error)) from error
         log.warning("torch.compile compiles in process: %s", error)
@@ -160,14 +161,17 @@ def _served(session: Session, calls: GraphCalls, serve: Callable[[], object], in
         session.ledger.forget(calls)
         fixed_floats.trace_again(floats)
     except Bypass as reason:
+        interruptions.pass_on(reason)
         if not session.requires:  # with ``require`` the graph is refused, which is not a bypass
             session.ledger.count_reason("bypassed", reason.code)
         log.info("graph %s bypassed (%s): %s", calls.report.name, reason.code, reason)
         cause = reason
         code, message = reason.code, str(reason)
     except Refused as reason:
+        interruptions.pass_on(reason)
         cause, code, message = reason, reason.code, str(reason)
     except Exception as error:
+        interruptions.pass_on(error)
         cause = error
         code = code_of(error, "internal-error")
         message = str(error) or type(error).__name__
@@ -209,6 +213,7 @@ def _compiled_or_eager(
     try:
         return in_process()
     except Exception as error:
+        interruptions.pass_on(error)
         if not (problem := toolchain.problem(error, "cpu")):
             raise
         log.info("graph %s stays eager", calls.report.name, exc_info=True)

@@ -177,6 +177,7 @@ def _record() -> None:
 
         parts.WATCH.require().record()
     except Exception as error:  # noqa: BLE001 - the run goes on, and the watch reports that nothing was captured
+        _pass_on(error)
         note("this capture is not recorded", error)
 
 
@@ -190,8 +191,8 @@ def _begin_ahead() -> None:
             from precompiled import parts
 
             parts.REMOTE.require().begin(settings)
-    except Exception:  # noqa: BLE001, S110 - `_route` begins it as well, and records why it fails
-        pass
+    except Exception as error:  # noqa: BLE001 - `_route` begins it as well, and records why it fails
+        _pass_on(error)
 
 
 def _route() -> None:
@@ -202,4 +203,14 @@ def _route() -> None:
         PROCESS.torch_imported = (torch_began, time.time() if torch_began else 0.0)
         routing.on_torch_imported()
     except Exception as error:  # noqa: BLE001 - no failure of precompiled's may reach the program's `import torch`
+        _pass_on(error)
         note("torch.compile is not routed", error)
+
+
+def _pass_on(error: Exception) -> None:
+    """Raise ``error`` if a signal handler of the program has raised it."""
+    try:
+        from precompiled.core import interruptions
+    except ImportError:  # a broken installation, which is the error itself
+        return
+    interruptions.pass_on(error)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from precompiled.client.process import PROCESS
-from precompiled.core import config
+from precompiled.core import config, interruptions
 from precompiled.core.errors import ConfigError, NotServed, code_of
 
 log = logging.getLogger("precompiled.route")
@@ -32,6 +32,7 @@ def on_torch_imported() -> None:
     try:
         route()
     except Exception as error:
+        interruptions.pass_on(error)
         if config.required_by_environment():
             _refuse_all(error)
         if not isinstance(error, ConfigError):
@@ -92,6 +93,7 @@ def _serve(module: object, options: Any, in_process: Callable[[], Any]) -> Any:
 
         garbage_collection.install()
     except Exception as error:  # for example, this torch lacks a private name
+        interruptions.pass_on(error)
         if config.required_by_environment():
             raise _not_served(module, error) from error
         log.warning("torch.compile compiles in process: %s: %s", type(error).__name__, error)

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 
 from precompiled.client.ask import send_now
 from precompiled.client.daemon_link import Link, daemon_reachable, import_messages, is_busy
-from precompiled.core import forking, sockets
+from precompiled.core import forking, interruptions, sockets
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError
 from precompiled.core.reasons import Outcome, outcome
@@ -217,6 +217,7 @@ class DaemonConnection:
                 self._open_waker()
                 thread.start()
             except (RuntimeError, OSError) as error:
+                interruptions.pass_on(error)
                 # The interpreter is shutting down, or memory or descriptors are used up. The program runs eager.
                 log.info("no thread for the connection to the daemon: %s", error)
                 return

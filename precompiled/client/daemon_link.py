@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from precompiled.core import forking, kernel, paths, sockets, zmtp
+from precompiled.core import forking, interruptions, kernel, paths, sockets, zmtp
 from precompiled.core.config import Settings
 from precompiled.core.errors import ConfigError, WireError
 from precompiled.core.outgoing import Outgoing
@@ -41,6 +41,7 @@ def daemon_reachable(settings: Settings) -> bool:
     try:
         connect(settings).close()
     except (OSError, ConfigError) as error:
+        interruptions.pass_on(error)
         return is_busy(error)
     return True
 
@@ -81,7 +82,8 @@ def _is_trusted(uid: int) -> bool:
         # In a container with a user namespace, the host's root appears as the overflow user.
         with open("/proc/sys/kernel/overflowuid") as overflow, open("/proc/self/uid_map") as mapped:
             return uid == int(overflow.read()) and mapped.read().split() != ["0", "0", "4294967295"]
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        interruptions.pass_on(error)
         return False
 
 

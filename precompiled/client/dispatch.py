@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from precompiled.client.ledger import GraphCalls
 from precompiled.client.safe_points import SafePoint
+from precompiled.core import interruptions
 from precompiled.torch_internals.client import profiler_ranges
 
 Compiled = Callable[..., Any]
@@ -269,6 +270,7 @@ class Dispatch:
         try:
             return eager(*args)
         except Exception as error:
+            interruptions.pass_on(error)
             if not undo(error):
                 raise
             cause = error

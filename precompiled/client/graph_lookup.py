@@ -18,6 +18,7 @@ from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.submit import Submitter, as_required
 from precompiled.client.swap import Event, State, Swap
+from precompiled.core import interruptions
 from precompiled.core.errors import COMPILE_ERROR, Bypass, PrecompiledError, Refused, StoreError, code_of
 from precompiled.graph import about, capture, key
 from precompiled.store import artifact_format as fmt
@@ -75,6 +76,7 @@ class GraphLookup:
             try:
                 return self._hit(program, artifact)
             except (StoreError, FileNotFoundError) as error:
+                interruptions.pass_on(error)
                 # The artifact has been quarantined or evicted, so the graph is compiled again.
                 self.session.ledger.count_reason("fallbacks", code_of(error, "artifact-evicted"))
                 log.warning("graph %s: %s", report.name, error)

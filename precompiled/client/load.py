@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from precompiled.client import native
+from precompiled.core import interruptions
 from precompiled.core.errors import Bypass, CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact, Store
@@ -52,9 +53,11 @@ def load_for_graph(store: Store, artifact: Artifact, program: CaptureState) -> C
     except Bypass:
         raise
     except StoreError as error:
+        interruptions.pass_on(error)
         store.set_aside(artifact, str(error))
         raise
     except Exception as error:
+        interruptions.pass_on(error)
         message = f"torch cannot load {artifact.path}: {type(error).__name__}: {error}"
         if isinstance(error, _ARTIFACTS_FAULT):
             store.set_aside(artifact, message)

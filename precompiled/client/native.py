@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from precompiled.core import filesystems
+from precompiled.core import filesystems, interruptions
 from precompiled.store import artifact_format as fmt
 from precompiled.store.artifacts import Artifact
 
@@ -31,6 +31,7 @@ def files(artifact: Artifact, contents: Mapping[str, bytes]) -> Iterator[dict[st
                 try:
                     paths[digest] = held.enter_context(_in_memory(digest, contents[fmt.native(digest)]))
                 except OSError as error:  # memfd_create is missing, or forbidden (vm.memfd_noexec)
+                    interruptions.pass_on(error)
                     log.info("native code is mapped from %s, which other hosts share: %s", artifact.root, error)
                     break
         yield {kernel: (paths[digest], digest) for kernel, digest in kernels.items()}

@@ -21,7 +21,7 @@ from precompiled.client.fallback import compile_now, fall_back
 from precompiled.client.progress import Progress
 from precompiled.client.swap import Event, Instruction, State
 from precompiled.client.swapping import swap_in
-from precompiled.core import forking
+from precompiled.core import forking, interruptions
 from precompiled.core.errors import Bypass, StoreError, code_of
 from precompiled.core.reasons import Outcome, outcome
 from precompiled.store.artifact_format import FAILED_SUFFIX
@@ -85,8 +85,10 @@ class Pending:
         """
         if not item.done.is_set():
             item.waited_for = True
-            with contextlib.suppress(Exception):  # without a new submit the job goes on, only without priority
+            try:
                 self._resubmit(item)
+            except Exception as error:  # noqa: BLE001 - without a new submit the job goes on, only without priority
+                interruptions.pass_on(error)
         self.stand_still(item)
         if item.swap.state is State.COMPILED:
             return
@@ -165,6 +167,7 @@ class Pending:
             self.add(item)
             item.submit(item)
         except Exception as error:  # noqa: BLE001 - this is the user's call, which runs eager instead
+            interruptions.pass_on(error)
             self._give_up(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:

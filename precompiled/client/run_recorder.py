@@ -19,7 +19,7 @@ from typing import Any
 
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
-from precompiled.core import kernel
+from precompiled.core import interruptions, kernel
 from precompiled.core.files import process_start
 from precompiled.core.paths import TIMELINE_VARIABLE
 from precompiled.core.spans import Span
@@ -101,7 +101,8 @@ def _is_worker(pid: int) -> bool:
 def _command(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
-    except OSError:
+    except OSError as error:
+        interruptions.pass_on(error)
         return []
 
 
@@ -148,6 +149,7 @@ class RunRecord:
                     self._file = self._begin()
                 run_records.keep_program(self._file.file.parent, key, program())
         except OSError as error:
+            interruptions.pass_on(error)
             log.info("the program of %s is not kept: %s", key[:12], error)
 
     def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
@@ -185,6 +187,7 @@ class RunRecord:
                     self._file = self._begin()
                 self._file.append(line)
         except OSError as error:
+            interruptions.pass_on(error)
             self._broken = True
             log.info("this run is not kept: %s", error)
 

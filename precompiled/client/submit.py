@@ -18,6 +18,7 @@ from precompiled.client.ledger import GraphCalls
 from precompiled.client.safe_points import SafePoint
 from precompiled.client.session import Session
 from precompiled.client.swap import Event, Swap
+from precompiled.core import interruptions
 from precompiled.core.errors import Bypass, CompileFailed, NotServed
 from precompiled.graph import capture, devices, environment
 from precompiled.torch_internals.client import compile_after_trace, cuda_graph_capture, retrace
@@ -94,6 +95,7 @@ class Submitter:
                 swap.on(Event.MISS)
                 self.submit_and_await(program, dispatch, hints, swap, uuid.uuid4().hex)
         except Exception as error:  # this is the user's call, which runs eager instead
+            interruptions.pass_on(error)
             self.session.ledger.count_reason("fallbacks", "submit-failed")
             if self.session.requires:
                 raise NotServed(self.calls.report.name, "submit-failed", str(error) or type(error).__name__) from error
@@ -166,6 +168,7 @@ class Submitter:
         try:
             return compile_inline(program, hints, self.given)
         except Exception as error:
+            interruptions.pass_on(error)
             # Plain torch.compile raises this error at the first call. This program has run eager for a while, so
             # raising now would stop a running service.
             if program.no_stand_in or not (problem := toolchain.problem(error, program.device)):
@@ -225,10 +228,12 @@ def compile_inline(
     try:
         return gpu_room.with_room(compile_here, program.device)
     except CompileFailed as reason:
+        interruptions.pass_on(reason)
         # As in a worker, the result is refused because it would be valid for only some of the calls.
         log.info("a graph stays eager in this process (%s): %s", reason.code, reason)
         return None
     except Exception as error:
+        interruptions.pass_on(error)
         if gpu_room.is_full(error) and not program.no_stand_in:
             # The program's own steps have filled the memory by now. Plain torch.compile would have compiled before
             # these steps.
@@ -254,6 +259,7 @@ def _compile_as_given(
     try:
         compiled = compile_after_trace.apart(given.compile, program.device)(capture.parse(program.to_bytes(hints)))
     except Exception as error:
+        interruptions.pass_on(error)
         # The two compiles share only the graph: if both raise the same type, the error is torch's.
         if type(error) is type(captured):
             return None, compile_after_trace.raised_by_dynamo(given.name, error)

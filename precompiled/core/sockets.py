@@ -18,6 +18,8 @@ import select
 import socket
 from collections.abc import Sequence
 
+from precompiled.core import interruptions
+
 _SO_COOKIE = 57  # asm-generic/socket.h
 _FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL  # without MSG_NOSIGNAL, SIGPIPE might end the program
 
@@ -80,8 +82,8 @@ class Waker:
     def wake(self) -> None:
         try:
             self._waking.send(b"\0")
-        except OSError:
-            pass  # the waiting thread notices by itself that the other end is closed
+        except OSError as error:  # the waiting thread notices by itself that the other end is closed
+            interruptions.pass_on(error)
 
     def clear(self) -> None:
         """Discard the wakes so far."""

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 import torch.fx
 
+from precompiled.core import interruptions
 from precompiled.graph import environment
 from precompiled.torch_internals.graph import compiler_config, source_lines
 
@@ -46,6 +47,7 @@ def text(module: torch.fx.GraphModule, options: Mapping[str, object]) -> str:
         }
         shown = json.dumps(found, separators=(",", ":"))
         return shown if len(shown) <= MAX_CHARS else ""
-    except Exception:  # an odd stack trace must not prevent the submit
+    except Exception as error:  # an odd stack trace must not prevent the submit
+        interruptions.pass_on(error)
         log.debug("a graph has no description", exc_info=True)
         return ""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precompiled import parts
+from precompiled.core import interruptions
 from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals.user_code import custom_ops
 from precompiled.torch_internals.worker import libdevice
@@ -214,7 +215,8 @@ def _cpu() -> str:
     """The CPU's instruction sets: an artifact with AVX-512 code must not be loaded on a CPU without AVX-512."""
     try:
         flags = _cpu_line("flags", "Features")
-    except OSError:
+    except OSError as error:
+        interruptions.pass_on(error)
         flags = platform.processor()
     digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()[:16]
     return f"{torch.backends.cpu.get_cpu_capability()} {digest}"
@@ -231,7 +233,8 @@ def cpu_in_words() -> dict[str, str]:
     """``model`` and ``flags`` of this CPU, for reports. The facts have only a digest of the flags."""
     try:
         model, flags = _cpu_line("model name"), _cpu_line("flags", "Features")
-    except OSError:
+    except OSError as error:
+        interruptions.pass_on(error)
         return {}
     return {"model": model.partition(":")[2].strip(), "flags": " ".join(sorted(flags.partition(":")[2].split()))}
 
@@ -247,7 +250,8 @@ def _began_with() -> dict[str, str]:
     try:
         with open("/proc/self/environ", "rb") as file:
             return dict(os.fsdecode(item).partition("=")[::2] for item in file.read().split(b"\0") if item)
-    except OSError:
+    except OSError as error:
+        interruptions.pass_on(error)
         return {}
 
 

@@ -19,7 +19,7 @@ from precompiled import parts
 from precompiled.client import session as sessions
 from precompiled.client.ledger import GraphReport
 from precompiled.client.process import PROCESS
-from precompiled.core import spans
+from precompiled.core import interruptions, spans
 from precompiled.core.errors import code_of
 from precompiled.graph import capture
 from precompiled.packages import audit, requirements
@@ -86,9 +86,8 @@ class Automatic:
         """
         try:
             self._name_graph(function, report, program, held)
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:  # noqa: BLE001 - the graph is compiled and must run
+            interruptions.pass_on(error)
             self.failed(error)
 
     def _name_graph(
@@ -135,6 +134,7 @@ class Automatic:
                     looked.others.clear()
                     found = self.search.find(session, frame, looked)
         except Exception as error:
+            interruptions.pass_on(error)
             code = code_of(error, "package-internal-error")
             if session is not None and not isinstance(error, NotPortable):  # traced() counts NotPortable
                 session.ledger.count_reason("not_kept", code)
@@ -219,6 +219,7 @@ class Automatic:
                 raise NotPortable("packages are not recorded (PRECOMPILED_PACKAGES=program does)", code="package-off")
             self._publish(store, complete, frame, looked.program, report)
         except Exception as error:  # noqa: BLE001 - the trace succeeded: an error of ours must not reach the user
+            interruptions.pass_on(error)
             self._not_kept(report, error)
         structured_trace.frame(vars(report), traced.result)
 

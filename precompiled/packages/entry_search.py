@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from precompiled.client import session as sessions
+from precompiled.core import interruptions
 from precompiled.core.errors import StoreError
 from precompiled.packages import audit, graphs, requirements
 from precompiled.packages.describe import difference
@@ -102,6 +103,7 @@ class EntrySearch:
                 result = verified.install()
                 self._source_files.met(verified.functions)
             except (Mismatch, NotPortable, StoreError) as reason:  # NotPortable: an object has no description
+                interruptions.pass_on(reason)
                 if _is_of_another_file(entry, frame):
                     continue
                 place = _place(entry, reason.guard) if isinstance(reason, Mismatch) else ""
@@ -126,7 +128,8 @@ class EntrySearch:
             return True
         try:
             return not _is_of_another_file(store.read(frame.function_key, name), frame)
-        except (StoreError, OSError):
+        except (StoreError, OSError) as error:
+            interruptions.pass_on(error)
             return False
 
     def _entries(
@@ -153,6 +156,7 @@ class EntrySearch:
             except FileNotFoundError:
                 continue  # evicted after names() listed it
             except (StoreError, OSError) as reason:
+                interruptions.pass_on(reason)
                 looked.reasons.append(str(reason))
                 continue
             if entry.header.kind == "skipped":

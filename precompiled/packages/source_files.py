@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterable
 from types import CodeType, ModuleType
 
-from precompiled.core import files
+from precompiled.core import files, interruptions
 from precompiled.core.looks import is_a, module_named, namespace_of
 from precompiled.packages import executed, main_program
 from precompiled.packages.describe.codes import code_digest, outermost
@@ -188,7 +188,8 @@ def _is_generated(name: str, path: str) -> bool:
         if os.path.dirname(path) in map(os.path.abspath, found_in):
             return False
         return files.save_time(path) > files.process_start()
-    except OSError:  # the file was removed
+    except OSError as error:  # the file was removed
+        interruptions.pass_on(error)
         return True
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from precompiled.core import interruptions
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store import bases, trust, unfit
@@ -118,22 +119,26 @@ class Store(StoreWriter):
             try:
                 return StoreReader(artifact.root).read(artifact, names)
             except StoreError as error:
+                interruptions.pass_on(error)
                 self.set_aside(artifact, str(error))
                 raise
         try:
             return self.read(artifact, names)
         except CorruptArtifact as error:
+            interruptions.pass_on(error)
             self.quarantine(artifact.path, str(error))
             raise
 
     def touch(self, artifact: Artifact) -> None:
         """Mark an artifact as used now, for eviction by least recent use. Best effort: the store may be read-only."""
         if self.is_own(artifact):
-            with suppress(OSError):
+            try:
                 # abs(), because after a clock that ran ahead the artifact's time is in the future, and the artifact
                 # would never be evicted.
                 if abs(time.time() - artifact.path.stat().st_mtime) > TOUCH_INTERVAL_S:
                     os.utime(artifact.path)
+            except OSError as error:
+                interruptions.pass_on(error)
 
     def all_artifacts(self) -> Iterator[Artifact]:
         """Every readable artifact, including the bases', in no order."""
@@ -189,6 +194,7 @@ class Store(StoreWriter):
     # ------------------------------------------------------------------ inside
 
     def _quarantine_unless_newer(self, path: Path, error: CorruptArtifact) -> None:
+        interruptions.pass_on(error)
         # Another format is not corrupt: the version of precompiled that wrote it can read it.
         if error.code != "artifact-format":
             self.quarantine(path, str(error))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from precompiled.core import interruptions
 from precompiled.core.errors import CorruptArtifact, StoreError
 from precompiled.store import artifact_format as fmt
 from precompiled.store.reading import Artifact, StoreReader, reading
@@ -44,6 +45,7 @@ class Base(StoreReader):
                         if error.code != "artifact-format":
                             on_problem(str(error))
         except StoreError as error:
+            interruptions.pass_on(error)
             on_problem(error.message)
         except FileNotFoundError:
             pass  # the base was removed meanwhile; if the files of a found artifact are gone too, the load reports it
@@ -64,6 +66,7 @@ def is_there(path: Path, on_problem: OnProblem) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:  # no permission, or a stale handle of a network file system
+        interruptions.pass_on(error)
         on_problem(f"the base store {path.parent.parent} cannot be read: {error.strerror}")
         return False
     return True

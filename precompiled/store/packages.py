@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precompiled.core import durable
+from precompiled.core import durable, interruptions
 from precompiled.core.errors import CorruptArtifact, StoreError, UntrustedStore
 from precompiled.store import package_format as fmt
 from precompiled.store import trust
@@ -117,6 +117,7 @@ class PackageStore(_Reader):
                 except FileNotFoundError:
                     continue  # the base's entries were removed meanwhile
                 except (StoreError, OSError) as error:
+                    interruptions.pass_on(error)
                     self._on_problem(f"the base store {base.root} cannot be used: {error}")
         return found
 
@@ -131,6 +132,7 @@ class PackageStore(_Reader):
         try:
             return self.opened(function, name)
         except CorruptArtifact as error:
+            interruptions.pass_on(error)
             if error.code == "package-corrupt":
                 self._quarantine(self.packages / function / name)
             raise

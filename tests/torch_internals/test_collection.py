@@ -5,7 +5,10 @@ At all other times the program's own thresholds apply.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -145,6 +148,32 @@ def test_thresholds_are_restored_if_a_trace_raises() -> None:
     with pytest.raises(Exception, match="no"):
         seen_by(refuse)
     assert gc.get_threshold() == OWN
+
+
+@pytest.mark.fault("program")
+def test_signal_handler_that_raises_at_the_end_of_a_trace_changes_no_threshold() -> None:
+    """The signal comes during the collection at the end of the trace. Python calls the handler after the collection."""
+
+    class Expired(Exception):
+        pass
+
+    class Signals:
+        __del__ = functools.partial(ctypes.CDLL(None)["raise"], signal.SIGUSR1)
+
+        def __init__(self) -> None:
+            self.me = self
+
+    def expire(number: int, frame: object) -> None:
+        raise Expired
+
+    before = signal.signal(signal.SIGUSR1, expire)
+    try:
+        with pytest.raises((Expired, torch._dynamo.exc.InternalTorchDynamoError), match=r"Expired|^$"):
+            seen_by(Signals)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert gc.get_threshold() == OWN
+    torch.compiler.reset()  # fails if Dynamo still counts the trace
 
 
 def test_thresholds_set_during_a_trace_are_kept() -> None:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from precompiled.core import interruptions
 from precompiled.core.definitions import codes_within
 from precompiled.core.looks import attribute_of, is_a, namespace_of
 from precompiled.packages.describe.codes import DESCRIPTORS, code_digest, outermost
@@ -59,7 +60,8 @@ def found_at(place: list[Any]) -> list[types.CodeType]:
     if found is None:
         try:
             found = importlib.import_module(module)  # the trace may have run an import statement inside a function
-        except Exception:  # noqa: BLE001 - the user's module may raise anything; then the place has no code
+        except Exception as error:  # noqa: BLE001 - the user's module may raise anything; then the place has no code
+            interruptions.pass_on(error)
             return []
     for name in attributes:
         try:

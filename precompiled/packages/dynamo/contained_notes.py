@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from precompiled.core import files
+from precompiled.core import files, interruptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo.trace_log import TraceLog
 
@@ -77,9 +77,8 @@ def contain_errors(
         _calls.open.append(call)
         try:
             return noting(*args, **kwargs)
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:
+            interruptions.pass_on(error)
             if error is call.error:  # Dynamo's own error: a graph break, or an AttributeError of the program
                 raise
             log.problem = NotPortable(f"{type(error).__name__} at a note of ours", code="package-internal-error")

@@ -30,6 +30,7 @@ import torch._dynamo.decorators
 from torch._dynamo import convert_frame
 from torch._dynamo.types import ConvertFrameReturn, FrameAction
 
+from precompiled.core import interruptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo import dynamo_state, installing, trace_recording
 from precompiled.packages.dynamo.frame_entry import Frame, Traced
@@ -158,9 +159,8 @@ def _contained(step: Callable[..., object], *arguments: object) -> Any:
     """
     try:
         return step(*arguments)
-    except (KeyboardInterrupt, SystemExit):
-        raise
     except BaseException as error:  # noqa: BLE001 - an object of the user's may raise anything
+        interruptions.pass_on(error)
         _note_failure(error)
         return None
 

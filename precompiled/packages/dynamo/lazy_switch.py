@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from precompiled.core import interruptions
 from precompiled.torch_internals.client import garbage_collection
 from precompiled.torch_internals.patches import Patches
 
@@ -57,6 +58,7 @@ def _switch(switch_on: Callable[[], None]) -> None:
             switch_on()
         problem = None
     except Exception as error:  # noqa: BLE001 - this torch lacks a private name: packages are off, the rest works
+        interruptions.pass_on(error)
         problem = f"{type(error).__name__}: {error}"
         log.warning("packages are off with torch %s: %s", torch.__version__, problem)
 

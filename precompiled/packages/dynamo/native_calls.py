@@ -37,7 +37,7 @@ from typing import Any
 
 import torch.utils._pytree as pytree
 
-from precompiled.core import files, looks
+from precompiled.core import files, interruptions, looks
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import INSTALLATION
 
@@ -195,9 +195,8 @@ def _note(frame: types.FrameType) -> None:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]  # with *args and **kwargs
         arguments = [values[name] for name in (*names, *code.co_freevars) if name in values]
         noticed.calls.append(NativeCall(code, frame.f_globals, tuple(arguments)))
-    except (KeyboardInterrupt, SystemExit):
-        raise
     except BaseException as error:  # noqa: BLE001 - locals of the user's may raise anything
+        interruptions.pass_on(error)
         said = f"a call of {code.co_name} could not be looked at: {type(error).__name__}"
         noticed.problem = NotPortable(said, code="package-native-call")
 
@@ -277,18 +276,16 @@ def _is_profiled() -> bool:
 def _begin(noticed: NativeCalls) -> None:
     try:
         _report_calls(noticed)
-    except (KeyboardInterrupt, SystemExit):
-        raise
     except BaseException as error:  # noqa: BLE001 - a trace must not end because of this
+        interruptions.pass_on(error)
         noticed.problem = _unnoticed(f"{type(error).__name__}: {error}")
 
 
 def _end_contained() -> None:
     try:
         _end()
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:
+    except BaseException as error:
+        interruptions.pass_on(error)
         log.warning("packages: calls are noticed on, since the notice could not be ended", exc_info=True)
 
 

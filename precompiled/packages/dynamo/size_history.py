@@ -26,6 +26,7 @@ import torch
 import torch._dynamo.guards as dynamo_guards
 from torch._dynamo import pgo
 
+from precompiled.core import interruptions
 from precompiled.core.definitions import codes_within
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.errors import NotPortable
@@ -170,7 +171,8 @@ def _strides(entry: Any) -> tuple[int | None, ...] | None:
 def _value(name: str, names: dict[str, Any]) -> object:
     try:
         return eval(name, names)  # as Dynamo's guards do
-    except Exception:  # noqa: BLE001 - the name is not an input of the call
+    except Exception as error:  # noqa: BLE001 - the name is not an input of the call
+        interruptions.pass_on(error)
         return None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from torch._dynamo.source import ConstantSource
 from torch._guards import Source
 
+from precompiled.core import interruptions
 from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.dynamo.native_calls import NativeCalls
 
@@ -56,7 +57,6 @@ class TraceLog:
         """Contain errors of this project's notes: the trace goes on after such an error, but is not kept."""
         try:
             yield
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:  # noqa: BLE001 - Dynamo's and the user's objects may raise anything
+            interruptions.pass_on(error)
             self.problem = NotPortable(f"{type(error).__name__} at a note of ours", code="package-internal-error")

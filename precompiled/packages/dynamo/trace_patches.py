@@ -49,6 +49,7 @@ from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
+from precompiled.core import interruptions
 from precompiled.core.names import object_at
 from precompiled.packages.describe.codes import code_digest
 from precompiled.packages.describe.descriptions import Descriptions
@@ -330,6 +331,7 @@ def _called(original: Callable[..., object], now: Callable[[], TraceLog | None])
                     Descriptions().value(function(*values)),
                 )
             except Exception as reason:  # noqa: BLE001 - the trace gets the same error
+                interruptions.pass_on(reason)
                 noted.problem = NotPortable(f"{function.__qualname__}: {reason}")
         return original(self, tx, args, kwargs)
 

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch._dynamo import convert_frame, output_graph
 
+from precompiled.core import interruptions
 from precompiled.core.definitions import codes_within
 from precompiled.core.names import object_at
 from precompiled.packages.describe.codes import code_digest, namedtuple_scope, qualname
@@ -183,10 +184,10 @@ class _Recording(convert_frame.CheckFunctionManager):  # type: ignore[misc, unus
         try:
             _record(traced, builder, sorted_guards, output_graph, self.shape_code_parts)
         except NotPortable as reason:
+            interruptions.pass_on(reason)
             traced.problem = reason
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:  # noqa: BLE001 - an error of ours must not make a good trace fail
+            interruptions.pass_on(error)
             traced.problem = NotPortable(f"{type(error).__name__} at a guard", code="package-internal-error")
         return b""
 

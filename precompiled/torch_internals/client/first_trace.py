@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Callable
 
+from precompiled.core import interruptions
 from precompiled.version import switched_off
 
 log = logging.getLogger("precompiled.route")
@@ -47,4 +48,5 @@ def _begin(_frame: object = None) -> None:
     try:
         _then()
     except Exception as error:  # noqa: BLE001 - the graph itself reports the error and falls back
+        interruptions.pass_on(error)
         log.info("nothing is started ahead of the first graph: %s", error)

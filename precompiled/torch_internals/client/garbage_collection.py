@@ -8,7 +8,7 @@ Dynamo calls back before and after each frame that it compiles (torch/_dynamo/ca
 several threads). Compiles in process run under the program's own thresholds.
 
 Private names: torch._dynamo.callback.callback_handler.{start_callbacks, register_start_callback,
-register_end_callback}. Checked on 2.11.0, 2.13.0, 2.15.0.
+register_end_callback, _CompilationCallbackHandler__pending_callbacks_counter}. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 # For CPython's three generations. The defaults are 700, 10, 10.
 SELDOM = (100_000, 20, 100)
@@ -35,7 +35,7 @@ def install() -> None:
 
     if _begin not in callback_handler.start_callbacks:
         callback_handler.register_start_callback(_begin)
-        callback_handler.register_end_callback(_end)
+        callback_handler.register_end_callback(_end_of_frame)
 
 
 def _begin(_frame: object = None) -> None:
@@ -47,17 +47,31 @@ def _begin(_frame: object = None) -> None:
         gc.set_threshold(*SELDOM)
 
 
-def _end(_frame: object = None) -> None:
+def _end() -> None:
     global _before
     before, _before = _before, None  # set the variable first, because a collection runs finalizers
     # If the thresholds differ, the program set them meanwhile. Python 3.14 reports 0 for the oldest generation.
     if before is not None and gc.get_threshold()[:2] == SELDOM[:2]:
-        # Collect only the young generations. Otherwise the program's next allocation would start a full collection,
-        # which takes a third of a second with torch and transformers imported.
-        if not _WITHOUT_A_LOCK:  # without the GIL, every collection is a full one
-            gc.collect(1)
-            _put_off()
-        gc.set_threshold(*before)
+        try:
+            # Collect only the young generations. Otherwise the program's next allocation would start a full collection,
+            # which takes a third of a second with torch and transformers imported.
+            if not _WITHOUT_A_LOCK:  # without the GIL, every collection is a full one
+                gc.collect(1)
+                _put_off()
+        finally:
+            gc.set_threshold(*before)
+
+
+def _end_of_frame(_frame: object) -> None:
+    try:
+        _end()
+    except BaseException:  # a signal handler of the program has raised
+        # Dynamo counts a frame for ever if a callback raises. ``torch.compiler.reset()`` would then fail.
+        from torch._dynamo.callback import callback_handler
+
+        with suppress(AttributeError):
+            callback_handler._CompilationCallbackHandler__pending_callbacks_counter -= 1  # type: ignore[attr-defined]
+        raise
 
 
 def _put_off() -> None:

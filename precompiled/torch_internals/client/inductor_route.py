@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from precompiled.core import interruptions
 from precompiled.core.errors import PrecompiledError
 from precompiled.torch_internals import NEWEST, OLDEST, is_supported
 from precompiled.torch_internals.client import first_trace, garbage_collection
@@ -62,6 +63,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
                 garbage_collection.install()
                 first_trace.install(at_first_trace)
             except Exception as error:  # noqa: BLE001 - torch.compile traces as usual without the callbacks
+                interruptions.pass_on(error)
                 log.info("Dynamo's traces are not seen: %s", error)
 
         return made

@@ -21,6 +21,8 @@ from typing import Any
 from torch._guards import CompileContext, compile_context
 from torch._logging._internal import trace_log, trace_structured
 
+from precompiled.core import interruptions
+
 log = logging.getLogger("precompiled.structured")
 
 # Graph id -> Dynamo's compile id, recorded only while tracing is on. A swap happens after that compile has ended.
@@ -68,4 +70,5 @@ def _artifact(name: str, document: Mapping[str, object], compile_id: object) -> 
                 expect_trace_id=False,
             )
     except Exception as error:  # noqa: BLE001 - a failed trace record must not fail the graph
+        interruptions.pass_on(error)
         log.info("torch's trace lacks %s: %s", name, error)

@@ -46,6 +46,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from precompiled.core import interruptions
+
 # A decorator that prevents Dynamo from tracing a function, in case a program calls a backward inside a compiled
 # function.
 _not_dynamos = torch._dynamo.decorators.skip
@@ -187,7 +189,8 @@ def without_gradient(run: Callable[..., object], args: Sequence[Any], positions:
                 return frozenset(asked)
             ones = [torch.ones_like(tensor) for tensor in given]
             gradients = torch.autograd.grad(given, [fakes[at] for at in asked], ones, allow_unused=True)
-    except Exception:  # noqa: BLE001 - an operator without a fake kernel, or data that only a run has
+    except Exception as error:  # noqa: BLE001 - an operator without a fake kernel, or data that only a run has
+        interruptions.pass_on(error)
         return frozenset()
     return frozenset(at for at, gradient in zip(asked, gradients, strict=True) if gradient is None)
 

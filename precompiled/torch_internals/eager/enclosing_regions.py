@@ -30,6 +30,8 @@ from torch.autograd.function import AUTOGRAD_FUNCTION_COUNTER
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from precompiled.core import interruptions
+
 
 def _pack_hook() -> Any:
     """The pack function of the current saved-tensor hooks; None without hooks, or if they are not a checkpoint's."""
@@ -146,5 +148,6 @@ def draws(run: Callable[..., object], args: Sequence[object]) -> bool:
             with _SeesRandom() as seen:
                 run(*fakes)
         return seen.found
-    except Exception:  # noqa: BLE001 - an operator without a fake kernel, or data that only a run has
+    except Exception as error:  # noqa: BLE001 - an operator without a fake kernel, or data that only a run has
+        interruptions.pass_on(error)
         return True

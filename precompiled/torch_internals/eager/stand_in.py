@@ -34,6 +34,7 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from torch.utils.checkpoint import checkpoint
 
+from precompiled.core import interruptions
 from precompiled.torch_internals.eager import autograd_edges, enclosing_regions, undo_effects
 from precompiled.torch_internals.graph import ambient_modes, operation_effects
 from precompiled.torch_internals.graph.selective_checkpointing import CONTEXT
@@ -97,14 +98,16 @@ class StandIn:
             if self._effects is None:
                 self._effects = undo_effects.Effects(self._module, _chain)
             before = self._effects.before(args, lambda: torch.is_grad_enabled() and not self._differentiable(args))
-        except Exception:  # a bug in this project must not prevent the run
+        except Exception as error:  # a bug in this project must not prevent the run
+            interruptions.pass_on(error)
             log.warning("an eager run that fails will not be undone", exc_info=True)
             return lambda error: False
 
         def undone(error: Exception) -> bool:
             try:
                 return before.undo(error, self._run.__code__)
-            except Exception:
+            except Exception as problem:
+                interruptions.pass_on(problem)
                 log.warning("an eager run that failed is not undone", exc_info=True)
                 return False
 

@@ -28,6 +28,7 @@ import torch.fx
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils._python_dispatch import _disable_current_modes
 
+from precompiled.core import interruptions
 from precompiled.torch_internals import gpu_room
 from precompiled.torch_internals.eager import autograd_edges, enclosing_regions
 from precompiled.torch_internals.graph import operation_effects
@@ -153,7 +154,8 @@ def _copied(args: Sequence[Any], inputs: Sequence[int], records: Callable[[], bo
         if any(tensor.requires_grad for tensor in tensors.values()) and records():
             return None
         return {at: tensor.clone() for at, tensor in tensors.items()}
-    except Exception:  # noqa: BLE001 - no room for a copy, or a subclass without one; the run may still succeed
+    except Exception as error:  # noqa: BLE001 - no room for a copy, or a subclass without one; the run may still succeed
+        interruptions.pass_on(error)
         return None
 
 

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 import typing_extensions
 
+from precompiled.core import interruptions
 from precompiled.core.errors import Bypass
 from precompiled.core.files import is_really_torchs
 from precompiled.torch_internals.graph import numpy_calls
@@ -97,7 +98,8 @@ def _searched() -> dict[int, tuple[str, str]]:
         for attribute in dir(space):
             try:
                 value = getattr(space, attribute)
-            except Exception:  # noqa: BLE001 - some attributes of torch raise when they are read (deprecated storages)
+            except Exception as error:  # noqa: BLE001 - some attributes of torch raise when they are read (deprecated storages)
+                interruptions.pass_on(error)
                 continue
             if callable(value) and not isinstance(value, ModuleType):
                 table.setdefault(id(value), (name, attribute))

@@ -21,6 +21,7 @@ from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._subclasses.fake_tensor import FakeTensor
 
+from precompiled.core import interruptions
 from precompiled.torch_internals.graph import operation_effects
 
 
@@ -73,7 +74,8 @@ def _ignores(user: torch.fx.Node, read: torch.fx.Node) -> bool:
     try:
         with made.fake_mode:
             user.target(*torch.fx.map_arg(user.args, value_of), **torch.fx.map_arg(user.kwargs, value_of))
-    except Exception:  # noqa: BLE001 - the function used the value, or needs more than fake tensors
+    except Exception as error:  # noqa: BLE001 - the function used the value, or needs more than fake tensors
+        interruptions.pass_on(error)
         return False
     return True
 

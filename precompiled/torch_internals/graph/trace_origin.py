@@ -18,6 +18,7 @@ import torch
 import torch.fx
 from torch._guards import TracingContext
 
+from precompiled.core import interruptions
 from precompiled.core.files import is_torchs
 from precompiled.torch_internals.graph import source_lines
 
@@ -36,6 +37,7 @@ def files(module: torch.fx.GraphModule) -> set[str]:
     found = {code.co_filename for code in getattr(context, "traced_code", None) or ()}
     try:
         found |= {place[0] for place in source_lines.collect(module)["places"]}
-    except Exception:  # unusual stack traces: only the inlined code is known then
+    except Exception as error:  # unusual stack traces: only the inlined code is known then
+        interruptions.pass_on(error)
         log.debug("no source lines for a graph", exc_info=True)
     return {path for path in found if os.path.isabs(path) and not is_torchs(path)}

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from precompiled.core import interruptions
 from precompiled.torch_internals.patches import Patches
 from precompiled.version import switched_off
 
@@ -98,6 +99,7 @@ def _counted(original: Callable[..., object]) -> Callable[..., Any]:
 
             done = _count(model_, V.aot_compilation is True)
         except Exception as error:  # noqa: BLE001 - a setting that cannot be used, or a name that this torch lacks
+            interruptions.pass_on(error)
             log.info("a compile is not counted: %s", error)
         with ours():
             compiled = original(model_, *args, **kwargs)

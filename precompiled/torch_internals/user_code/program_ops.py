@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import torch
 from torch._library import custom_ops, simple_registry
 
+from precompiled.core import interruptions
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals.user_code import program_source, source_units
 from precompiled.torch_internals.user_code.program_source import OURS, PROGRAMS, Source
@@ -134,6 +135,7 @@ def _unit(definition: custom_ops.CustomOpDef) -> tuple[dict[str, object], Source
     except Bypass:
         raise
     except Exception as error:  # noqa: BLE001 - reading the user's code can raise anything
+        interruptions.pass_on(error)
         refuse(name, f"cannot be described ({type(error).__name__}: {error})")
     mutates = [item.name for item in overload._schema.arguments if item.alias_info and item.alias_info.is_write]
     unit = {

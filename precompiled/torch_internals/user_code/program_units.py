@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from precompiled.core import interruptions
 from precompiled.core.errors import Bypass
 from precompiled.torch_internals.user_code import program_ops, source_units, user_modules
 from precompiled.torch_internals.user_code.program_source import Source, refuse
@@ -33,6 +34,7 @@ def collect_unit(subject: str, code: str, source: Source, read: Callable[[Source
     except Bypass:
         raise
     except Exception as error:  # noqa: BLE001 - reading the user's code can raise anything
+        interruptions.pass_on(error)
         refuse(subject, f"cannot be described ({type(error).__name__}: {error})", code)
     return {
         "source": text,

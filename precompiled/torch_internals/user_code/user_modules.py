@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from precompiled.core import interruptions
 from precompiled.core.errors import Bypass
 from precompiled.core.files import process_start, save_time
 from precompiled.core.names import object_at
@@ -232,7 +233,8 @@ def _referred(module: ModuleType | None) -> set[str]:
     for value in list(vars(module).values()):
         try:
             found = value.__name__ if issubclass(type(value), ModuleType) else getattr(value, "__module__", None)
-        except Exception:  # noqa: BLE001 - a proxy, whose attributes run the user's code
+        except Exception as error:  # noqa: BLE001 - a proxy, whose attributes run the user's code
+            interruptions.pass_on(error)
             continue
         # Leave out submodules: a package has an attribute for each imported submodule, and a worker may have imported
         # different ones.

@@ -35,6 +35,8 @@ import torch
 from torch._library import custom_ops
 from torch._ops import OpOverload, OpOverloadPacket
 
+from precompiled.core import interruptions
+
 # Types whose repr describes a value completely. Values of the types in _PLAIN may also be keys, and may be in
 # containers of any size.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
@@ -85,7 +87,8 @@ class _Look:
     def shown(self, value: object, depth: int) -> object:
         try:
             return self._shown(value, depth)
-        except Exception:  # noqa: BLE001 - the user's code may raise anything; such a value is left out
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything; such a value is left out
+            interruptions.pass_on(error)
             return _LEFT_OUT
 
     def _shown(self, value: Any, depth: int) -> Any:

@@ -1,0 +1,55 @@
+"""Recognizes exceptions that the program itself raises while precompiled's code runs.
+
+Python calls a program's signal handler, trace function or profiler between two instructions of any code. Such a
+function may raise: a time limit by SIGALRM, or torch's handler of SIGCHLD if a DataLoader's worker has died. A handler
+of exceptions in this project must not take the exception for an error of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import FrameType, TracebackType
+
+
+def pass_on(error: BaseException) -> None:
+    """Raise the program's own exception, if ``error`` is one or was raised from one. Otherwise return.
+
+    KeyboardInterrupt and SystemExit count as the program's own. An ``except`` block calls this function first if the
+    program's thread may reach the block, and if the block does not raise ``error`` again.
+    """
+    seen: BaseException | None = error
+    while seen is not None and not _is_interruption(seen):
+        seen = seen.__cause__
+    if seen is None:
+        return
+    context = seen.__context__
+    try:
+        raise seen
+    finally:
+        seen.__context__ = context  # the program must not see the error that precompiled has made of its exception
+
+
+def _is_interruption(error: BaseException) -> bool:
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return True
+    here: TracebackType | None = error.__traceback__
+    while here is not None:
+        if _is_called_by_python(here.tb_frame):
+            return True
+        here = here.tb_next
+    return False
+
+
+def _is_called_by_python(frame: FrameType) -> bool:
+    """Whether one argument of the frame is the frame that it interrupts. Python passes this argument to handlers of
+    signals, trace functions and profilers.
+    """
+    code, caller = frame.f_code, frame.f_back
+    if caller is None:
+        return False
+    values = frame.f_locals
+    arguments = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        arguments += rest if type(rest) is tuple else ()
+    return any(argument is caller for argument in arguments)
