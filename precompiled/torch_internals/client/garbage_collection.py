@@ -70,7 +70,7 @@ def _end_of_frame(_frame: object) -> None:
         from torch._dynamo.callback import callback_handler
 
         with suppress(AttributeError):
-            callback_handler._CompilationCallbackHandler__pending_callbacks_counter -= 1  # type: ignore[attr-defined]
+            callback_handler._CompilationCallbackHandler__pending_callbacks_counter -= 1
         raise
 
 
