@@ -80,7 +80,7 @@ class Outcomes:
             self._queue.add(job)
             return
         text = (
-            f"The compile took longer than {self._limits.job_timeout_s:g} s"
+            f"The compile took longer than {self._limits.job_timeout_s:g} s; {why}"
             if reason == "timeout"
             else f"The graph killed {job.deaths} workers; the last: {why}"
         )

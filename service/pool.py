@@ -50,6 +50,7 @@ log = logging.getLogger("precompiled.pool")
 LOG_BYTES = 64 << 10  # of a worker's output that are kept
 DETAIL_BYTES = 1500  # of the output that a message shows
 EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
+STACK_S = 0.5  # between SIGQUIT and SIGKILL, for a worker to write its stack
 REAP_S = 0.05  # between two attempts to reap killed descendants
 REAPED_PER_TURN = 256  # orphans: a user can create them without limit
 ORPHAN_S = 10.0  # how long to wait for a killed descendant
@@ -58,6 +59,7 @@ GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel 
 MESSAGE_CHARS = 8000  # of a worker's message about a job: every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
+STACK = b"Stack (most recent call first)"  # the heading that faulthandler writes
 MEMORY_CHECK_S = 1.0  # between two measurements of one worker's memory
 
 
@@ -138,7 +140,12 @@ class Pool:
 
     def kill(self, order: KillWorker) -> None:
         process = self._processes.get(order.worker)
-        if process is not None:
+        if process is None:
+            return
+        if order.reason == "timeout" and process.ending is None:
+            process.popen.send_signal(signal.SIGQUIT)  # it writes its stack to its output (worker.py)
+            process.reason, process.leave_by = order.reason, self._clock() + STACK_S
+        else:
             self._end(process, order.reason)
 
     # ------------------------------------------------ the main loop's side
@@ -398,7 +405,10 @@ class Pool:
             if status == -signal.SIGKILL and reason == "died":
                 detail += " (by the kernel for memory, or by hand)"
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
-        if tail and process.reason == "" and reason not in ("idle", "evicted", "shut-down"):
+        if reason == "timeout" and STACK in process.tail:
+            at = process.tail.rindex(STACK)
+            detail += "; " + bytes(process.tail[at : at + DETAIL_BYTES]).decode(errors="replace").strip()
+        elif tail and process.reason == "" and reason not in ("idle", "evicted", "shut-down"):
             detail += f"; its last words: {tail}"
         if self._lines.allows(process.uid):
             log.info("worker %d (pid %d) is gone: %s, %s", process.number, process.pid, reason, detail)

@@ -14,6 +14,7 @@ code goes to stderr (the pool keeps the last part); the control stream has its o
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import queue
 import select
@@ -168,6 +169,7 @@ def main(argv: Sequence[str], compiler: Compiler | None = None) -> int:
     parser.add_argument("--courier", action="store_true", help="offer jobs to the user's farm, compile none")
     arguments = parser.parse_args(argv)
     fd = arguments.control_fd
+    faulthandler.register(signal.SIGQUIT, all_threads=False)  # the pool sends it when the time is up
     _guard(fd)  # in the normal scheduling class, so that it runs at once when the daemon dies
     _interrupt_nobody()
     sock = socket.socket(fileno=fd)

@@ -3,8 +3,8 @@
 The test's worker is a script in place of the interpreter (``wire.Interpreter.executable``). It runs the real worker
 loop (control thread, guardian, stream) with a fake compiler. The bytes of a graph are an order for this compiler::
 
-    {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "end-once" | "hog" | "spawn"
-           | "outlive" | "print" | "leave" | "garbage" | "say" | "wait-for", ...}
+    {"do": "publish" | "exists" | "fail" | "raise" | "sleep" | "die" | "die-once" | "end-once" | "hang" | "hog"
+           | "spawn" | "outlive" | "print" | "leave" | "garbage" | "say" | "wait-for", ...}
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIMEOUT_S = 30.0
 
 FAKE_INTERPRETER = """\
 #!{python}
-import json, os, pathlib, signal, subprocess, sys, threading, time
+import ctypes, json, os, pathlib, signal, subprocess, sys, threading, time
 from precompiled import wire
 from precompiled.service import worker
 
@@ -61,6 +61,15 @@ def end_in(phase, how, job):
     if phase in ("replying", "replied"):
         os.write(fd, finished[: len(finished) // 2] if phase == "replying" else finished)
     end(how)
+
+def hang_in_user_code(how):
+    if how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "masked":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGQUIT}})
+    if how == "gil":  # a call into C that does not release the interpreter
+        ctypes.PyDLL(None).sleep(1000)
+    time.sleep(1000)
 
 class Fake:
     def warm_up(self):
@@ -101,6 +110,8 @@ class Fake:
         if do == "die":
             print("I am dying", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
+        if do == "hang":
+            hang_in_user_code(order["how"])
         if do == "sleep":
             time.sleep(1000)
         if do == "wait-for":
