@@ -7,6 +7,7 @@ A test that provokes a code has the mark ``@pytest.mark.reason("code", ...)`` an
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import runpy
@@ -70,6 +71,11 @@ def _called(node: ast.Call) -> str:
     return getattr(node.func, "attr", None) or getattr(node.func, "id", "")
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def codes(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
@@ -102,7 +108,7 @@ def codes(tree: ast.AST) -> Iterator[str]:
 
 
 def in_the_sources() -> set[str]:
-    found = {code for path in SOURCES for code in codes(ast.parse(path.read_text()))}
+    found = {code for path in SOURCES for code in codes(parsed(path))}
     return {code for code in found if _CODE.fullmatch(code)} | COMPOSED
 
 
@@ -207,7 +213,7 @@ def without_a_code(tree: ast.AST) -> Iterator[int]:
 
 
 def test_every_error_has_a_code() -> None:
-    found = [f"{path}:{line}" for path in SOURCES for line in without_a_code(ast.parse(path.read_text()))]
+    found = [f"{path}:{line}" for path in SOURCES for line in without_a_code(parsed(path))]
     assert not found, f"errors without a code: {found}"
     assert list(without_a_code(ast.parse('raise Bypass("text")'))) == [1]
 

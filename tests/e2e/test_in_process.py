@@ -130,6 +130,7 @@ def test_internal_error_during_a_miss_does_not_reach_the_program(served: Host) -
 
 
 @pytest.mark.reason("compile-error")
+@pytest.mark.integration
 def test_compile_error_is_raised_with_the_message_of_torch(served: Host) -> None:
     """The program must get plain torch's error in three cases: the daemon compiles the graph first, a failure record
     exists, or the mode is "wait".

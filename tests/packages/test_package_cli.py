@@ -31,6 +31,7 @@ def traced_twice(shared_host: Host) -> Any:
     return shared_host, found
 
 
+@pytest.mark.integration
 def test_package_report_names_the_failed_guard_and_its_line(traced_twice: Any) -> None:
     host, found = traced_twice
     (reasons,) = found["reasons"]

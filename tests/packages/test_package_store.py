@@ -53,6 +53,7 @@ def test_equal_entries_are_stored_once(tmp_path: Path) -> None:
     assert len(store.names(FUNCTION)) == 1
 
 
+@pytest.mark.integration
 def test_eight_concurrent_writers_lose_no_entry(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=publish_all, args=(str(tmp_path), number)) for number in range(8)]

@@ -113,6 +113,7 @@ def built(*items: tuple[list[str], str]) -> tuple[kernel_units.Native, list[floa
     return collector.native(), out.tolist()
 
 
+@pytest.mark.integration
 def test_kernel_with_its_own_directives_is_built_alone() -> None:
     native, values = built(plain(1), plain(2), plain(3, "#define HIDDEN\n#ifndef HIDDEN\nno C++\n#endif"))
     assert values == [1.0, 2.0, 3.0]

@@ -211,6 +211,7 @@ def test_choice_of_the_program_changes_the_digest(project: Path, what: str) -> N
     assert user_modules.modules_digest(["pc_chosen"]) == before
 
 
+@pytest.mark.integration
 def test_digest_is_equal_in_another_process(project: Path) -> None:
     """Memory addresses and the hash seed differ in a worker. They must not change the digest."""
     write(
