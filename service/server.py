@@ -293,7 +293,7 @@ class Server:
         now = time.monotonic()
         if now - self._logged.get(code, -LOG_EVERY_S) >= LOG_EVERY_S:
             self._logged[code] = now
-            log.warning("%s (%d of these so far)", text, self.refused[code])
+            log.warning("%s (%s; %d of these so far)", text, code, self.refused[code])
 
 
 def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> None:

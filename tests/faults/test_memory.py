@@ -57,6 +57,7 @@ def exchange(daemon: DaemonUnderTest, message: bytes, blob: bytes) -> object:
         return peer.receive()
 
 
+@pytest.mark.reason("no-memory")
 def test_daemon_without_memory_for_messages_and_graphs_serves_the_next_client(
     daemon: DaemonUnderTest, tries: Callable[[int, int], int]
 ) -> None:
@@ -73,7 +74,7 @@ def test_daemon_without_memory_for_messages_and_graphs_serves_the_next_client(
             assert getattr(compiles(daemon), "state", "") == "published", room
     wait_until(lambda: daemon.status().queue_depth == 0)
     assert daemon.status().pid == daemon.pid and "Traceback" not in daemon.log()
-    assert "no memory for its message" in daemon.log()
+    assert "no-memory" in daemon.log()
 
 
 # msgspec's Encoder.encode ended such a process with SIGSEGV.
