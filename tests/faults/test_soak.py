@@ -76,6 +76,7 @@ FAULTS = (_kill_worker, _pause_worker, _kill_client, _clear, _flip, _truncate, _
 RARE = (_kill_daemon,)  # each restart begins a new series of measurements
 
 
+@pytest.mark.timeout(3600)
 def test_programs_equal_eager_and_the_daemon_does_not_grow(
     host: Host, tries: Callable[[int, int], int], record_property: Callable[[str, object], None]
 ) -> None:
