@@ -17,7 +17,7 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store import bases, trust, unfit
 from precompiled.store.packages import PackageStore
 from precompiled.store.reading import Artifact, StoreReader, reading
-from precompiled.store.trees import temporary_name
+from precompiled.store.trees import move_away, temporary_name
 from precompiled.store.writing import StoreWriter
 
 # Seconds between two marks of an artifact as used: a loop of steps must not write metadata all the time.
@@ -178,7 +178,7 @@ class Store(StoreWriter):
         target = self.quarantined / f"{path.name}.{temporary_name()}"
         with suppress(OSError):
             self.quarantined.mkdir(mode=0o700, exist_ok=True)
-            os.rename(path, target)
+            move_away(path, target)
             (self.quarantined / f"{target.name}.reason").write_text(reason + "\n")
 
     def set_aside(self, artifact: Artifact, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -50,8 +51,21 @@ def remove_at_once(path: Path, tmp: Path) -> int | None:
     try:
         size, _inodes = weigh_tree(path)
         tmp.mkdir(mode=0o700, exist_ok=True)
-        os.rename(path, grave)
+        move_away(path, grave)
     except OSError:
         return None
     remove_tree(grave)
     return size
+
+
+def move_away(path: Path, target: Path) -> None:
+    """Rename a file or directory, or remove it if the file system cannot rename it. Raises OSError.
+
+    An overlay cannot rename a directory of a lower layer, for example of a store in a container's image.
+    """
+    try:
+        os.rename(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        remove_tree(path)
