@@ -64,8 +64,8 @@ class DaemonStarter:
     def problem(self) -> DaemonError | None:
         """Return None if a daemon runs, else the reason why no daemon runs.
 
-        A process starts a daemon at most once: a program must not retry for every graph. If a daemon appears later,
-        it serves the graphs that follow.
+        This method starts a daemon at most once per process, because a program must not retry for every graph. If a
+        daemon appears later, it serves the graphs that follow. ``connection.py`` restarts a daemon that has died.
         """
         if daemon_reachable(self._settings()):
             return None

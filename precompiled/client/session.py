@@ -1,7 +1,7 @@
 """Holds the state of a client process: its settings, store, connection to the daemon, and graphs.
 
 ``current()`` makes the session when Dynamo begins to trace. The child of a fork keeps the parent's session and graphs
-with new locks and threads, and submits the pending graphs itself.
+with new locks and threads, and submits a pending graph when it first calls the graph.
 """
 
 from __future__ import annotations

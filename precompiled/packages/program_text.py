@@ -26,7 +26,7 @@ from precompiled.packages.executed import Place, place_of
 
 # A comment that torch.jit.script reads.
 _TYPE_COMMENT = re.compile(rb"#\s*type:.*")
-_TELLS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})  # methods of a logger
+_LOGGER_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 # Functions and methods without side effects. A print or log call is left out only if its arguments call no others.
 _BUILTINS = frozenset(
     {"abs", "bool", "float", "format", "int", "len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
@@ -204,7 +204,7 @@ class _Telling:
     def _tells(self, function: ast.expr) -> bool:
         if isinstance(function, ast.Name):
             return function.id == "print" and self._prints
-        if not isinstance(function, ast.Attribute) or function.attr not in _TELLS:
+        if not isinstance(function, ast.Attribute) or function.attr not in _LOGGER_METHODS:
             return False
         return isinstance(function.value, ast.Name) and function.value.id in self._loggers
 

@@ -2,5 +2,6 @@
 
 No file of this folder imports torch.
 
-``artifacts.Store`` and ``packages.PackageStore`` are the entry points. The ``*_format`` modules define the files.
+``artifacts.Store`` and ``packages.PackageStore`` are the entry points. Only
+``writing`` gives an artifact its final name. The ``*_format`` modules define the files.
 """
