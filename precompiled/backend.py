@@ -67,7 +67,8 @@ def compile_or_swap(
     session, calls = begun
     kept = direct_inductor_calls.result_is_kept()
     if session.recorder is not None and not kept:
-        # A watch's capture records what a run would look up, and runs no compiled code.
+        # The run by which watch mode captures graphs only records what a normal run would look up. It runs no compiled
+        # code.
         in_process = functools.partial(_recorded, session.recorder, calls, module)
     elif session.stays_eager and not kept:
         in_process = functools.partial(stand_in.StandIn, module)

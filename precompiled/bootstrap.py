@@ -171,7 +171,7 @@ def _make_up_devices() -> None:
 
 
 def _record() -> None:
-    """Record the imports from here on, in a process that is a watch's capture (docs/guides/watch.md)."""
+    """Record the imports from here on, if watch mode started this process to capture graphs (docs/guides/watch.md)."""
     try:
         from precompiled import parts
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE_CHARS = 4000
 
 _ready = 0.0  # when this worker had imported all that it needs, in seconds since the epoch
-_records: dict[Path, JobRecord] = {}  # by store
+_records: dict[Path, JobRecord] = {}  # one record for each store
 
 
 def warm_up() -> None:
@@ -117,7 +117,7 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
 
 
 class _OnlyHost:
-    """The turn of a host without a remote, which compiles every job and reports to no other host."""
+    """The turn of a host without a remote. Such a host compiles every job and reports to no other host."""
 
     found, again_s = False, 0.0
 

@@ -59,7 +59,8 @@ class CellLines:
         """``updates``: whether a printed line can be replaced in its place."""
         self._updates = updates
         self._seen = len(_reports())
-        self._open: dict[Any, list[str]] = {}  # display -> ids of its graphs; some of them are pending
+        # maps a display to the ids of its graphs, if some of these graphs are pending
+        self._open: dict[Any, list[str]] = {}
         self._awaits = threading.Lock()
 
     def after_cell(self, _result: object = None) -> None:

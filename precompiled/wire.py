@@ -402,7 +402,11 @@ class Ask(_Message, frozen=True):
 
 
 class JobEnded(_Message, frozen=True):
-    """The job of these submits has ended: "published", "failed", "quarantined" or "dropped"."""
+    """The daemon reports to the watcher that a job has ended.
+
+    ``ids``: the ids of the Submit messages that the job served. ``state``: "published", "failed", "quarantined" or
+    "dropped".
+    """
 
     ids: list[str]
     state: str

@@ -36,7 +36,8 @@ def captures(
     raised: list[Exception] = []
 
     def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        # The backend itself captures, because capture reads Dynamo's fake tensors and torch's modes during the call.
+        # The backend itself calls ``capture``: this function reads Dynamo's fake tensors and torch's modes as they are
+        # during the backend's call.
         try:
             found.append(Captured(module, example_inputs, capture.capture(module, options or {})))
         except Exception as error:  # Dynamo would wrap an exception that leaves a backend

@@ -33,8 +33,10 @@ class BenchmarkError(Exception):
 
 
 def expect(reports: Sequence[Mapping[str, Any]], state: str, source: str | None) -> None:
-    """Raise BenchmarkError unless every graph reached ``state`` from ``source``. Otherwise the sample would be
-    meaningless.
+    """Raise BenchmarkError unless each graph's report has this ``state``, and this ``source`` unless ``source`` is
+    None.
+
+    Also raises it if there is no graph. Otherwise the sample would be meaningless.
     """
     for graph in reports:
         if graph["state"] != state or (source is not None and graph["source"] != source):

@@ -3,9 +3,10 @@
 Usage: python -m benchmarks.operators.program SPEC. SPEC is a JSON object: ``groups``, a list of lists of rows. Prints a
 JSON line before each group ({"begun": group}) and one for each of its rows.
 
-If a group fails, or if no worker compiled one of its graphs, the halves of the group run, down to single rows. A row
-that differs from eager in a group runs again alone; ``among`` is its difference in the group. With
-``fallback_random``, both sides draw torch's random numbers, so results are comparable.
+If a group raises an error, or if at least one of its graphs was not compiled by a worker, the program splits the group
+in half and runs each half as a group. It repeats this, down to groups of one row. A row that differs from eager in a
+group runs again alone; ``among`` is its difference in the group. With ``fallback_random``, both sides draw torch's
+random numbers, so results are comparable.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class Cli(Group):
             click.echo("Interrupted.", err=True)
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The pipe's reader has ended (`| head`). Without dup2, Python would report it again when it flushes stdout
-            # at exit.
+            # The pipe's reader has ended (`| head`). Without dup2, Python would report the closed pipe again when it
+            # flushes stdout at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
 

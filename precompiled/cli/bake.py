@@ -28,7 +28,9 @@ from precompiled.store import baking
 from precompiled.store.artifacts import Store
 
 LOOK_S = 0.1
-GRACE_S = 10.0  # seconds for other processes after the first has done its steps, and between SIGTERM and SIGKILL
+# Seconds that the other processes have after the first process has done its steps. Also the seconds between SIGTERM and
+# SIGKILL.
+GRACE_S = 10.0
 STOP_S = 30.0
 
 
@@ -233,4 +235,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # children that have survived it
+        os.killpg(process.pid, signal.SIGKILL)  # for children that have survived SIGTERM

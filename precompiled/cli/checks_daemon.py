@@ -37,7 +37,7 @@ def run(settings: Settings) -> Iterator[Check]:
 
 
 def runtime_dir(settings: Settings) -> Check:
-    """Owner and mode of the directory with the socket and the lock."""
+    """Check owner and mode of the directory that has the socket and the lock."""
     directory = settings.runtime_dir
     if settings.why_no_store and directory.is_relative_to(settings.cache_dir):
         text = "it lies in the store, which cannot be created"

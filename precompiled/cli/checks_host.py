@@ -78,7 +78,7 @@ def headers(path: Path) -> Check:
 
 
 def gpus(variables: Mapping[str, str]) -> Check:
-    """The GPUs for which graphs can be compiled, as nvidia-smi reports them."""
+    """List the GPUs for which graphs can be compiled, as nvidia-smi reports them."""
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     limited = "" if visible is None else f"; CUDA_VISIBLE_DEVICES={visible}"
     status, said = ask_program(["nvidia-smi", "-L"])

@@ -66,7 +66,7 @@ def place(settings: Settings) -> Check:
 
 
 def directories(store: Store) -> Check:
-    """Owner and mode of the store's directories, which readers check as well."""
+    """Check owner and mode of the store's directories, as readers do."""
     if not store.root.exists():
         if not (why := why_not_made(store.root)):
             return Check("store", "ok", f"{store.root} will be made when something is published")
@@ -114,7 +114,7 @@ def ancestors(root: Path) -> Check:
 
 
 def entries(store: Store) -> Check:
-    """Owner and mode of artifacts and failure records. Readers refuse those that other users could have written."""
+    """Check owner and mode of artifacts and failure records. Readers refuse files that other users could write."""
     count = 0
     try:
         found = list(os.scandir(store.artifacts))
@@ -204,7 +204,7 @@ def _ignore(reason: str) -> None:
 
 
 def space(root: Path, free_bytes: int, free_inodes: int | None) -> Check:
-    """Free space on the store's file system. `free_inodes`: None if the file system does not count inodes."""
+    """Check the free space on the store's file system. `free_inodes`: None if the file system does not count inodes."""
     text = f"{human_bytes(free_bytes)} free for {root}"
     if free_bytes < NO_SPACE:
         return Check("space", "fail", text, "Free some space, or set PRECOMPILED_CACHE_DIR to another disk")

@@ -24,7 +24,7 @@ from precompiled.store.run_records import NOT_SERVED, Run, RunProcess, runs, spa
 
 # Sources of graphs that are hits.
 _HITS = ("hit", "package")
-# Kind of a cause -> the noun in its name that gets a plural: "1 new size", "2 new sizes" (graph/causes.py).
+# Maps the kind of a cause to the noun in its name that gets a plural: "1 new size", "2 new sizes" (graph/causes.py).
 _NOUNS = {
     "size": "size",
     "range": "range",
@@ -45,12 +45,12 @@ class Miss:
     key: str
     causes: list[Cause]
     ranks: list[int]
-    waited_s: float = 0.0  # the program was blocked
-    eager_s: float = 0.0  # it ran eager until the swap
-    compile_s: float = 0.0  # in a worker
-    became: str = ""  # how it runs, unless it runs what the daemon compiled
-    is_pending: bool = False  # it is pending, or was when its process ended
-    since: str = ""  # what became of it after its process ended
+    waited_s: float = 0.0  # for which the program was blocked
+    eager_s: float = 0.0  # for which the graph ran eager until the swap
+    compile_s: float = 0.0  # duration of the compile in a worker
+    became: str = ""  # how the graph runs; "" if it runs code that the daemon compiled
+    is_pending: bool = False  # the graph is pending, or was pending when its process ended
+    since: str = ""  # what became of the graph after its process ended
 
     @property
     def short(self) -> str:

@@ -51,7 +51,7 @@ class Probe:
     problem: str = ""
     sitecustomize: str = ""  # the file of the imported `sitecustomize`
     torch: bool = False  # whether torch was imported at start-up
-    packages: str = ""  # of ask_with_torch: "on"; "off" by the setting; or why this torch has no packages
+    packages: str = ""  # set by ask_with_torch: "on", "off" (the setting), or why this torch has no packages
 
 
 def ask(variables: Mapping[str, str]) -> Probe:

@@ -304,7 +304,7 @@ def _failure_row(store: Store, failure: fmt.Failure) -> dict[str, object]:
 
 def _failure_document(failure: fmt.Failure) -> dict[str, object]:
     found = dataclasses.asdict(failure)
-    del found["program"]  # the document has it as "graph"
+    del found["program"]  # the document contains the program under the name "graph"
     return found
 
 

@@ -24,7 +24,7 @@ RATE_S = 60.0  # the period over which hits and misses are counted
 STATES = ("compiling", "queued", "error", "eager", "in process", "compiled")
 STYLES = {"compiling": "33", "queued": "36", "error": "31", "eager": "31", "in process": "35", "compiled": "32"}
 KEYS = "q quit s sort f filter / name c cancel r retry"
-ASKED = {"c": "cancel", "r": "retry"}  # keyboard key -> action on a graph's key
+ASKED = {"c": "cancel", "r": "retry"}  # maps a key of the keyboard to an action on a graph
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ SECTIONS = {
     "More than one host": ("remote", "farm"),
     "Tools": ("tools",),
 }
-# Group -> its one-line help.
+# Maps each group to its one-line help.
 GROUPS = {
     "config": "Show settings, or set one.",
     "cache": "List, inspect and clear what is compiled on this host.",
@@ -24,8 +24,8 @@ GROUPS = {
 }
 # A group that is called without one of its commands runs this one.
 DEFAULTS = {"config": "show"}
-# Command -> its module below precompiled, in the order of the help. The module defines `<last word>_command`. A command
-# of a part that is not installed does not exist.
+# Maps each command to its module below precompiled, in the order of the help. The module defines `<last word>_command`.
+# A command of a part that is not installed does not exist.
 COMMANDS = {
     "run": "cli.switch",
     "enable": "cli.switch",
@@ -68,7 +68,7 @@ COMMANDS = {
     "tools package": "cli.package",
     "tools completion": "cli.completion",
 }
-# Old name -> new name, for names up to version 0.1. They work in one more version.
+# Maps each old name to the new name. The old names are those of versions up to 0.1, and work in one more version.
 RENAMED = {
     "start": "daemon start",
     "stop": "daemon stop",
@@ -93,7 +93,7 @@ RENAMED = {
     "package": "tools package",
     "completion": "tools completion",
 }
-# Words that users of other tools may try -> the command to suggest.
+# Maps words that users of other tools may try to the command to suggest.
 SYNONYMS = {
     "on": "enable",
     "off": "disable",
@@ -112,7 +112,7 @@ SYNONYMS = {
 
 
 def exists(path: str) -> bool:
-    """Whether a command or a group exists. One of a part exists if the part is installed."""
+    """Whether a command or a group exists. A command of an optional part exists only if the part is installed."""
     if path in GROUPS:
         return any(exists(name) for name in COMMANDS if name.startswith(f"{path} "))
     module = COMMANDS.get(path)

@@ -8,8 +8,9 @@ sends it (client/daemon_link.py).
     any thread ── submit, expect, tally ──▶ Connection ──▶ one I/O thread ── DEALER ──▶ daemon
                                              submits: id -> message, graph, state
 
-A submit is kept, with its graph, until ``forget``: a daemon that is killed loses its queue, and the next daemon gets
-all submits again. A repeated submit is harmless: its id joins the same job, and the daemon finds a published artifact.
+The connection keeps each submit message, with its graph, until ``forget``. A daemon that is killed loses its queue, so
+the connection sends all these messages to the next daemon. A repeated message is harmless: its id joins the same job,
+or the daemon finds the published artifact.
 
 Per submit::
 

@@ -34,7 +34,8 @@ CHUNK_BYTES = 1 << 18  # the size of one read
 
 
 def daemon_reachable(settings: Settings) -> bool:
-    """Whether a daemon of this user or of root listens on the socket. One connect, a few microseconds. Never raises.
+    """Whether a daemon of this user or of root listens on the socket. The check is one connect, which takes a few
+    microseconds. Never raises.
 
     Another user's daemon does not count: this process would send it graphs, frozen weights and environment variables.
     """

@@ -72,7 +72,7 @@ class DaemonStarter:
         if self._without_daemon is not None:
             return self._without_daemon
         if self._connection.was_stopped_on_request():
-            # The result is not stored, because another daemon may run by the next graph.
+            # The error is not kept in ``_without_daemon``: another daemon may be running when the next graph comes.
             return DaemonError("the daemon was stopped", "Run `precompiled doctor`")
         if self._starting is not None:
             outcome = self._starting.result(START_S)

@@ -102,10 +102,10 @@ class Dispatch:
         # The variants, and the artifacts that are loaded but await a safe point.
         self._loaded: tuple[tuple[Check | None, Compiled], ...] = ()
         self._requested: set[tuple[int, ...]] = set()
-        # Values of the size inputs -> a function that waits until their artifact is loaded or has failed. Filled by
-        # Submitter.submit_and_await and Submitter.without_a_job.
+        # Maps values of the size inputs to a function that waits until their artifact is loaded or has failed.
+        # Submitter.submit_and_await and Submitter.without_a_job add items.
         self.awaits: dict[tuple[int, ...], Callable[[], None]] = {}
-        # Values of the size inputs -> an action that the next call with these values runs first.
+        # Maps values of the size inputs to an action that the next call with these values runs first.
         self._before: dict[tuple[int, ...], Callable[[], None]] = {}
 
         flipped: Compiled | None = None

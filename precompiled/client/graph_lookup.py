@@ -102,7 +102,9 @@ class GraphLookup:
         )
 
     def record(self, recorder: RecorderProtocol) -> Compiled:
-        """Report to a watch's recorder what ``serve`` would find, and submit the graph on a miss. It runs eager."""
+        """Report to the recorder of watch mode what ``serve`` would find, and submit the graph on a miss. The graph
+        runs eager.
+        """
         program, artifacts, failure = self._look_up()
         report = self.calls.report
         state = "reused" if any([self._serves(program, artifact) for artifact in artifacts]) else "compiling"

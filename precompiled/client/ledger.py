@@ -52,7 +52,8 @@ class Ledger:
         self._lock = threading.Lock()
         self._on_count = on_count
         self._graphs: list[GraphCalls] = []
-        self._counts: dict[str, Any] = {}  # since the last Tally, by its field names (wire.py)
+        # the counts since the last Tally; the keys are the field names of Tally (wire.py)
+        self._counts: dict[str, Any] = {}
 
     def after_fork(self) -> None:
         """In a fork's child: make a new lock, since a thread of the parent may hold the old one. Drop the counts, which
@@ -107,7 +108,7 @@ class GraphCalls:
         self.calls_unserved = 0
 
     def spent(self, what: str, seconds: float) -> None:
-        """Record that this thread spent ``seconds``, until now, with ``what`` for the graph."""
+        """Record that this thread spent the last ``seconds`` on ``what`` for the graph."""
         if len(self.report.spans) < MAX_SPANS:
             self.report.spans.append(span_until_now(what, seconds))
 

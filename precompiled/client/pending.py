@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled.client.pending")
 
-# Seconds between two looks at the store, unless the daemon reports a published graph earlier.
+# Seconds between two checks of the store, unless the daemon reports a published graph earlier.
 LOOK_S = 2.0
-LOOK_ALONE_S = 0.5  # seconds between looks while no daemon answers
+LOOK_ALONE_S = 0.5  # seconds between two checks while no daemon answers
 # After this many seconds without a daemon (it was stopped, or cannot be started) a graph is compiled in process.
 # Otherwise it would stay eager until the program ends. A daemon's restart takes less, also on a host with many
 # clients.
@@ -125,7 +125,8 @@ class Pending:
     def drop(self, item: Awaited) -> None:
         """Stop awaiting a graph, and do not submit it to a later daemon."""
         self.abandon(item)
-        self._session.connection.forget(item.id)  # after abandon: the id of an item that is done cannot change any more
+        # ``abandon`` comes first: afterwards no other thread changes the item's id
+        self._session.connection.forget(item.id)
 
     def close(self, timeout_s: float) -> None:
         """End the thread, after a load under way: a load must not run while the interpreter shuts down."""

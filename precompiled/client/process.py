@@ -48,7 +48,7 @@ class PackagesProtocol(Protocol):
         """
 
     def files(self) -> dict[str, str]:
-        """The program's own source files: path -> digest of the text."""
+        """Map the path of each of the program's own source files to the digest of its text."""
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until all recorded packages are published. Returns false if the time ran out."""
@@ -58,7 +58,9 @@ class PackagesProtocol(Protocol):
 
 
 class RecorderProtocol(Protocol):
-    """watch/recorder.Recorder reports to the watcher, if this process is a watch's capture (docs/guides/watch.md)."""
+    """watch/recorder.Recorder reports to the watcher, if watch mode started this process to capture graphs
+    (docs/guides/watch.md).
+    """
 
     def graph(
         self,

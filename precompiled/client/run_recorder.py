@@ -155,8 +155,8 @@ class RunRecord:
     def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
         """Write the end of the process. A process that used torch.compile and had no graph is recorded as well.
 
-        ``functions``: reports of the functions for which packages were searched (packages/automatic.py). ``files``:
-        the program's own source files, path -> digest.
+        ``functions``: reports of the functions for which packages were searched (packages/automatic.py). ``files`` maps
+        the paths of the program's own source files to digests.
         """
         if self._file is None and self._forked:
             return

@@ -51,13 +51,14 @@ class Session:
         self.ledger = Ledger(self._counts.changed)
         self._run = RunRecord(self.settings.cache_dir)
         self.connection = DaemonConnection(self.settings)
-        # The recorder is set in a watch's capture (docs/guides/watch.md), which captures graphs and is not served.
+        # The recorder is set if watch mode started this process to capture graphs (docs/guides/watch.md). Such a
+        # process is not served.
         self.recorder: RecorderProtocol | None = PROCESS.recorder
         # True if `--target` runs this process, to make artifacts for a GPU that this host lacks. Their kernels cannot
         # run on this host, so all calls run eager. Eager values are as close as possible to the target's
         # (docs/decisions/0046).
         self.stays_eager = TARGET_VARIABLE in os.environ
-        # A watch's capture writes no run record.
+        # A process that only captures graphs for watch mode writes no run record.
         self.outcomes = GraphOutcomes(self.ledger, self._run if self.recorder is None else None)
         self.store = Store(self.settings.cache_dir, self.settings.base, self.outcomes.base_left_out)
         self.daemon = DaemonStarter(lambda: self.settings, self.connection, self.store)
@@ -72,7 +73,8 @@ class Session:
     def requires(self) -> bool:
         """Whether the setting ``require`` forbids graphs to run eager or to be compiled in process.
 
-        The setting has no effect in a watch's capture or with `--target`, since neither runs the compiled code.
+        The setting has no effect in the run by which watch mode captures graphs (docs/guides/watch.md), or with
+        `--target`, since neither runs the compiled code.
         """
         return self.settings.require and self.recorder is None and not self.stays_eager
 

@@ -133,7 +133,8 @@ class Settings:
     cache_max_inodes: int = _setting(
         200_000, "limit of a store's files and directories; the least recently used files are evicted"
     )
-    # name -> where its value came from: "default", "flag", "env PRECOMPILED_X", "file /etc/precompiled.toml"
+    # maps a setting's name to the origin of its value: "default", "flag", "env PRECOMPILED_X" or "file
+    # /etc/precompiled.toml", for example
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def text(self, name: str) -> str:

@@ -58,8 +58,8 @@ def _bare(node: ast.FunctionDef) -> ast.FunctionDef:
 
 @cache
 def _definitions(text: str, flags: int) -> dict[CodeType, tuple[ast.FunctionDef, str]]:
-    """The functions that a file defines, by their code, each with the innermost class around it ("" if there is
-    none). Equal codes include the same line number.
+    """The functions that a file defines, by their code, each with the innermost class around it ("" if there is none).
+    Two codes are equal only if they also have the same line number.
 
     The whole file is compiled, since the bytecode of a call depends on the file's imports.
     """

@@ -32,7 +32,8 @@ class Outgoing:
         self._parts: deque[memoryview] = deque()
         self._limit = limit
         self.waiting = 0  # bytes
-        self.closed = False  # whether the peer has closed the stream; a reader that meets its end may set this, too
+        # whether the peer has closed the stream; code that reads the stream to its end may set this, too
+        self.closed = False
 
     @property
     def wants_write(self) -> bool:

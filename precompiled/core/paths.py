@@ -43,8 +43,8 @@ LOG_NAME = "daemon.log"
 # sizeof(sockaddr_un.sun_path) is 108 on Linux, with the terminating NUL. A longer path fails in bind(), with an error
 # message that does not name the cause.
 MAX_SOCKET_PATH = 107
-# The environment variable that tells a watch's capture and its children where to report. Its form is <token>:<steps, 0
-# for an entry point>:<the watcher's socket>
+# Watch mode sets this environment variable in the processes that it starts to capture graphs, so that they and their
+# children know where to report. Its form is <token>:<steps, 0 for an entry point>:<the watcher's socket>
 CAPTURE_VARIABLE = "PRECOMPILED_CAPTURE"
 # `--target` sets this variable, to the kind of the made-up GPU, for the command that it runs. The command's graphs run
 # eager (client/session.py).

@@ -105,8 +105,9 @@ class CaptureState:
     device: str  # "cpu" or "cuda:N"; the sections call it "cuda:0" (graph/devices.py)
     cudagraphs: bool  # the settings enable CUDA graphs, and the graph is on a GPU
     size_inputs: list[int]  # positions of the inputs that are sizes, fixed or symbolic, but not unbacked
-    modules: dict[str, str]  # modules that a worker imports, and the program's own ops and classes -> digest
-    classes: Mapping[str, type] = field(default_factory=dict)  # digest -> class of inputs that the program defines
+    modules: dict[str, str]  # maps the modules that a worker imports, and the program's own ops and classes, to digests
+    # maps a digest to a class of inputs that the program defines
+    classes: Mapping[str, type] = field(default_factory=dict)
     # Names of the graph's process groups in this process; the sections have numbers instead (group_names.py)
     groups: tuple[str, ...] = ()
     # Torch's settings, as a context in which any thread can load the graph's artifacts.

@@ -55,7 +55,7 @@ class Reason:
 
     kind: ReasonKind
     code: str
-    outcome: Outcome | None  # None: no graph depends on it
+    outcome: Outcome | None  # None if the code decides nothing about a graph
     meaning: str
     advice: str = ""
     then: str = ""  # text after the outcome
@@ -91,7 +91,7 @@ def outcome(code: str, *, runs: bool) -> Outcome:
 
 @cache
 def read_reasons() -> Mapping[str, Reason]:
-    """Read reasons.tsv: code -> reason. Raises OSError."""
+    """Read reasons.tsv. Returns a dict from each code to its reason. Raises OSError."""
     reasons = {}
     for line in Path(__file__).with_name("reasons.tsv").read_text(encoding="utf-8").splitlines()[1:]:
         kind, code, outcome, *texts = line.split("\t")

@@ -81,7 +81,7 @@ class _Case:
     request: bytes
     time_limit_s: float
     asked: float = 0.0
-    number: int = 0  # the number of the case's task, once it is out; 0 while it waits
+    number: int = 0  # the number of the case's task; 0 while the case waits
     out_since: float = 0.0
     hedged: bool = False
 
@@ -96,8 +96,9 @@ class Farm:
         self._address, self._store, self._ended = address, store, ended
         self._state, self._reason = "unused", ""  # unused | starting | ok | unusable
         self._nodes: list[Node] = []
-        self._cases: dict[str, _Case] = {}  # by key, in the order of their arrival
-        self._kept: dict[str, float] = {}  # keys that the farm does not get -> until when
+        self._cases: dict[str, _Case] = {}  # maps a key to its case, in the order of arrival
+        # maps a key that the farm does not get to the time at which it may get the key again
+        self._kept: dict[str, float] = {}
         self._numbers = 0
         self._usual: deque[float] = deque(maxlen=32)
         self._began = self._rests_until = -math.inf  # when the driver was started, and when it may be started again

@@ -66,7 +66,7 @@ def line(state: dict[str, Any]) -> str:
 
 
 def checks(settings: Settings) -> Iterator[Check]:
-    """Does a node compile, and were jobs refused or failed?"""
+    """Check that a node compiles, and that no jobs were refused or failed."""
     if not settings.farm:
         return
     try:

@@ -175,7 +175,9 @@ def capture(
 
 
 def modules(program: ProgramData) -> dict[str, str]:
-    """Return what a worker needs for a parsed program, as name -> digest: modules to import, operators to define."""
+    """Return what a worker of a parsed program must import (modules) and define (operators): a dict from name to
+    digest.
+    """
     found = {**graph_codec.modules(program["graph"]), **input_metadata.modules(program["inputs"])}
     return {**found, **compiler_config.modules(program["configs"])}
 

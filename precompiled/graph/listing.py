@@ -112,7 +112,7 @@ def cpu_flags(program: ProgramData) -> set[str]:
 
 
 def symbols(program: ProgramData) -> dict[str, str]:
-    """The meaning of each symbolic size that is a dimension of an input: ``s0`` -> ``x, dimension 1``."""
+    """Map each symbolic size that is a dimension of an input to its meaning, such as ``s0`` to ``x, dimension 1``."""
     found: dict[str, str] = {}
     for position, item in enumerate(program["inputs"]["args"]):
         name = input_name(program, position) or f"input {position}"

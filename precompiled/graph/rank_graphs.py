@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def of_others(program_bytes: bytes, own: str) -> dict[str, bytes]:
-    """The programs (captured graphs) that the other ranks of the same meshes send, by key.
+    """Map the key of each program (captured graph) that another rank of the same meshes sends to the program's bytes.
 
     Covers the ranks that are in each of the meshes. Empty if the shards have different sizes. ``own``: the key of
     ``program_bytes``.

@@ -6,12 +6,12 @@ of the H200 on an H200. All other values, clocks most of all, were never compare
 
 Effect of a wrong number:
 
-- The properties that a compile depends on, except clocks, are in the key (graph/environment.py). A wrong one causes a
+- The properties that a compile depends on, except clocks, are in the key (graph/environment.py). A wrong value causes a
   cache miss, never a wrong result.
-- The clocks are in no key. A wrong one may cause a slower choice. torch 2.15 uses the memory's clock for some fusions
-  (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing). It uses the multiprocessors' clock to decide
-  whether padding a product is worthwhile (fx_passes/pad_mm.py, is_mm_compute_bound), and to estimate the time of
-  kernels for passes that need it.
+- The key contains no clocks. A wrong clock may make Inductor choose slower code. torch 2.15 uses the memory's clock for
+  some fusions (torch/_inductor/scheduler.py, _reindexing_regresses_memory_coalescing). It uses the multiprocessors'
+  clock to decide whether padding a product is worthwhile (fx_passes/pad_mm.py, is_mm_compute_bound), and to estimate
+  the time of kernels for passes that need it.
 """
 
 from __future__ import annotations

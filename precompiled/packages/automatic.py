@@ -71,7 +71,7 @@ class Automatic:
         dynamo_frames.remove()
 
     def files(self) -> dict[str, str]:
-        """The program's own files as this process loaded them: path -> digest of the text."""
+        """Map the path of each of the program's own files to the digest of the text that this process loaded."""
         return self._source_files.digests()
 
     def flush(self, timeout_s: float | None = None) -> bool:

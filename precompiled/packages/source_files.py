@@ -196,8 +196,9 @@ def _is_generated(name: str, path: str) -> bool:
 def _held(module: ModuleType) -> str:
     """Digest of the content of a generated module.
 
-    Functions and classes count by their code, plain values by their ``repr``, other values by their type. The file's
-    digest cannot be used, because the file has a different name in each process, and may have been removed.
+    The digest contains the code of functions and of the module's own classes, the module and name of classes from
+    elsewhere, the ``repr`` of plain values, and the type of all other values. The digest of the file cannot be used,
+    because the file has a different name in each process, and may have been removed.
     """
     held = sorted(namespace_of(module).items(), key=lambda item: item[0])
     return digest_of([(name, _shown(value, module)) for name, value in held if name[:2] != "__"])

@@ -1,4 +1,6 @@
-"""Takes and watches leases on keys: one of the hosts that miss a key compiles, the others wait (decision 0048).
+"""Takes and watches leases on keys (decision 0048).
+
+If several hosts lack the artifact of a key, one of them takes the lease and compiles. The others wait for its artifact.
 
 ::
 

@@ -264,7 +264,10 @@ def _parse(data: bytes, kind: Any, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Payload:
-    """The files that a worker passes to the store: the manifest without ``files`` and ``digest``, and all contents."""
+    """An artifact that is not published yet: its manifest, and the content of each of its files, by file name.
+
+    ``publish`` fills in the manifest's ``files`` and ``digest``, whatever they contain.
+    """
 
     manifest: Manifest
     files: dict[str, bytes] = field(repr=False)

@@ -17,7 +17,8 @@ from precompiled.store import artifact_format as fmt
 from precompiled.store.reading import Artifact, StoreReader, reading
 
 NOTE_SUFFIX = ".base"
-# Called with a sentence for each artifact or package of a base that cannot be used and is left out.
+# A function that the store calls if an artifact, an entry of a package or a whole base store cannot be used. Its
+# argument is a sentence that describes the problem. The store then works without the unusable part.
 OnProblem = Callable[[str], None]
 
 

@@ -59,7 +59,8 @@ def way(graph: Mapping[str, object]) -> str:
 class RunProcess:
     """One process of a run.
 
-    ``graphs``: fields of a GraphReport (client/ledger.py), without those that are 0 or empty, by the graph's id.
+    ``graphs`` maps a graph's id to the fields of its GraphReport (client/ledger.py). Fields that are 0 or empty are
+    left out.
     """
 
     rank: int

@@ -17,7 +17,7 @@ from precompiled.store.packages import PackageStore
 
 @pytest.fixture
 def full(store: Store) -> Store:
-    """The store of ``store`` with more files: a package entry, a scratch file, a run's record, a quarantined file."""
+    """The fixture ``store`` with more files: a package entry, a scratch file, a run's record, a quarantined file."""
     header = package_format.Header("a" * 64, "program", "f", "0" * 64, False, "compiled")
     PackageStore(store.root).publish(header, b"{}", bytes(2000))
     headers = scratch.directory(store.root) / "precompiled_headers"

@@ -132,8 +132,8 @@ class Grammar:
         template = drawn.choice(self._encoded)
         message: Any = msgspec.msgpack.decode(template)
         is_submit = message["type"] == "submit"
-        # Every status reply contains the values of a watch message. Large values would fill the replies of all
-        # connections.
+        # The daemon repeats the values of a watch message in each status reply to each connection. So a large value
+        # would enlarge all these replies. Watch messages therefore get only small values.
         odd = _SMALL if message["type"] == "watch" else _ODD
         for _ in range(drawn.choice((0, 0, 0, 1, 1, 1, 2, 4))):
             self._mutate(message, odd)

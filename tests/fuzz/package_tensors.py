@@ -15,7 +15,8 @@ class Pair:
 """
 _MODE = "from torch.overrides import TorchFunctionMode\nclass Mode(TorchFunctionMode):\n"
 
-# For each program, a definition, an expression with x, and the context manager around eager and compiled code (or "").
+# Each program has three texts: the definitions; an expression with x, which the function evaluates; and an expression
+# for a context manager, in which eager and compiled code run. The last text is "" if there is no context manager.
 TENSORS = {
     "forward hook": (f"{_LINEAR}lin.register_forward_hook(lambda m, a, o: o * _G_)", "lin(x)", ""),
     "forward hook that is there": (f"{_LINEAR}if CH: lin.register_forward_hook(lambda m, a, o: o * 3.0)", "lin(x)", ""),

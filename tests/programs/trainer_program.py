@@ -1,8 +1,8 @@
 """Trains a tiny GPT-2 with Transformers' Trainer, torch_compile and gradient checkpointing.
 
 Usage: trainer_program.py SPEC. SPEC is a JSON object with ``steps``, ``seed`` and ``use_reentrant``. SPEC may also have
-``tag`` and ``backend``, and ``daemon`` and ``when``, which control the swap (training_program.Swap). Prints a JSON
-object with the losses and the states of the graphs.
+``tag`` (torch.compiler.config.cache_key_tag) and ``backend``. Optional ``daemon`` and ``when`` control the swap
+(training_program.Swap). Prints a JSON object with the losses and the states of the graphs.
 """
 
 from __future__ import annotations

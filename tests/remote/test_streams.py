@@ -58,7 +58,8 @@ def test_objects_that_a_program_used_are_listed_and_fetched_at_once(tmp_path: Pa
     a.put_artifact(a.store.publish(payload(KEY, guards="s0 > 2")))
     assert not note(a, KEY) and note(a, KEY, fresh=(KEY,))
     assert len([item for item in lists.read_lists(b, PROGRAM)[1] if item.group == KEY]) == 2
-    # `pull` does not treat a list as an artifact, and a list names only existing objects.
+    # `pull` fetches the artifacts and the entry, but not the program's list of used objects. OTHER is a key and not a
+    # program, so it has no list.
     d = host(tmp_path / "d", url)
     assert d.pull() == 4 and lists.read_lists(d, OTHER) == ([], [])
 

@@ -90,8 +90,8 @@ def test_a_courier_takes_no_slot_and_no_process_and_exits_soon() -> None:
 
 
 def test_the_number_of_a_users_couriers_is_limited() -> None:
-    """Each courier is a process and uses descriptors of the daemon, so a user with many interpreters could exhaust
-    both.
+    """A user gets one courier per interpreter. A courier is a process that uses file descriptors of the daemon. Without
+    a limit, a user with many interpreters could exhaust the host's processes and the daemon's descriptors.
     """
     host = Host()
     host.warm()

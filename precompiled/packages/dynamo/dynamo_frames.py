@@ -1,4 +1,6 @@
-"""Hooks into Dynamo where it meets a frame without code, to look up a package before a trace and record the trace.
+"""Hooks into Dynamo at the point where Dynamo has no code for a frame.
+
+The hook looks up a package for the frame. If none fits, Dynamo traces the frame and the hook records the trace.
 
 Dynamo calls ``ConvertFrame`` (or, with fullgraph=True, ``ConvertFrameAssert``) for a frame whose guards all failed.
 This file replaces ``__call__`` of both classes, so it runs before Dynamo traces or counts anything.

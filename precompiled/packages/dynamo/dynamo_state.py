@@ -132,8 +132,8 @@ def trace_configuration() -> str:
     for name in ("dynamic_sources", "dynamic_values", "unbacked_sources"):
         shown.append([name, getattr(torch.compiler.config, name, "")])
     # Users add to these tables by torch.compiler.allow_in_graph, disallow_in_graph and others. Compiled autograd also
-    # adds a function for each kind of node that it meets. These functions are left out, because a process that traces
-    # nothing meets no node.
+    # adds a function for each kind of autograd node that it traces. The digest leaves out these functions: a process
+    # that loads stored entries and traces nothing never adds them, but must get the same digest.
     compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
     nodes = {id(node) for node in vars(compiled_autograd.ops).values()} if compiled_autograd is not None else set()
     for name in (

@@ -40,7 +40,7 @@ _TORCH_VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memo
 
 
 def encode(value: object, names: Mapping[str, str]) -> bytes:
-    """Encode a value. ``names``: name of this process -> placeholder. Raises NotPortable for the user's objects."""
+    """Encode a value. ``names`` maps this process's names to placeholders. Raises NotPortable for user objects."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer, names).dump(value)
@@ -50,7 +50,7 @@ def encode(value: object, names: Mapping[str, str]) -> bytes:
 
 
 def decode(data: bytes, name: Callable[[str], str]) -> Any:
-    """Decode verified bytes of ``encode``, which can run code. ``name``: placeholder -> name of this process."""
+    """Decode verified bytes of ``encode``, which can run code. ``name`` maps a placeholder to a name."""
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.name = name
     # The context discards guards that some sources (ClosureSource, for example) install when they are made.

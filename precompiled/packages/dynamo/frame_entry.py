@@ -33,9 +33,11 @@ from precompiled.packages.dynamo.unguarded import Seen
 from precompiled.packages.dynamo.value_facts import kind_of
 from precompiled.store.package_format import About, function_key
 
-# Attribute with the graph's Graph (below), on the callables that backend.py gives to Dynamo.
+# backend.py gives Dynamo one callable for each graph. Under this name, the callable has its Graph (below) as an
+# attribute, so that trace_recording.py finds the graphs of a trace.
 MARK = "_precompiled_graph"
-# Attribute with the tensors that the callable adds to its arguments (torch_internals/client/graph_attributes.py).
+# Under this name, the callable has the tensors that it adds to its arguments
+# (torch_internals/client/graph_attributes.py).
 HELD = "_precompiled_held"
 
 
@@ -106,15 +108,16 @@ class Body:
     guards: Guards
     unguarded: Seen
     code: types.CodeType
-    imports: dict[str, str]  # alias in the globals -> module
+    imports: dict[str, str]  # maps an alias in the globals to its module
     # Other names in the globals that the bytecode uses: (name, kind, the value or data from which it is made).
     installed: list[tuple[str, str, Any]]
     inlined: list[tuple[list[Any], str]]  # place, digest of the code that must be there
     graphs: list[Graph]
     assumed_constant: list[Asked]  # functions that the trace assumed to be constant; they are called again
-    # Functions that are described, and had not run when the trace ended: module and name -> digest of their code.
+    # The functions that are described but had not run when the trace ended. Maps module and name to a digest of the
+    # code.
     later: dict[str, str] = field(default_factory=dict)
-    sizes_met: tuple[Kept, ...] = ()  # sizes and numbers that this trace met, for the next trace
+    sizes_met: tuple[Kept, ...] = ()  # sizes and numbers that this trace read, for the next trace
     optimizers: tuple[Prepared, ...] = ()  # optimizers whose groups the trace has read
 
 
@@ -137,12 +140,15 @@ class SkippedFrame:
 
 @dataclass
 class Attempt:
-    """One attempt to trace a frame: the code objects that it met, what it put into the globals, and its guards."""
+    """One attempt to trace a frame: the code objects that it reached, the values that it put into the globals, its
+    guards.
+    """
 
     code: list[types.CodeType]
     imports: dict[str, str]
     builtins_name: str
-    scopes: dict[str, dict[str, Any]] = field(default_factory=dict)  # name in this attempt -> globals of functions
+    # maps a name in this attempt to the globals of functions
+    scopes: dict[str, dict[str, Any]] = field(default_factory=dict)
     guards: list[Any] = field(default_factory=list)  # a copy, because 2.15 clears the guards of a discarded attempt
 
 
@@ -151,7 +157,8 @@ class Traced:
     """The result of one call of Dynamo's converter."""
 
     body: Body | None = None
-    names: dict[str, str] = field(default_factory=dict)  # a name that Dynamo made up in this process -> its placeholder
+    # maps a name that Dynamo made up in this process to its placeholder
+    names: dict[str, str] = field(default_factory=dict)
     locals: dict[str, str] = field(default_factory=dict)  # fingerprints of the locals with guards
     about: About = field(default_factory=About)
     problem: NotPortable | None = None
@@ -165,12 +172,12 @@ class Traced:
 
     @property
     def imports(self) -> dict[str, str]:
-        """Alias in the globals -> module, including those of discarded attempts."""
+        """Map each alias in the globals to its module, including the aliases of discarded attempts."""
         return {alias: module for attempt in self.attempts for alias, module in attempt.imports.items()}
 
     @property
     def scopes(self) -> dict[str, dict[str, Any]]:
-        """Name in the globals -> the globals of functions, of all attempts."""
+        """Map each name in the globals to the globals of functions, for all attempts."""
         return {name: scope for attempt in self.attempts for name, scope in attempt.scopes.items()}
 
     @property
@@ -185,7 +192,7 @@ class Traced:
 
 
 def qualnames(traced: Traced) -> set[str]:
-    """The names of all functions that a trace met."""
+    """The names of all functions that a trace reached."""
     return {outermost(code) for attempt in traced.attempts for code in attempt.code}
 
 

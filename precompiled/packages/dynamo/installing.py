@@ -120,7 +120,7 @@ def _import(
 ) -> None:
     """Import the modules that the trace imported, unless guards on values already rule the entry out.
 
-    Also runs Dynamo's preparations for libraries that it meets for the first time. For einops, the preparations fill a
+    Also runs Dynamo's preparations for libraries that it sees for the first time. For einops, the preparations fill a
     table of backends, on which Dynamo guards.
     """
     needed = {*modules, *(place[0] for place, _digest in inlined)}

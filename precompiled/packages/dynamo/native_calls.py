@@ -8,8 +8,8 @@ How calls are noticed:
 
 - CPython 3.12 and newer report calls by ``sys.monitoring``, which costs nothing once a code object is switched off. So
   these versions watch the whole trace.
-- On older versions, ``sys.setprofile`` halves Python's speed. So a trace is watched only after it meets a value with
-  functions that Dynamo may call (``meets``).
+- On older versions, ``sys.setprofile`` halves Python's speed. So a trace is watched only after it has read a value
+  whose functions Dynamo may call (``meets``).
 
 Calls that are not noticed:
 
@@ -138,7 +138,7 @@ def paused() -> Iterator[None]:
 
 
 def meets(value: object) -> None:
-    """Note a value that a trace has met. Watch the trace if Dynamo may call functions of the value's class."""
+    """Note a value that a trace has read. Watch the trace if Dynamo may call functions of the value's class."""
     noticed = _watch.noticed
     if noticed is not None and not FROM_THE_BEGINNING and not _is_profiled() and _may_be_called(value):
         _begin(noticed)

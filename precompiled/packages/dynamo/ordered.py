@@ -2,8 +2,8 @@
 
 Sets: Dynamo guards on the content of a set, and rarely on its order. If the items are texts or objects, the order
 differs between processes, so a trace in one order does not serve a process with another order. Set operations (``a -
-b``) make new sets, so sets without a source matter too. Therefore each variable that stands for a set is checked when a
-trace reads all of it. Sets that the trace itself fills are exempt (set_order.py).
+b``) make new sets, so this file checks sets without a source, too. Therefore each variable that stands for a set is
+checked when a trace reads all of it. Sets that the trace itself fills are exempt (set_order.py).
 
 Dictionaries: Dynamo has no guard on the keys if the trace makes a list of the dictionary (``[*table]``), or if the
 dictionary is the ``__dict__`` of an object.
@@ -101,7 +101,7 @@ def _is_set(variable: object) -> bool:
 def _all_of(noted: TraceLog, variable: Any, *, item_by_item: bool = False) -> None:
     """Refuse the trace if it reads all of a set whose order differs between processes.
 
-    A set of numbers is exempt, because unguarded.py describes the order of each such set that a trace meets.
+    A set of numbers is exempt, because unguarded.py describes the order of each such set that a trace reads.
     ``item_by_item``: Dynamo reads the items in the order of its own variable, so a set whose order is known
     (set_order.py) is exempt, too.
     """

@@ -1,9 +1,9 @@
 """Keeps Dynamo's history of sizes and numbers complete when an entry replaces the trace that would have recorded them.
 
-A trace notes each size, int and float that it meets (torch/_dynamo/pgo.py). If a later trace meets a different value,
+A trace notes each size, int and float that it reads (torch/_dynamo/pgo.py). If a later trace reads a different value,
 it turns the value into a symbol. A process that gets the first trace from a package would have no history. Then its
 second trace would have different graphs, or even different errors, than the second trace of a process without packages.
-So an entry stores the names of the sizes and numbers that its trace met. When the entry is used, the values that these
+So an entry stores the names of the sizes and numbers that its trace read. When the entry is used, the values that these
 names have in that call are kept. The next trace adds the values to the history before its own.
 
 Until that trace, this file keeps the values itself. They cannot be stored in torch's table, because its keys (file,
@@ -35,7 +35,7 @@ from precompiled.torch_internals.patches import Patches
 
 
 class Met(NamedTuple):
-    """A size or number that a trace met, named by its source."""
+    """A size or number that a trace read, named by its source."""
 
     code: types.CodeType
     closure: tuple[str, ...]  # digests of the functions that the code's cells hold
@@ -86,7 +86,7 @@ _waiting = _Waiting()
 def wrap(
     now: Callable[[], list[Met] | None], looking: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> Callable[[], None]:
-    """Append the sizes and numbers that this thread's traces meet to ``now()``, unless that is None. Returns a function
+    """Append the sizes and numbers that this thread's traces read to ``now()``, unless that is None. Returns a function
     that stops this.
 
     ``looking`` keeps errors of a note out of the trace.
@@ -134,7 +134,7 @@ def _placed(code: types.CodeType, root: types.CodeType, places: Places) -> tuple
 
 
 def replay(met: Iterable[Kept], root: types.CodeType, local: Mapping[str, object], scope: Mapping[str, object]) -> None:
-    """Add what the entry's trace met to the history of the next trace, with the values of this call."""
+    """Add the sizes that the entry's trace read to the history of the next trace, with this call's values."""
     names = {**dynamo_guards._get_closure_vars(), "L": local, "G": scope}
     for place, digest, number, closure, name, strides in met:
         alike = _alike(digest, codes_within(root) if place is None else found_at(place))

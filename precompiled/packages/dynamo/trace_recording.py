@@ -2,7 +2,7 @@
 
 Guards, their values and the expressions of symbolic sizes are read in ``CheckFunctionManager.serialize_guards``, the
 only place where Dynamo holds all of them (``save_guards``). Facts without a guard are noted earlier: the code that each
-attempt met, and the values that it read (trace_patches.py).
+attempt reached, and the values that it read (trace_patches.py).
 
 Private names: torch._dynamo.convert_frame.{CheckFunctionManager.serialize_guards, DynamoOutput.build_guards},
 torch._dynamo.output_graph.OutputGraph.{installed_globals, install_global_unsafe, import_sources,
@@ -328,7 +328,7 @@ def _place_in_python(value: object) -> tuple[str, str] | None:
 
 
 def inlined_code(traced: Traced, root: types.CodeType, places: Places) -> list[tuple[list[object], str]]:
-    """Places and digests of all code that any attempt met.
+    """Return places and digests of all code that any attempt reached.
 
     That code may affect where a graph breaks, and which frames are skipped. Code without a place is left out here;
     ``_record`` refuses it if it is part of the result.

@@ -61,7 +61,7 @@ def tensor(value: Any, described: Descriptions) -> object:
         _memory(value, described),
         value.is_leaf,
         _is_aligned(value),
-        # isinstance also accepts a tensor with the attribute _is_param, such as a watch's fake parameter.
+        # isinstance also accepts a tensor with the attribute _is_param, such as a fake parameter of watch mode.
         value._is_view(),
         isinstance(value, torch.nn.Parameter),
         isinstance(value, torch.nn.Buffer),

@@ -5,10 +5,11 @@ a training step has about a thousand barriers. Meanwhile the other threads spin 
 have to wait when their next work arrives. On 2 cores, a step of 80 ms took 3 seconds. Threads that sleep keep their
 time slices, and Linux wakes them at once.
 
-OpenMP runtimes let threads sleep if there are more threads than cores: GNU's libgomp then spins 1,000 rounds instead of
-300,000 (``gomp_throttled_spin_count_var``), LLVM's and Intel's runtimes do not spin (``__kmp_zero_bt``). So a helper
-thread runs one empty parallel region, whose team of threads raises the number of threads above that of the cores. The
-team then sleeps until no graph is being compiled. The program's environment variables and threads stay unchanged.
+OpenMP runtimes let threads sleep if there are more threads than cores. GNU's libgomp then spins 1,000 rounds instead of
+300,000 before a thread sleeps (``gomp_throttled_spin_count_var``). LLVM's and Intel's runtimes then do not spin
+(``__kmp_zero_bt``). So a helper thread runs one empty parallel region, whose team of threads raises the number of
+threads above that of the cores. The team then sleeps until no graph is being compiled. The program's environment
+variables and threads stay unchanged.
 
 This file finds the OpenMP runtime that torch's kernels call through libtorch_cpu.so. If that library is missing, or if
 the runtime is of an unknown kind, threads wait as usual.

@@ -7,8 +7,9 @@ Two kinds of region are detected by the mechanism of torch that they use:
   gradients in its forward, and with gradients in its backward. Dynamo makes two graphs of the two runs, each with its
   own artifact.
 
-This file reads variables of a checkpoint's hooks: "frame" of the first hook's pack function, "target_frame_ref" of the
-second hook's. It also reads weak_holders and x_metadatas of the checkpoint's frame.
+A checkpoint has two kinds of saved-tensor hooks: _checkpoint_hook in its first run, and _recomputation_hook in the
+recomputation. This file reads a closure variable of their pack functions: ``frame`` of the first kind, and
+``target_frame_ref`` of the second. It also reads weak_holders and x_metadatas of the checkpoint's frame.
 
 Private names: torch.autograd.function.AUTOGRAD_FUNCTION_COUNTER, torch._C._autograd._top_saved_tensors_default_hooks,
 torch._C._current_graph_task_id, torch.utils.checkpoint.{_checkpoint_hook, _recomputation_hook},

@@ -40,7 +40,10 @@ MAX_BYTES = 32 << 20
 
 
 class Effects:
-    """The changes that runs of a graph may make. ``chain``: a node -> itself, and nodes that may share its memory."""
+    """Records which changes a run of a graph may make to its inputs, to the graph's attributes and to the random state.
+
+    ``chain(node)`` returns the node, then the node that it is a view of, and so on. The last one owns the memory.
+    """
 
     def __init__(self, module: torch.fx.GraphModule, chain: Callable[[torch.fx.Node], list[torch.fx.Node]]) -> None:
         self.nodes = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]

@@ -208,8 +208,9 @@ def _compile(
     sizes = input_metadata.size_maker(inputs, hints, floats, mode)
     # The example run gets its own inputs, because a graph may change an input's metadata in place.
     assert mode.shape_env is not None
-    # Sizes that only a run determines (nonzero, item) get new symbols when AOTAutograd traces. Python's dispatcher is
-    # on, as in Dynamo, because some operators accept symbolic sizes only in their Python decomposition.
+    # Sizes that only a run determines (nonzero, item) get new symbols when AOTAutograd traces. The example run uses
+    # torch's Python dispatcher, as Dynamo does, because some operators accept symbolic sizes only in their Python
+    # decomposition.
     with mode, enable_python_dispatcher(), mode.shape_env.ignore_fresh_unbacked_symbols():
         examples = input_metadata.make_inputs(inputs, sizes, mode, classes, found_meshes)
         before = [_version(value) for value in examples]
