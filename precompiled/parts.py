@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from precompiled.core.check import Check
     from precompiled.core.config import Settings
 
-# Part -> its packages and modules. The contract "The core imports no part" in pyproject.toml has the same list.
+# Maps a part to its packages and modules. The contract "The core imports no part" in pyproject.toml has the same list.
 PARTS = {
     "farm": ("precompiled.farm",),
     "made-up CUDA": ("precompiled.made_up_cuda",),
@@ -218,7 +218,7 @@ class WatchProtocol(Protocol):
     """Compiles graphs when a source file is saved."""
 
     def record(self) -> None:
-        """Begin to report this process's graphs, if the process is a watch's capture."""
+        """Begin to report this process's graphs, if watch mode started the process to capture them."""
 
     def any_registered(self, cache_dir: Path) -> bool:
         """Whether a watch is registered in this store."""

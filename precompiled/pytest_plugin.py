@@ -65,7 +65,7 @@ def _switch(wanted: str) -> str:
 class Totals:
     """The counts of one process or of several. It has plain values only, because xdist's workers send them."""
 
-    # Source of graphs ("hit", "swap", ...), or their state if they have no source -> number of graphs.
+    # Maps the source of graphs ("hit", "swap", ...), or their state if they have no source, to their number.
     ways: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     saved_s: float = 0.0
@@ -104,7 +104,7 @@ class Reporter:
         self._config = config
         self._wanted = wanted
         self._state = state
-        self._tests: dict[str, str] = {}  # id of a graph -> test
+        self._tests: dict[str, str] = {}  # maps the id of a graph to the test that captured it
         self._session: object = None
         self._seen = 0
         self._of_workers: Totals | None = None

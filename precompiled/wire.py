@@ -105,16 +105,18 @@ class Stop(_Message, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a watch captures again after an edit (docs/guides/watch.md). Its code runs as the user who registers it."""
+    """A command or entry point whose graphs are captured again after each edit (docs/guides/watch.md). Its code runs as
+    the user who registers it.
+    """
 
     kind: Literal["entry", "run"]
-    command: list[str]  # of an entry point: ["pkg.module:factory"] or ["pkg.module"]; of a run: its argv
+    command: list[str]  # for an entry point ["pkg.module:factory"] or ["pkg.module"], for a run its argv
     executable: str  # the interpreter that calls entry points
     directory: str  # working directory
     store: str  # the store in which this user's runs look up artifacts
     variables: dict[str, str]  # all environment variables, since the command is the user's own
-    files: list[str] = []  # absolute paths of further files that it depends on, such as configuration
-    time_limit_s: float = 600.0  # of one capture
+    files: list[str] = []  # absolute paths of further files that the command depends on, such as configuration
+    time_limit_s: float = 600.0  # limit for one capture
     # Limit of the resident memory of a capture's process tree; 0: half of the host's memory.
     memory_limit_bytes: int = 0
     steps: int = 3  # a run is ended after this many optimizer steps without a new graph
@@ -243,9 +245,9 @@ class WatchStatus(msgspec.Struct, frozen=True):
     bypassed: int = 0
     graphs: list[WatchedGraph] = []
     files: int = 0  # the number of files that it depends on
-    captures: int = 0  # since the daemon started
-    capture_s: float = 0.0  # of the last capture
-    ready_s: float = 0.0  # from the last save to ready
+    captures: int = 0  # number of captures since the daemon started
+    capture_s: float = 0.0  # duration of the last capture
+    ready_s: float = 0.0  # time from the last save until the watch was ready
     fake: bool = False  # captured with fake tensors, which use no memory
     packages: int = 0  # functions whose packages the last successful capture wrote: their next call is not traced
 
@@ -264,7 +266,7 @@ class StatusReply(_Message, frozen=True):
     rss_bytes: int = 0
     degraded: list[str] = []  # sentences: what does not work, and what to do
     watches: list[WatchStatus] = []
-    settings: dict[str, str] = {}  # the daemon's own, each as it is written in a flag
+    settings: dict[str, str] = {}  # the daemon's own settings, each in the form of a flag's value
 
 
 class StatsReply(_Message, frozen=True):
@@ -325,7 +327,7 @@ class Offer(msgspec.Struct, frozen=True):
     """The fields of a courier's job that a worker's job lacks."""
 
     interpreter: Interpreter  # a worker of the farm must match it
-    time_limit_s: float  # of the compile
+    time_limit_s: float  # limit for the compile
 
 
 class Job(_Message, frozen=True):
@@ -366,7 +368,7 @@ class Ready(_Message, frozen=True):
     pid: int
     python: str
     torch: str
-    version: str  # of precompiled in the worker's interpreter
+    version: str  # version of precompiled in the worker's interpreter
     protocol: int = PROTOCOL
 
 

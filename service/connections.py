@@ -38,22 +38,23 @@ ACCEPT_S = 0.02  # accepting time per turn; the kernel keeps the other new conne
 MAX_NEW = 512  # accepted, unprepared connections of one user; at one more, the user is denied the socket
 DENIED_S = 10.0  # how long a user is denied the socket
 EVENTS_PER_TURN = 1 << 15  # more than MAX_CONNECTIONS, so that one user's events cannot hide another's
-CHUNK_BYTES = 1 << 18  # of one read
-TURN_S = 0.02  # for the messages of all users together
+CHUNK_BYTES = 1 << 18  # the most bytes of one read
+TURN_S = 0.02  # time per turn for the messages of all users together
 USER_TURN_S = 0.002  # minimum for one user's messages, and for its new connections; the last item may overrun it
 HANDSHAKE_S = 10.0  # a peer is dropped if its handshake takes longer
 STALLED_S = 30.0  # a peer is dropped if it stops within a message, or reads no reply, for this long
 PAUSED_S = 120.0  # a peer that the daemon has paused is dropped after this time
-SWEEP_S = 1.0  # between two checks of these times
+SWEEP_S = 1.0  # seconds between two checks of the three times above
 CANDIDATES = 64  # connections examined to find one to close
-IDLE_S = 10.0  # a connection silent for this long may be closed for its own user's next one
-PART_BYTES = 64 << 20  # of one user's incomplete messages; the largest message may exceed this
-REPLY_BYTES = 1 << 20  # unread by one peer; further replies are dropped
-REPLIES_BYTES = 16 << 20  # unread by all peers of one user
-SEND_BUFFER_BYTES = 1 << 16  # in the kernel, per connection
+# a connection that was silent for this long may be closed to make room for the same user's next connection
+IDLE_S = 10.0
+PART_BYTES = 64 << 20  # limit for one user's incomplete messages; the largest message may exceed it
+REPLY_BYTES = 1 << 20  # limit for the replies that one peer has not read; further replies are dropped
+REPLIES_BYTES = 16 << 20  # limit for the replies that all peers of one user have not read
+SEND_BUFFER_BYTES = 1 << 16  # size of the kernel's send buffer for one connection
 MAX_CONNECTIONS = 16384
 RESERVED = 512  # descriptors: three per worker, and a few for files, /proc, and starting processes
-CLOSE_S = 0.5  # for the last replies when the daemon exits
+CLOSE_S = 0.5  # seconds for sending the last replies when the daemon exits
 _BUSY_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -69,7 +70,7 @@ class Connection:
     accepted: float
     active: float  # time of the last read
     fd: int = -1  # -1 after the drop
-    unread_since: float = 0.0  # since when the kernel accepts nothing of ``out``
+    unread_since: float = 0.0  # the time since which the kernel has accepted nothing of ``out``
     held: int = 0  # the reader's bytes, as counted in Connections
     events: int = 0  # the epoll events in effect
 
@@ -97,14 +98,17 @@ class Connections:
         self._epoll = select.epoll()
         self._by_fd: dict[int, Connection] = {}
         self._by_name: dict[bytes, Connection] = {}
-        self._of: dict[int, dict[Connection, None]] = {}  # uid -> its connections, oldest first
-        self._new: dict[int, deque[tuple[socket.socket, int, int]]] = {}  # uid -> accepted sockets, with pid and gid
-        self._denied: dict[int, float] = {}  # uid -> when it may connect again
-        self._ready: dict[int, deque[Connection]] = {}  # uid -> readable connections; the first uid is served next
+        self._of: dict[int, dict[Connection, None]] = {}  # maps a uid to its connections, oldest first
+        # maps a uid to accepted sockets, with pid and gid
+        self._new: dict[int, deque[tuple[socket.socket, int, int]]] = {}
+        self._denied: dict[int, float] = {}  # maps a uid to the time at which it may connect again
+        # maps a uid to readable connections; the first uid is served next
+        self._ready: dict[int, deque[Connection]] = {}
         self._queued: set[Connection] = set()  # the members of _ready
-        self._held: Counter[int] = Counter()  # uid -> bytes of incomplete messages
-        self._unread: Counter[int] = Counter()  # uid -> bytes of replies that the kernel has not accepted
-        self._paused: dict[int, set[Connection]] = {}  # uid -> connections not read, since the user holds too much
+        self._held: Counter[int] = Counter()  # maps a uid to the bytes of its incomplete messages
+        self._unread: Counter[int] = Counter()  # maps a uid to the bytes of replies that the kernel has not accepted
+        # maps a uid to the connections that are not read because the user holds too much
+        self._paused: dict[int, set[Connection]] = {}
         self._sequence = 0
         self._sweep_at = 0.0
         self._accepts = True  # False until the next sweep if the host has no descriptors left

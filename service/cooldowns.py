@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-MAX_COOLDOWNS = 4096  # per table; the oldest is removed first
+MAX_COOLDOWNS = 4096  # the most entries of one table; the oldest entry is removed first
 
 T = TypeVar("T")
 

@@ -60,8 +60,8 @@ from precompiled.version import VERSION
 log = logging.getLogger("precompiled.daemon")
 
 MAX_WAIT_S = 30.0  # the longest wait of one round
-SELF_CHECK_S = 5.0  # between two checks of the lock and the socket
-STOP_GRACE_S = 3.0  # for workers to exit at shutdown
+SELF_CHECK_S = 5.0  # seconds between two checks of the lock and the socket
+STOP_GRACE_S = 3.0  # seconds that workers have to exit at shutdown
 ENDED = frozenset({"published", "failed", "quarantined", "dropped"})  # states of a job that has ended
 
 

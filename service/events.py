@@ -13,24 +13,26 @@ class Limits:
 
     slots: int = 1  # workers that start or compile at the same time
     processes: int = 4  # workers that exist at the same time
-    cores: int = 2  # divided among the running compiles
-    compile_threads: int = 0  # of one compile; 0: its share of the cores
+    cores: int = 2  # cores that the running compiles share
+    compile_threads: int = 0  # threads of one compile; 0: its share of the cores
     max_queue: int = 1000
     max_queue_per_uid: int = 500
     max_queue_bytes: int = 2 << 30  # queued graphs in the daemon's memory, all users; one user may have half of it
     job_timeout_s: float = 1800.0
     yield_s: float = 4.0  # for this long after its submit, a background job gives way to running programs
     start_timeout_s: float = 300.0
-    worker_idle_s: float = 900.0  # after which the last idle worker of a seat is stopped
-    extra_idle_s: float = 30.0  # after which further idle workers of a seat are stopped
-    jobs_per_worker: int = 200  # then a worker is replaced, since it cannot unload modules and libraries
+    worker_idle_s: float = 900.0  # the last idle worker of a seat is stopped after this time
+    extra_idle_s: float = 30.0  # further idle workers of a seat are stopped after this time
+    # a worker is replaced after this many jobs, since it cannot unload modules and libraries
+    jobs_per_worker: int = 200
     quarantine_s: float = 3600.0
     start_refused_s: float = 60.0  # how long a seat whose workers do not start is not retried
     failure_ttl_s: float = 3600.0
-    cache_max_bytes: int = 20 << 30  # per store
+    cache_max_bytes: int = 20 << 30  # limit for each store
     cache_max_inodes: int = 200_000
     share_s: float = 3.0  # a user without a slot gets one above the limit after waiting this long
-    share_run_s: float = 60.0  # if that needs a process and none is left, a job that has run longer is displaced
+    # if that slot needs a process and none is left, a job that has run longer than this is displaced
+    share_run_s: float = 60.0
     age_s: float = 60.0  # a background job queued for this long is treated as a waiting client's
 
 
@@ -129,7 +131,7 @@ class StartWorker:
     gid: int
     interpreter: wire.Interpreter
     device: str
-    yields_until: float = 0.0  # until then it gives way to other programs (monotonic seconds)
+    yields_until: float = 0.0  # the job gives way to other programs until this time (monotonic seconds)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""The queued and running jobs, one per flight (user, store and key), and the clients that are sent each job's end."""
+"""The queued and running jobs, one per flight (user, store and key), and the clients to which the daemon reports each
+job's end.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from precompiled.service.job_states import Flight, ScheduledJob
 
 from precompiled import wire
 
-MAX_INTERESTED = 4096  # submits of one job that are sent its end; further clients must look into the store
+# the most submits of one job to which its end is reported; further clients must look into the store
+MAX_INTERESTED = 4096
 MAX_INTERESTED_OF_USER = 8192  # the same limit over all jobs of one user
 FINISHED_KEPT = 64  # ended jobs kept for diagnosis
 

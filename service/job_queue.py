@@ -13,7 +13,8 @@ class JobQueue:
     """Waiting clients' jobs come before background jobs. In both, users take turns, and a user's jobs are FIFO."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, list[ScheduledJob]] = {}  # uid -> its jobs, sorted by ScheduledJob.order; no empty lists
+        # maps a uid to its jobs, sorted by ScheduledJob.order; has no empty lists
+        self._jobs: dict[int, list[ScheduledJob]] = {}
         self._turn: list[int] = []  # the uids of _jobs; the first is served next
         self._bytes: Counter[int] = Counter()
 

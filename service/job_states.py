@@ -63,21 +63,21 @@ class ScheduledJob:
     sequence: int
     uid: int
     gid: int
-    submit: wire.Submit  # the first one
+    submit: wire.Submit  # the job's first submit
     blob: bytes
     seat: Seat
     waiting: bool
-    interested: dict[str, bytes] = field(default_factory=dict)  # id of a submit -> its client
+    interested: dict[str, bytes] = field(default_factory=dict)  # maps the id of a submit to its client
     state: str = "queued"
     worker: int | None = None
     size: int = 0  # its bytes in the queue
     deaths: int = 0  # workers that died while they ran it
-    unread: int = 0  # workers that died before they had read it
+    unread: int = 0  # workers that died before they had read the job
     displaced: int = 0  # how often it was stopped for another user's job
     attempt: int = 0
     since: float = 0.0  # when it was first queued
-    parked_until: float = 0.0  # no worker gets it before: another host or the farm compiles it
-    kept_until: float = 0.0  # no courier gets it before: the farm did not accept it
+    parked_until: float = 0.0  # no worker gets the job before this time, because another host or the farm compiles it
+    kept_until: float = 0.0  # no courier gets the job before this time, because the farm did not accept it
     started: float = 0.0
     story: list[tuple[float, str]] = field(default_factory=list)
 

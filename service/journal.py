@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 
 SOCKET = "/run/systemd/journal/socket"
-# logging level -> syslog priority
+# maps a logging level to a syslog priority
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
 
 

@@ -10,10 +10,10 @@ import re
 import time
 from collections.abc import Callable
 
-MAX_CHARS = 4000  # of one message
+MAX_CHARS = 4000  # limit for one message
 MAX_TEXT = 80  # characters of a short text from outside
 BURST, PER_S = 200.0, 20.0  # lines of one user: at once, and per second afterwards
-REPORT_S = 10.0  # between two reports of how many lines were left out
+REPORT_S = 10.0  # seconds between two reports of how many lines were left out
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -44,7 +44,8 @@ class UserLines:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left: dict[int, tuple[float, float]] = {}  # uid -> lines left, and the time of that count
+        # maps a uid to the number of lines that its requests may still cause, and the time of that count
+        self._left: dict[int, tuple[float, float]] = {}
         self._dropped: dict[int, int] = {}
         self._report_at = 0.0
 

@@ -19,7 +19,7 @@ from precompiled.service.refusals import WITHOUT_A_RECORD, advise_retry
 from precompiled import wire
 
 MIN_PARKED_S, MAX_PARKED_S = 0.1, 60.0
-MAX_DEATHS = 2  # after which a key is quarantined
+MAX_DEATHS = 2  # a key is quarantined after this many of its workers have died
 MAX_UNREAD = 1  # deaths before the graph was read that do not count: a graph too large for the memory causes them, too
 
 

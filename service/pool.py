@@ -47,20 +47,20 @@ from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.pool")
 
-LOG_BYTES = 64 << 10  # of a worker's output that are kept
-DETAIL_BYTES = 1500  # of the output that a message shows
-EXIT_GRACE_S = 3.0  # between Exit and SIGKILL
-STACK_S = 0.5  # between SIGQUIT and SIGKILL, for a worker to write its stack
-REAP_S = 0.05  # between two attempts to reap killed descendants
+LOG_BYTES = 64 << 10  # the last bytes of a worker's output are kept
+DETAIL_BYTES = 1500  # bytes of that output that a message shows
+EXIT_GRACE_S = 3.0  # seconds between Exit and SIGKILL
+STACK_S = 0.5  # seconds between SIGQUIT and SIGKILL, in which a worker writes its stack
+REAP_S = 0.05  # seconds between two attempts to reap killed descendants
 REAPED_PER_TURN = 256  # orphans: a user can create them without limit
 ORPHAN_S = 10.0  # how long to wait for a killed descendant
 READS_AT_END = 32  # reads of a dead worker's output; a descendant in another session may write to it forever
 GONE_S = 2.0  # how long to wait for a killed worker: it may hang in the kernel (a driver, NFS)
-MESSAGE_CHARS = 8000  # of a worker's message about a job: every waiting client gets a copy
+MESSAGE_CHARS = 8000  # limit for a worker's message about a job, because every waiting client gets a copy
 YIELDING = 19  # the autogroup niceness of a worker that gives way
 AUTOGROUP_RETRY_S = 0.11  # the kernel accepts one change per 0.1 s over all unprivileged processes
 STACK = b"Stack (most recent call first)"  # the heading that faulthandler writes
-MEMORY_CHECK_S = 1.0  # between two measurements of one worker's memory
+MEMORY_CHECK_S = 1.0  # seconds between two measurements of one worker's memory
 
 
 class Pool:
@@ -86,8 +86,9 @@ class Pool:
         self._clock = clock
         self._processes: dict[int, WorkerProcess] = {}
         self._by_fd: dict[int, WorkerProcess] = {}
-        self._events: list[Event] = []  # for the next take_events()
-        # Pids of killed descendants, which may become our children -> until when they are to be reaped.
+        self._events: list[Event] = []  # events that the next take_events() returns
+        # Maps the pid of each killed descendant, which may become our child, to the time until which the pool tries to
+        # reap it.
         self._orphans: dict[int, float] = {}
 
     # ------------------------------------------------ instructions
@@ -151,7 +152,7 @@ class Pool:
     # ------------------------------------------------ the main loop's side
 
     def fds(self) -> dict[int, int]:
-        """What to poll: descriptor -> select.POLLIN, or with select.POLLOUT."""
+        """Map each descriptor to poll to select.POLLIN, with select.POLLOUT if messages wait to be written."""
         wanted: dict[int, int] = {}
         for process in self._processes.values():
             if not process.channel.closed and process.ending is None:

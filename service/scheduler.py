@@ -63,7 +63,8 @@ from precompiled.service.workers import Runner, Worker
 from precompiled import wire
 from precompiled.core.errors import DEVICE_LOST
 
-USUAL_MESSAGE_BYTES = 16 << 10  # of a submit without its graph; further bytes count towards the queue's limits
+# usual bytes of a submit without its graph; only further bytes count towards the queue's limits
+USUAL_MESSAGE_BYTES = 16 << 10
 
 
 class Scheduler:

@@ -162,7 +162,7 @@ class Server:
         )
         self._inode: tuple[int, int] | None = None
         self._logged: dict[str, float] = {}
-        self.refused: Counter[str] = Counter()  # code -> how often
+        self.refused: Counter[str] = Counter()  # maps the code of bad input to the number of times that it came
 
     def open(self) -> None:
         """Bind the socket; the caller holds the lock. Raises DaemonError if the socket cannot be bound."""
@@ -201,7 +201,7 @@ class Server:
         return (found.st_dev, found.st_ino) == self._inode
 
     def poll(self, fds: dict[int, int], timeout_s: float) -> list[tuple[int, int]]:
-        """Wait for a message or for one of ``fds`` (descriptor -> poll events); returns those that are ready."""
+        """Wait for a message or for one of ``fds``, which maps descriptors to poll events. Returns the ready ones."""
         poller = select.poll()
         mine = self._connections.fileno()
         poller.register(mine, select.POLLIN)

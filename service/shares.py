@@ -3,8 +3,8 @@
 - **Queue**: if it is full, the last job of the user who holds the most is displaced for a user who holds less. Its
   clients submit it again later.
 - **Slots**: a user without a slot gets one above the limit after its first job has waited for ``share_s``.
-- **Processes**: if that needs a process and none is left, a job that has run longer than ``share_run_s`` is stopped
-  and queued again.
+- **Processes**: if that slot needs a process and none is left, a job that has run longer than ``share_run_s`` is
+  stopped and queued again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from precompiled.service.job_queue import JobQueue
 from precompiled.service.job_states import ScheduledJob
 from precompiled.service.workers import Worker
 
-MAX_DOUBLINGS = 2  # so many displacements of a job double the time before it may be displaced again
+# after a displacement, a job may run twice as long before the next one; the time doubles this many times at most
+MAX_DOUBLINGS = 2
 
 
 def room_for(queue: JobQueue, uid: int, size: int, limits: Limits) -> list[ScheduledJob] | None:
@@ -87,7 +88,7 @@ def longest_running(workers: Iterable[Worker], uid: int, limits: Limits, now: fl
 
 
 def next_wakes(queue: JobQueue, workers: Mapping[int, Worker], limits: Limits, now: float) -> list[float]:
-    """The times at which a claim may arise, or may be met."""
+    """The times at which a user may get a claim to a slot, or at which a claim may be satisfied."""
     firsts = list(_first_jobs(queue, workers, now))
     if not firsts:
         return []

@@ -22,7 +22,7 @@ from precompiled.core.errors import WireError
 
 log = logging.getLogger("precompiled.watcher_link")
 
-RESTART_MIN_S, RESTART_MAX_S = 0.5, 60.0  # pause before a restart; doubles with each
+RESTART_MIN_S, RESTART_MAX_S = 0.5, 60.0  # pause before a restart; doubles with each restart
 STEADY_S = 60.0  # a watcher that ran longer is restarted after the shortest pause
 STOP_S = 3.0
 
@@ -48,7 +48,7 @@ class WatcherLink:
         self._runtime_dir, self._cache_dir = runtime_dir, cache_dir
         self._popen: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._asked: dict[int, bytes] = {}  # number of a request -> peer
+        self._asked: dict[int, bytes] = {}  # maps the number of a request to the peer that sent it
         self._waiting_peers: list[bytes] = []  # peers that requested the watches before the watcher's first report
         self._has_report = False
         self._number = 0

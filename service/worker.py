@@ -31,7 +31,7 @@ from precompiled.core.errors import WireError
 from precompiled.version import VERSION
 
 AUTOGROUP_TRIES = 20
-MESSAGE_CHARS = 20_000  # of a traceback; the message must stay far below wire.MAX_MESSAGE_BYTES
+MESSAGE_CHARS = 20_000  # limit for a traceback; the message must stay far below wire.MAX_MESSAGE_BYTES
 
 
 class Compiler(Protocol):

@@ -23,7 +23,7 @@ LAUNCHER = Path(launcher.__file__)
 # The host has no process, memory or descriptor left. Another user may have taken them, so the interpreter is not at
 # fault.
 _HOST_IS_FULL = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-MESSAGES_AT_ONCE = 4  # from a worker, which sends Ready, and one Finished per job
+MESSAGES_AT_ONCE = 4  # messages of a worker that one read accepts: a worker sends Ready, and one Finished per job
 
 
 class StartError(Exception):
@@ -45,9 +45,9 @@ class WorkerProcess:
     interpreter: wire.Interpreter
     popen: subprocess.Popen[bytes]
     channel: Channel
-    output: int  # the reading end of its stdout and stderr
+    output: int  # the reading end of the worker's stdout and stderr
     pidfd: int
-    ps: psutil.Process | None  # None: it has ended already, which the next check() notices
+    ps: psutil.Process | None  # None if the worker has ended already, which the next check() notices
     tail: bytearray = field(default_factory=bytearray)
     ready: wire.Ready | None = None
     job: str = ""
@@ -55,11 +55,12 @@ class WorkerProcess:
     jobs_done: int = 0
     rss: int = 0
     memory_checked: float = 0.0
-    leave_by: float | None = None  # set after Exit was sent: when the worker is killed
+    leave_by: float | None = None  # set after Exit was sent: the time at which the worker is killed
     reason: str = ""  # why Exit was sent; "" before that
-    yields_until: float | None = None  # until when it gives way to other programs; None: it does not
-    ending: tuple[str, str] | None = None  # once killed and not reaped yet: reason code, text for people
-    gone_by: float = 0.0  # when it is reported gone even if it is not reaped
+    # the time until which the worker gives way to other programs; None if it does not
+    yields_until: float | None = None
+    ending: tuple[str, str] | None = None  # set while the worker is killed but not reaped: reason code, text for people
+    gone_by: float = 0.0  # the time at which the worker is reported gone even if it is not reaped
 
     @property
     def pid(self) -> int:

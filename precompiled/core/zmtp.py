@@ -12,7 +12,7 @@ from __future__ import annotations
 from precompiled.core.errors import WireError
 
 GREETING_BYTES = 64
-KEPT_FRAMES = 4  # per message; further frames are read and dropped
+KEPT_FRAMES = 4  # frames of one message that are kept; further frames are read and dropped
 MAX_PARTS = 1024  # frames and commands up to the end of one message
 MAX_COMMAND_BYTES = 8 << 10
 _MORE, _LONG, _COMMAND = 1, 2, 4
@@ -61,7 +61,7 @@ class Reader:
         self._data = bytearray()
         self._at = 0  # where the part of _data begins that is not parsed yet
         self._frames: list[bytes] = []
-        self._frame_bytes = 0  # of the frames of the present message, including dropped ones
+        self._frame_bytes = 0  # bytes of the present message's frames, including dropped frames
         self._greeted = False
         self.ready = False  # whether the handshake is complete
         self._parts = 0

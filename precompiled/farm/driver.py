@@ -33,7 +33,7 @@ LOOK_S = 2.0  # seconds between two checks of the cluster's nodes
 class Driver:
     def __init__(self, ray: Any, sock: socket.socket) -> None:
         self._ray, self._sock = ray, sock
-        self._lock = threading.Lock()  # for writes to the stream
+        self._lock = threading.Lock()  # held during a write to the stream
         self._refs: dict[int, Any] = {}
         self._compile = ray.remote(
             num_cpus=1, resources={RESOURCE: 1}, max_retries=RETRIES, max_calls=CALLS, scheduling_strategy="SPREAD"

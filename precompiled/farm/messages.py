@@ -40,7 +40,7 @@ class Task(_Message, frozen=True):
     number: int
     name: str
     request: bytes
-    time_limit_s: float  # for the whole task
+    time_limit_s: float  # limit for the whole task
 
 
 class Drop(_Message, frozen=True):

@@ -30,12 +30,12 @@ class Kind:
     """
 
     code: str
-    name: str  # as the driver reports it, because the key contains it
+    name: str  # the name that the driver reports, because the key contains it
     major: int
     minor: int
     multiprocessors: int
     memory: int
-    threads: int  # per multiprocessor
+    threads: int  # threads of one multiprocessor
     shared_block: int
     shared_multiprocessor: int
     l2: int

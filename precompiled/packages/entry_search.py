@@ -70,7 +70,7 @@ class EntrySearch:
         self._used = used
         self._counter = 0
         self._audits: bool | None = None  # whether this process audits its packages; None: not decided yet
-        self._read: dict[str, Entry] = {}  # name -> an entry that was read and verified
+        self._read: dict[str, Entry] = {}  # maps a name to an entry that was read and verified
         # Entries from load_package(check_source=False), by module, qualified name and fullgraph=. Such an entry is used
         # even if the function's code has changed.
         self.unchecked: dict[tuple[str, str, bool], list[Entry]] = {}

@@ -43,7 +43,7 @@ class Index:
     code: str
     requires: dict[str, str]
     functions: list[dict[str, Any]]
-    files: dict[str, list[object]] = field(default_factory=dict)  # name -> [bytes, SHA-256]
+    files: dict[str, list[object]] = field(default_factory=dict)  # maps a member's name to [bytes, SHA-256]
     made_by: str = ""
     format: int = FORMAT
     digest: str = ""

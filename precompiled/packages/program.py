@@ -29,7 +29,7 @@ class Program:
         self.sources = sources
         self._texts, self._others = texts, others
         self._look = unrun
-        self._unrun: dict[str, dict[Place, CodeType]] | None = None  # by module
+        self._unrun: dict[str, dict[Place, CodeType]] | None = None  # maps a module to its functions that have not run
 
     def fix(self) -> None:
         """Note which functions have not run yet. Call this before a trace, because a trace runs some functions."""

@@ -16,7 +16,7 @@ from precompiled.torch_internals.graph import compiler_config, operator_override
 
 
 def requirements(options: Mapping[str, object]) -> dict[str, str]:
-    """The requirements of this process: name -> value. Values over 80 characters are digests.
+    """Map the name of each requirement of this process to its value. A digest replaces a value of over 80 characters.
 
     ``options`` are those of torch.compile. Raises Bypass if no worker could compile graphs of this process because of
     overridden operators: Dynamo has no guards for these.

@@ -60,16 +60,17 @@ class SourceFiles:
     """
 
     def __init__(self) -> None:
-        self._own: dict[str, tuple[os.stat_result, Text]] = {}  # file -> its status when read, its content
-        self._files: dict[str, str] = {}  # module of the user's own -> file
-        self._generated: dict[str, str] = {}  # module that this process has generated -> digest of its content
-        self._installed: dict[str, tuple[object, ...]] = {}  # installed module -> file, size, time
+        # maps a file to its status when it was read, and its content
+        self._own: dict[str, tuple[os.stat_result, Text]] = {}
+        self._files: dict[str, str] = {}  # maps a module of the user's own to its file
+        self._generated: dict[str, str] = {}  # maps a module that this process has generated to a digest of its content
+        self._installed: dict[str, tuple[object, ...]] = {}  # maps an installed module to its file, size and time
         self._aside: set[str] = set()  # installed modules that a trace or a load has imported, which do not count
-        self._seen: dict[str, int] = {}  # module -> id of its object, at the last check
+        self._seen: dict[str, int] = {}  # maps a module to the id that its object had at the last check
         self._problem: NotPortable | None = None  # the error of the last check
         self._looked = -math.inf
-        self._texts: list[tuple[str, Text]] = []  # at the last check, by module
-        self._digest: str | None = None  # of the whole program, at the last check
+        self._texts: list[tuple[str, Text]] = []  # each module and its text at the last check
+        self._digest: str | None = None  # digest of the whole program at the last check
         self._functions: dict[str, executed.Module] = {}
         self._met: set[str] = set()  # qualified names of functions that Dynamo traced or that a package served
         self._asked = False  # whether ``program`` was called since the last ``leave_out``
@@ -108,7 +109,7 @@ class SourceFiles:
         self._met.update(qualnames)
 
     def digests(self) -> dict[str, str]:
-        """The user's own files that were read: path -> digest of the text."""
+        """Map the path of each of the user's own files that was read to the digest of its text."""
         return {path: text.digest for path, (_status, text) in sorted(self._own.items())}
 
     def _unrun(self) -> dict[str, dict[Place, CodeType]]:

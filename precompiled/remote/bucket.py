@@ -19,7 +19,7 @@ from precompiled.store.requests import RemoteRequest
 
 _T = TypeVar("_T")
 
-# Schemes of URLs -> the extra in pyproject.toml that installs the library which fsspec needs for them.
+# Maps the scheme of a URL to the extra in pyproject.toml that installs the library that fsspec needs for the scheme.
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "abfs": "abfs", "abfss": "abfs", "az": "abfs"}
 
 MAX_FAILURES = 3  # after this many failures in a row the remote rests
@@ -85,7 +85,7 @@ class Bucket:
         self._is_local = "file" in ((self._fs.protocol,) if isinstance(self._fs.protocol, str) else self._fs.protocol)
 
     def listed(self, folder: str) -> dict[str, int]:
-        """The sizes of the objects in a folder, by name."""
+        """Map the name of each object in a folder to its size."""
 
         def call() -> dict[str, int]:
             self._fs.invalidate_cache()
@@ -98,7 +98,7 @@ class Bucket:
         return self._within(self.reading, ("list", folder), call)
 
     def everything(self) -> dict[str, tuple[int, float | None]]:
-        """All objects, by path below the URL: size and time of writing.
+        """Map the path below the URL of each object to its size and its time of writing.
 
         The time is in seconds since the epoch, by the remote's clock, or None if it is unknown.
         """

@@ -15,7 +15,7 @@ from precompiled.graph.job import split
 from precompiled.remote import helper_link
 from precompiled.store.artifacts import Store
 
-KEEP_S = 30.0  # before the next offer if there is no helper, or the store cannot be read
+KEEP_S = 30.0  # seconds before the next offer if there is no helper, or if the store cannot be read
 OF_RANKS_S = 3600.0  # the same for a compile that serves several ranks (store/rank_turns.py)
 
 

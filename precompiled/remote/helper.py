@@ -79,7 +79,7 @@ class Helper:
         if options.farm:
             self._turns.farm = farm.open_farm(options.farm, options.store, options.base, self._turns.on_farm_ended)
         self._farm = self._turns.farm
-        self._states_written: dict[str, dict[str, Any]] = {}  # file name -> the state that it holds
+        self._states_written: dict[str, dict[str, Any]] = {}  # maps a file's name to the state that the file holds
         self._asked = time.monotonic()
         self._stopping = False
         self._connections = 0

@@ -13,8 +13,8 @@ If several hosts lack the artifact of a key, one of them takes the lease and com
   creates the next lease. So the clocks of two hosts are never compared.
 - A holder that finds a higher fence stops. If it still puts an artifact, the remote has one more object for the same
   variant, which is harmless.
-- A lease is *empty* if its holder could not compile: every host then tries itself. The lease is removed when its signer
-  puts the artifact after all.
+- A lease is *empty* if its holder could not compile: every host then compiles the key itself. The lease is removed when
+  its signer puts the artifact after all.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class ProgramFetches:
 
     def __init__(self, remote: OpenedRemote, wait_s: float, changed: Callable[[], None]) -> None:
         self._remote, self._wait_s, self._changed = remote, wait_s, changed
-        self._streams: dict[str, _Stream] = {}  # program -> its last fetch
+        self._streams: dict[str, _Stream] = {}  # maps a program to its last fetch
         self._lock = threading.Lock()
 
     def fetch(self, program: str) -> Iterator[dict[str, Any]]:

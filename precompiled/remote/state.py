@@ -69,7 +69,7 @@ def problem(settings: Settings) -> PrecompiledError | None:
 
 
 def checks(settings: Settings) -> Iterator[Check]:
-    """Does the remote answer, and does this host trust its objects?"""
+    """Check that the remote answers, and that this host trusts its objects."""
     if not settings.remote:
         return
     why = problem(settings)

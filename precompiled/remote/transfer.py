@@ -58,7 +58,7 @@ class Transfer:
     def __init__(self, store: Store, bucket: Bucket, trust: Trust) -> None:
         self.store, self.bucket, self.trust = store, bucket, trust
         self.counts = TransferCounts()
-        self._lock = threading.Lock()  # for the counts: objects are fetched in parallel
+        self._lock = threading.Lock()  # guards the counts, because objects are fetched in parallel
         self._bad: set[str] = set()  # paths of refused objects
 
     # ------------------------------------------------ here

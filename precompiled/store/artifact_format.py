@@ -105,7 +105,7 @@ class Manifest:
     compiled_by: dict[str, str]
     tier: str = DEFAULT
     has_backward: bool = False
-    kernels: dict[str, str] = field(default_factory=dict)  # kernel name -> digest of its file in native/
+    kernels: dict[str, str] = field(default_factory=dict)  # maps a kernel's name to the digest of its file in native/
     format: int = FORMAT
     digest: str = ""
 

@@ -58,7 +58,7 @@ class RecordedJob:
     outcome: str = ""  # as in wire.Finished, or LOST
     reason: str = ""
     phases: list[tuple[str, float]] = field(default_factory=list)  # the phases that it entered, and when
-    # Phase -> the number of built kernels, and the number of all kernels.
+    # Maps a phase to the number of built kernels and the number of all kernels.
     kernels: dict[str, tuple[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 

@@ -70,7 +70,8 @@ class Header:
     code: str  # digest of the function's code
     one_graph: bool  # fullgraph=True
     kind: str  # "compiled" or "skipped"
-    # Facts that must be equal in the process that uses the entry: name -> text or digest. Messages show the names.
+    # The facts that must be equal in the process that uses the entry. Maps a name, which messages show, to a text or
+    # digest.
     requires: dict[str, str] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)  # keys of the graphs' artifacts
     # Fingerprints of the locals that have guards, to compare without decoding the body (guard_facts).
@@ -107,7 +108,7 @@ class About:
 
     guards: list[GuardText] = field(default_factory=list)
     inlined: list[list[str]] = field(default_factory=list)  # [module and name, digest of its code]
-    sizes: dict[str, Any] = field(default_factory=dict)  # source of a tensor -> its sizes; None means any size
+    sizes: dict[str, Any] = field(default_factory=dict)  # maps the source of a tensor to its sizes; None means any size
     state: str = ""  # Dynamo's global state
     seen: list[list[Any]] = field(default_factory=list)  # facts without a guard (packages/dynamo/unguarded.py)
     reason: str = ""  # if the frame was skipped: why Dynamo skipped it

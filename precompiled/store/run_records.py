@@ -81,7 +81,8 @@ class RunProcess:
     timeline: str = ""  # the id of the `precompiled timeline` command that started the process
     # Frame names, and the time that Dynamo or a package took.
     frames: list[tuple[str, Span]] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)  # the program's own source files: path -> digest of the text
+    # maps the paths of the program's own source files to digests of their texts
+    files: dict[str, str] = field(default_factory=dict)
     is_worker: bool = False  # whether a library started the process for the program (DataLoader, pytest-xdist)
 
     @property
@@ -111,7 +112,7 @@ class Run:
 
     @property
     def began(self) -> float:
-        """When the last of its processes had its first graph. Runs are ordered by this."""
+        """When the last of the run's processes had its first graph. Runs are ordered by this time."""
         return max(process.began for process in self.processes)
 
     @property
@@ -241,7 +242,10 @@ def keep_program(folder: Path, key: str, program: bytes) -> None:
 
 
 def programs(root: Path) -> dict[str, tuple[float, str]]:
-    """The programs that runs have kept: key -> when the last one was kept, in seconds since the epoch, and its run."""
+    """Map the key of each program that runs have kept to the time at which the last one was kept, and to its run.
+
+    The time is in seconds since the epoch.
+    """
     found: dict[str, tuple[float, str]] = {}
     for run in _names(root):
         with suppress(OSError, StoreError), trust.open_directory(root / RUNS / run) as fd:

@@ -1,7 +1,7 @@
 """Publishes artifacts and failure records in the user's store, each by one rename.
 
-Names appear in ``artifacts/`` by rename only, so a reader sees a complete artifact or none. (In another cache, a
-directory scan that met temporary files of other writers ended runs on 512 GPUs: pytorch#172144.)
+Names appear in ``artifacts/`` by rename only, so a reader sees a complete artifact or none. In another cache, a
+directory scan found temporary files of other writers, which ended runs on 512 GPUs (pytorch#172144).
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ def nest_spans(spans: Iterable[Span]) -> list[tuple[float, float]]:
     """
     found = list(spans)
     times = [(span.began, span.ended) for span in found]
-    open_: dict[int, list[float]] = {}  # thread -> ends of the enclosing spans
+    open_: dict[int, list[float]] = {}  # maps a thread to the ends of the enclosing spans
     for at in sorted(range(len(found)), key=lambda at: (found[at].thread, times[at][0], -times[at][1])):
         began, ended = times[at]
         around = open_.setdefault(found[at].thread, [])

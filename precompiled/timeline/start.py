@@ -18,7 +18,7 @@ from precompiled.timeline import facts as known
 from precompiled.timeline.facts import Facts
 from precompiled.timeline.picture import Section, in_order
 
-# Kind of work for a frame or graph -> its name in a picture's legend.
+# Maps the kind of work for a frame or graph to its name in a picture's legend.
 _NAMES = {
     "trace": "Dynamo: tracing and guards",
     "package": "a package instead of a trace",
@@ -64,8 +64,8 @@ def _end(sections: Sequence[Section]) -> float:
 
 def start(process: RunProcess, facts: Facts) -> Start:
     spans = [span for _, span in process.frames] + [span for _, span in known.graph_spans(process)]
-    # The program's main thread meets the first frame. Another thread loads swapped artifacts while the program runs its
-    # steps.
+    # The thread of the earliest span is the program's main thread. Another thread loads swapped artifacts while the
+    # program runs its steps.
     thread = min(spans, key=lambda span: span.began).thread if spans else process.pid
     mine = [span for span in spans if span.thread == thread]
     first = min((span.began for span in mine), default=process.began)

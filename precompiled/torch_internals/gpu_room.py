@@ -15,7 +15,8 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
-FULL = re.compile(r"CUDA[^\n]*out of memory")  # in the messages of PyTorch's allocator, CUDA's runtime and its driver
+# matches the messages of PyTorch's allocator, CUDA's runtime and CUDA's driver
+FULL = re.compile(r"CUDA[^\n]*out of memory")
 
 
 def with_room(load: Callable[[], T], device: str) -> T:

@@ -25,7 +25,7 @@ ANSWER_S = 10.0
 START_S = 30.0
 LOOK_S = 0.2
 AT_REST = ("ready", "failed")
-ERROR_LINES = 30  # of a traceback, in the live view
+ERROR_LINES = 30  # lines of a traceback that the live view shows
 
 
 class _WithCommand(Command):

@@ -1,7 +1,8 @@
 """``python -m precompiled.watch.entry pkg.module:factory``: capture the graphs of entry points. The watcher runs it.
 
 The capture uses fake tensors first. If the factory or its callables cannot run with fake tensors, the process restarts
-itself (exec) with ``--real``. It must restart because objects that hold fake tensors must not meet real ones.
+itself (exec) with ``--real``. It must restart because real tensors must not be mixed with objects that hold fake
+tensors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reports each graph of a watch's capture, and the sources that were read, to the watcher.
+"""Reports to the watcher each graph that a process of watch mode captures, and the sources that the process has read.
 
 The hook (in a recorded run) or entry.py starts the recorder before the user's modules are imported. Each message is one
 datagram with JSON, sent to a Unix socket in the daemon's runtime directory. An environment variable tells each process

@@ -26,8 +26,8 @@ from precompiled.core.paths import CAPTURE_VARIABLE
 TAIL_BYTES = 64 << 10
 ERROR_CHARS = 8000
 NICENESS = "5"  # low priority, but not the lowest: the user waits for a capture
-MEMORY_LOOK_S = 0.1  # between two memory measurements: a process can fill a gigabyte in less than a second
-TREE_LOOK_S = 1.0  # between two listings of its processes, which can be slow
+MEMORY_LOOK_S = 0.1  # seconds between two memory measurements: a process can fill a gigabyte in less than a second
+TREE_LOOK_S = 1.0  # seconds between two listings of the capture's processes, since a listing can be slow
 SETTLE_S = 10.0  # how long the other ranks may take after the first has ended its first steps
 GUARD = Path(__file__).with_name("guard.py")
 
@@ -71,8 +71,9 @@ class Capture:
         self.registration = registration
         self.memory_limit = registration.memory_limit_bytes or memory_limit
         self.started = time.monotonic()
-        self.graphs: dict[str, CapturedGraph] = {}  # by id
-        self.sources: dict[str, str] = {}  # path -> digest of the content that the capture read; "": not digested yet
+        self.graphs: dict[str, CapturedGraph] = {}  # maps a graph's id to the graph
+        # maps a path to the digest of the content that the capture read; "" if not digested yet
+        self.sources: dict[str, str] = {}
         self.written: set[str] = set()
         self.packages: set[str] = set()  # functions whose packages the capture has written
         self.end: End | None = None

@@ -22,7 +22,7 @@ log = logging.getLogger("precompiled.watch")
 
 SWEEP_S = 1.0
 POLL_S = 0.5
-RETRY_S = 10.0  # between two attempts to get inotify back
+RETRY_S = 10.0  # seconds between two attempts to get inotify back
 
 
 class Hints:
@@ -31,7 +31,8 @@ class Hints:
     def __init__(self, on_hint: Callable[[], None]) -> None:
         self._on_hint = on_hint
         self._observer: Any = None
-        self._observed: dict[str, tuple[tuple[int, int], object]] = {}  # directory -> its inode, watchdog's watch
+        # maps a directory to its inode and watchdog's watch
+        self._observed: dict[str, tuple[tuple[int, int], object]] = {}
         self._paths: frozenset[str] = frozenset()
         self._gone: set[str] = set()  # deleted or moved directories; a new one may get the same inode
         self._retry_at = 0.0

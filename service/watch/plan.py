@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEBOUNCE_S = 0.15  # after the last edit, since editors write, rename and write again
+DEBOUNCE_S = 0.15  # seconds from the last edit to the capture, since editors write, rename and write again
 MAX_KILLS = 5
 
 

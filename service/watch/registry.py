@@ -28,7 +28,7 @@ ASIDE = ".set-aside"
 
 
 class Good(msgspec.Struct):
-    """The last successful capture. ``sources``: path -> digest; ``complete``: no graph was compiling any more."""
+    """The last successful capture. ``sources`` maps paths to digests. ``complete``: no graph was compiling any more."""
 
     sources: dict[str, str]
     graphs: list[wire.WatchedGraph]

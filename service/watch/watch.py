@@ -31,7 +31,7 @@ class CaptureResult:
     """The results of the last successful capture."""
 
     sources: dict[str, str]
-    graphs: dict[str, CapturedGraph]  # by id
+    graphs: dict[str, CapturedGraph]  # maps a graph's id to the graph
     fake: bool = False
     note: str = ""
     complete: bool = False
@@ -59,15 +59,16 @@ class RunningWatch:
     plan: Plan = field(default_factory=Plan)
     capture: Capture | None = None
     good: CaptureResult | None = None
-    error: str = ""  # of the last capture, if it failed
+    error: str = ""  # the error of the last capture, if it failed
     edited: str = ""
     edited_at: float = 0.0
     ready_s: float = 0.0
     capture_s: float = 0.0
     captures: int = 0
     real: str = ""  # why the last capture needed real tensors
-    _expected: dict[str, str] = field(default_factory=dict)  # path of a source -> last known digest
-    _awaited: dict[str, str] = field(default_factory=dict)  # id of a submit -> key, until its job has ended
+    _expected: dict[str, str] = field(default_factory=dict)  # maps the path of a source to its last known digest
+    # maps the id of a submit to its key, until its job has ended
+    _awaited: dict[str, str] = field(default_factory=dict)
     _verifications: int = 0
     _written: set[str] = field(default_factory=set)  # files that its own captures write, so not sources
 

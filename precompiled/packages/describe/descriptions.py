@@ -242,7 +242,7 @@ class Descriptions:
         named = getattr if self._is_of_the_installation(kind) or is_a(value, OF_C) else attribute_of
         module, qualname = named(value, "__module__", None), named(value, "__qualname__", None)
         qualname = qualname or named(value, "__name__", None)
-        owner = named(value, "__objclass__", None)  # of a slot wrapper or method descriptor
+        owner = named(value, "__objclass__", None)  # the class of a slot wrapper or method descriptor
         if isinstance(owner, type) and isinstance(qualname, str):
             return ["descriptor", self.a_class(owner), qualname]
         if is_a(value, types.BuiltinFunctionType):

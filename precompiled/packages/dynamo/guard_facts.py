@@ -330,7 +330,8 @@ def _fact(
     if kind == "NOT_NONE_MATCH":
         return value_facts.exactly(value, described)
     if kind in _LENGTHS:
-        length = len(value) if hasattr(value, "__len__") else operator.length_hint(value, -1)  # of an iterator
+        # an iterator has only a length hint
+        length = len(value) if hasattr(value, "__len__") else operator.length_hint(value, -1)
         which = None if kind == "EMPTY_NN_MODULE_HOOKS_DICT" else described.number(value)
         return [described.a_class(type(value)), length, which]
     if kind in _KEYS:

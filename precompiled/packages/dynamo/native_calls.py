@@ -192,7 +192,8 @@ def _note(frame: types.FrameType) -> None:
         if not _counts(frame):
             return
         values = frame.f_locals
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]  # with *args and **kwargs
+        # the 2 are *args and **kwargs, if the function has them
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
         arguments = [values[name] for name in (*names, *code.co_freevars) if name in values]
         noticed.calls.append(NativeCall(code, frame.f_globals, tuple(arguments)))
     except BaseException as error:  # noqa: BLE001 - locals of the user's may raise anything

@@ -33,13 +33,16 @@ class TraceLog:
     keys: list[tuple[Source, Any]] = field(default_factory=list)  # source of a dictionary, key
     # Source of an object that was read as a whole, and how: "str", "dir", "keys", "order", "state" or HAS.
     wholes: list[tuple[Source, str]] = field(default_factory=list)
-    met: dict[int, tuple[object, dict[str, object]]] = field(default_factory=dict)  # by id: an object, its sources
-    made: dict[int, Any] = field(default_factory=dict)  # by id: a value that became a variable without a source
+    # maps an object's id to the object and its sources
+    met: dict[int, tuple[object, dict[str, object]]] = field(default_factory=dict)
+    # maps the id of a value that became a variable without a source to the value
+    made: dict[int, Any] = field(default_factory=dict)
     asked: dict[str, Asked] = field(default_factory=dict)
-    initialised: dict[str, list[Call]] = field(default_factory=dict)  # by the name of an optimizer's source
+    # maps the name of an optimizer's source to the calls of its ``_init_group``
+    initialised: dict[str, list[Call]] = field(default_factory=dict)
     native: NativeCalls = field(default_factory=NativeCalls)
     in_any_order: int = 0  # depth of nested functions whose result does not depend on a set's order (ordered.py)
-    # By id: items of a set (set_order.py).
+    # Maps the id of a set variable's ``items`` to these items, and to a list of them in their order (set_order.py).
     in_order: dict[int, tuple[object, list[object]]] = field(default_factory=dict)
     problem: NotPortable | None = None
 

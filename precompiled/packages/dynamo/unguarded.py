@@ -72,7 +72,8 @@ class Seen:
     keys: list[tuple[Source, Any, bool]] = field(default_factory=list)  # key of a dictionary, whether it exists
     values: list[tuple[Source, Any]] = field(default_factory=list)  # description
     globals: list[tuple[str | None, str, object]] = field(default_factory=list)
-    wholes: list[tuple[Source, str, Any]] = field(default_factory=list)  # as in TraceLog, and the description
+    # the fields of TraceLog.wholes, and the description
+    wholes: list[tuple[Source, str, Any]] = field(default_factory=list)
     same: list[list[Source]] = field(default_factory=list)  # sources that lead to one object
     native: list[native_reads.Read] = field(default_factory=list)
     # Sources of the functions with closures, and the cells that they share. Empty for a single function.

@@ -41,7 +41,7 @@ def load_bundle(
     """Load a bundle. Returns the compiled callable, which takes the graph's inputs and returns its outputs as a tuple.
 
     - ``pickled``: the bundle. Unpickling it runs code, so the caller has checked its origin (store/trust.py).
-    - ``native``: name of a kernel -> the file that contains it, and the file's SHA-256.
+    - ``native``: maps a kernel's name to the file that contains the kernel, and to the file's SHA-256.
     - ``program``: its modes are restored around the load, which reads thread-local state and may run in another thread.
     - ``name``: the artifact's name in tracebacks and profiles.
 

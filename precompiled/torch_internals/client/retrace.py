@@ -32,8 +32,8 @@ from precompiled.torch_internals.graph import trace_origin
 
 log = logging.getLogger("precompiled.retrace")
 
-# Code of a retraced function -> why its next trace is compiled in process; None after that trace. A function is
-# retraced only once, because its invalidated entries count towards Dynamo's recompile limit.
+# Maps the code of a retraced function to the reason why its next trace is compiled in process, or to None after that
+# trace. A function is retraced only once, because its invalidated entries count towards Dynamo's recompile limit.
 _asked: weakref.WeakKeyDictionary[CodeType, Bypass | None] = weakref.WeakKeyDictionary()
 
 

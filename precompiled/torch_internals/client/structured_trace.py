@@ -25,7 +25,8 @@ from precompiled.core import interruptions
 
 log = logging.getLogger("precompiled.structured")
 
-# Graph id -> Dynamo's compile id, recorded only while tracing is on. A swap happens after that compile has ended.
+# Maps a graph's id to Dynamo's compile id. An id is recorded only while tracing is on. A swap happens after that
+# compile has ended.
 _compiles: dict[str, Any] = {}
 
 

@@ -231,7 +231,7 @@ class _Outputs:
         self._storages = {storage(value) for value in inner if isinstance(value, torch.Tensor)}
         self._changed = [at for at, before in histories.items() if inner[at].grad_fn is not before]
         self._through: list[torch.Tensor] = []  # the tensors that pass through the node
-        self._numbers: dict[int, int] = {}  # id of such a tensor -> its position among them
+        self._numbers: dict[int, int] = {}  # maps the id of such a tensor to its position among them
 
     def finished(self, outputs: Sequence[object], last: frozenset[int]) -> list[object]:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]

@@ -67,7 +67,8 @@ class StandIn:
         self._draws: bool | None = None
         self._module = module
         self._effects: undo_effects.Effects | None = None  # created at the first run, because most stand-ins never run
-        # Positions of the inputs that require a gradient -> the positions among them that never get one.
+        # Maps the positions of the inputs that require a gradient to the positions of those among them that never get
+        # one.
         self._apart: dict[tuple[int, ...], frozenset[int]] = {}
 
     def __call__(self, *args: Any) -> object:

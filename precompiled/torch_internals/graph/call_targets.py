@@ -91,7 +91,7 @@ def _namespace(name: str) -> object:
 
 @cache
 def _searched() -> dict[int, tuple[str, str]]:
-    """Return a table: id of each callable in _NAMESPACES -> (namespace, attribute). Built at the first call."""
+    """Map the id of each callable in _NAMESPACES to (namespace, attribute). The first call builds the table."""
     table: dict[int, tuple[str, str]] = {}
     for name in _NAMESPACES:
         space = _namespace(name)
@@ -281,7 +281,7 @@ def names_group(target: object) -> bool:
 
 
 def modules_of(name: list[str]) -> dict[str, str]:
-    """Return what a worker must load for this target, as name -> digest: modules to import, operators to define."""
+    """Map the name of everything that a worker must load for this target (modules, operators) to its digest."""
     if name[0] != "cop":
         return {}
     _, _, _, _, modules, digest, _, *source = name

@@ -48,7 +48,8 @@ class Inputs:
     ranges: list[list[int | None]]
     hints: list[int]
     floats: list[float]
-    modules: dict[str, str]  # modules that define tensor subclasses and opaque objects: name -> digest of the sources
+    # maps the modules that define tensor subclasses and opaque objects to digests of their sources
+    modules: dict[str, str]
     described: program_classes.Described  # tensor subclasses that the program itself defines
     unbacked: list[list[object]]  # symbolic_sizes.Symbols.unbacked
     meshes: device_meshes.Meshes

@@ -33,7 +33,7 @@ from precompiled.torch_internals.patches import Patches
 
 
 def used_groups(module: torch.fx.GraphModule) -> dict[str, int]:
-    """The groups of a graph's collectives: name -> number of ranks, in the order of their first use.
+    """Map the name of each group of a graph's collectives to its number of ranks, in the order of their first use.
 
     Raises Bypass if a collective does not name its group.
     """

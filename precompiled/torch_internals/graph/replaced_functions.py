@@ -49,8 +49,8 @@ _ALIASES = {
 # count.
 _INSTALLED = frozenset({"torch", "typing_extensions", *sys.stdlib_module_names}) - {"unittest"}
 _OPERATORS = ("_operator", "operator", "builtins")
-# Function of the operator module -> the special methods that Python may call for it, besides NAME, rNAME and iNAME.
-# The reflected form of < is >, for example.
+# Maps a function of the operator module to the special methods that Python may call for it besides NAME, rNAME and
+# iNAME. The reflected form of < is >, for example.
 _OTHERS = {
     "lt": ("gt",),
     "gt": ("lt",),
@@ -65,7 +65,7 @@ _OTHERS = {
 
 
 def replaced_functions() -> dict[str, object]:
-    """Dotted name in torch -> the program's function, for each function of torch that the program has replaced.
+    """Map the dotted name of each function of torch that the program has replaced to the program's function.
 
     Compares about 2,500 names, which takes a fraction of a millisecond.
     """

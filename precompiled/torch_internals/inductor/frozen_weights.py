@@ -152,7 +152,8 @@ class _Freezing:
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self._weights = list(weights)
-        # id of a tensor in oneDNN's format -> the tensor (kept alive, so that the id stays unique), and its call.
+        # Maps the id of a tensor in oneDNN's format to the tensor and the call that creates it. The reference to the
+        # tensor keeps the id unique.
         self._packed: dict[int, tuple[torch.Tensor, object, tuple[object, ...], dict[str, object]]] = {}
 
     def noted(self, folder: Any, node: torch.fx.Node, tensor: torch.Tensor) -> None:

@@ -162,7 +162,7 @@ def define(units: str) -> None:
 
 
 def digests(units: str) -> dict[str, str]:
-    """Name -> digest, for each operator in the JSON of ``defining_modules``."""
+    """Map the name of each operator in the JSON of ``defining_modules`` to its digest."""
     return {unit["op"]: source_units.digest(unit) for unit in json.loads(units)}
 
 
@@ -176,7 +176,7 @@ def is_made_of_source(name: str) -> bool:
 
 
 def load(modules: Mapping[str, str]) -> None:
-    """In a worker, import the modules and load the libraries in ``modules`` (name -> digest).
+    """In a worker, import the modules and load the libraries in ``modules``, which maps their names to digests.
 
     Load everything that a graph needs before defining any of its operators, because one of these modules may define the
     operator itself. Raises ValueError if a digest differs, or whatever an import raises.

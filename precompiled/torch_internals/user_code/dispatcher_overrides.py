@@ -31,13 +31,15 @@ from precompiled.torch_internals.user_code import dispatcher_registrations
 # that uses them need not be refused.
 _ONLY_RUN = frozenset({"CPU", "CUDA", "XPU", "MPS", "HPU", "MTIA", "XLA", "PrivateUse1"})
 
-# The Libraries in which the last look found no override, and how many names each of them had registered. Only a new
+# The Libraries in which the last check found no override, and how many names each of them had registered. Only a new
 # name can become an override. The Libraries' sets are kept alive so that no new Library's set gets the same identity.
 _harmless: tuple[list[set[str]], list[int]] = ([], [])
 
 
 def find_overrides(namespaces: Collection[str]) -> dict[str, str]:
-    """Operator (aten::silu) -> the place and key of a traced kernel that the program has registered for it."""
+    """Map each operator (aten::silu) for which the program has registered a traced kernel to the kernel's place and
+    key.
+    """
     global _harmless  # noqa: PLW0603
     libraries = list(_libraries())
     sizes = list(map(len, libraries))

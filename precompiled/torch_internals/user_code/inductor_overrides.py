@@ -39,7 +39,10 @@ _Table = dict[Any, Callable[..., Any]]
 
 
 class _Look:
-    """One table at the last check. ``first``: operator at the first check -> whether its lowering called eager code."""
+    """One table at the last check.
+
+    ``first`` has the operators of the first check, and whether the lowering of each called eager code.
+    """
 
     def __init__(self, first: dict[Any, bool]) -> None:
         self.first = first
@@ -51,7 +54,7 @@ _looks: dict[str, _Look] = {}
 
 
 def find_overrides(namespaces: Collection[str]) -> dict[str, str]:
-    """Operator (aten::silu) -> how the program has changed its entry, and in which table."""
+    """Map each operator (aten::silu) whose entry the program has changed to a text that describes the change."""
     overrides: dict[str, str] = {}
     for module, name in _TABLES:
         # Inductor's table is empty until its module is imported.

@@ -33,7 +33,7 @@ from precompiled.torch_internals.user_code.source_units import Unit
 
 CODE = "unsupported-input"
 PREFIX = "class "  # prefix of a class's name in the list of modules and operators that a graph needs
-Classes = Mapping[str, type]  # digest of a class's unit -> class
+Classes = Mapping[str, type]  # maps the digest of a class's unit to the class
 NONE: Classes = MappingProxyType({})
 
 

@@ -65,7 +65,7 @@ def create_kernel(unit_text: str) -> Any:
 
 
 def modules_of(unit_text: str) -> dict[str, str]:
-    """Name -> digest of everything that a worker needs for the kernel: modules to import, and the kernel itself."""
+    """Map the name of everything that a worker needs for the kernel (modules, the kernel itself) to its digest."""
     unit = json.loads(unit_text)
     return {**program_units.worker_needs(unit), f"{PREFIX}{unit['kernel']}": _digest(unit_text)}
 
@@ -93,7 +93,8 @@ class _Source(Source):
 
     def __init__(self, kernel: object) -> None:
         super().__init__(_subject(kernel), CODE, kernel.__module__)
-        self.given: dict[str, str] = {}  # imported kernels: name in this module -> Triton's cache key
+        # maps the name that an imported kernel has in this module to Triton's cache key
+        self.given: dict[str, str] = {}
         self._kernels: set[str] = set()
 
     def text(self) -> str:

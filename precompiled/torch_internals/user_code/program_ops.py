@@ -41,7 +41,7 @@ _ROLES = {
 }
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 _OWN_REGISTRATIONS = "/torch/_library/custom_ops.py:"
-_DEFINED: dict[str, str] = {}  # in a worker: name of an operator -> digest of its definition
+_DEFINED: dict[str, str] = {}  # in a worker: maps the name of an operator to the digest of its definition
 
 
 def refuse(name: str, why: str) -> NoReturn:

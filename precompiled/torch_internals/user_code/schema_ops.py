@@ -34,7 +34,7 @@ _ALIASES = re.compile(r"^alias analysis kind: (\w+)$", re.MULTILINE)
 _WRITTEN = re.compile(r"\(\$\d+! -> \)")
 # Torch's text for the class of an opaque object (opaque_inputs.py), which torch cannot parse, and a name to replace it.
 _OPAQUE, _ANY_CLASS = re.compile(r"\bPyObject\b"), "precompiled.AnyClass"
-_DEFINED: dict[str, torch.library.Library] = {}  # in a worker: operator -> the Library that defines it
+_DEFINED: dict[str, torch.library.Library] = {}  # in a worker: maps an operator to the Library that defines it
 
 
 def describe(op: torch._ops.OpOverload) -> str | None:

@@ -152,7 +152,7 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
 
 
 def _source_files(modules: list[str], code: str) -> tuple[dict[Path, str], set[str]]:
-    """Source file -> its module, and the installed packages that these modules import."""
+    """Map each source file to its module. Also return the installed packages that these modules import."""
     files: dict[Path, str] = {}
     packages: set[str] = set()
     waiting = list(modules)

@@ -40,7 +40,7 @@ from precompiled.torch_internals.patches import Patches
 
 BUILDING = ".building"  # suffix of the file that a compiler is writing
 _HEADERS = "precompiled_headers"
-_HEADER_SUFFIXES = (".gch", ".pch")  # of GCC, of Clang
+_HEADER_SUFFIXES = (".gch", ".pch")  # suffixes of GCC and of Clang
 _TORCHS_HEADERS = Path(codecache._HEADER_DIR)  # a directory that all programs of the user share
 
 _original: Callable[[str, str], None] = cpp_builder.run_compile_cmd

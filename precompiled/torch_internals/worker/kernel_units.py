@@ -50,7 +50,11 @@ _LARGE = re.compile(r"\btranspose_mxn\b" if _WIDE else r"\b(transpose_mxn|Welfor
 
 @dataclass(frozen=True)
 class Native:
-    """Built kernels. ``files``: SHA-256 -> contents of a ``.so``. ``kernels``: name of a kernel -> its SHA-256."""
+    """Built kernels.
+
+    ``files`` maps a SHA-256 to the contents of a ``.so``. ``kernels`` maps a kernel's name to the SHA-256 of its
+    ``.so``.
+    """
 
     files: dict[str, bytes]
     kernels: dict[str, str]
@@ -193,7 +197,8 @@ class KernelCollector:
         self._kernels: dict[str, _Native] = {}
         self._waiting: list[_Kernel] = []
         self._units: list[_Unit | _WrapperUnit] = []
-        self._files: dict[str, tuple[Path, str]] = {}  # name of a built kernel -> its .so, and the file's SHA-256
+        # maps the name of a built kernel to its .so and the file's SHA-256
+        self._files: dict[str, tuple[Path, str]] = {}
 
     def kernel(self, argtypes: list[str], source: str) -> _Native:
         kernel = _Kernel(self, argtypes, source)

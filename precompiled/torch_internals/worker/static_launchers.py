@@ -72,7 +72,8 @@ class _Launchers:
     """The launchers stored for the artifact, each by the id of the kernel that it copies."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[Any, Any]] = {}  # by id; the reference to the kernel keeps its id from being reused
+        # the keys are ids of kernels; the reference to a kernel keeps its id from being reused
+        self._of: dict[int, tuple[Any, Any]] = {}
 
     def put(self, original: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
         from torch._inductor.triton_bundler import TritonBundler
