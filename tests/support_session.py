@@ -20,6 +20,7 @@ from unittest import mock
 
 import pytest
 import torch
+from support_host import prepare
 
 import precompiled
 from precompiled.client import session as sessions
@@ -103,6 +104,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
                 "PRECOMPILED_RUNTIME_DIR": str(Path(directory) / "run"),
                 "PRECOMPILED_AUTOSTART": "0",
                 "PRECOMPILED_MODE": "lookup",
+                "TORCHINDUCTOR_CACHE_DIR": str(Path(directory) / "inductor"),
                 **(settings or {}),
             },
             clear=True,
@@ -114,6 +116,7 @@ def this_process(settings: Mapping[str, str] | None = None) -> Iterator[ThisProc
         # The tests read the counts of the process, so the client must not send them to a daemon first.
         mock.patch.object(CountSender, "changed", lambda sender: None),
     ):
+        prepare(Path(directory) / "inductor")
         session = sessions.current()
         try:
             yield ThisProcess(session, left)
