@@ -136,7 +136,7 @@ def _turn(root: Path, key: str) -> AbstractContextManager[parts.TurnProtocol]:
 def _among_hosts(
     store: Store, job: wire.Job, data: bytes, started: float, among_hosts: parts.TurnProtocol, record: JobRecord
 ) -> wire.Finished:
-    """Compile and publish a graph that no other host has compiled. If one compiles it now, park the job."""
+    """Compile and publish a graph that no other host has compiled. If another host compiles it now, park the job."""
     if among_hosts.again_s and job.may_park:
         return wire.Finished(job.id, job.key, "parked", 0.0, again_s=among_hosts.again_s)
     folder = scratch.directory(store.root) / "turns"

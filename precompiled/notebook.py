@@ -53,7 +53,7 @@ def unload(shell: Any) -> None:
 
 
 class CellLines:
-    """The lines below cells: one for each cell in which Dynamo made graphs."""
+    """Prints and updates a line below each cell in which Dynamo made graphs."""
 
     def __init__(self, *, updates: bool) -> None:
         """``updates``: whether a printed line can be replaced in its place."""

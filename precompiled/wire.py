@@ -211,7 +211,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
 
 class WatchedGraph(msgspec.Struct, frozen=True):
-    """A graph of a watch. ``state``: "reused" (the store had its artifact), "compiling", "ready", "failed",
+    """A graph that a watch captured. ``state``: "reused" (the store had its artifact), "compiling", "ready", "failed",
     "bypassed".
     """
 
@@ -424,8 +424,8 @@ class Answer(_Message, frozen=True):
 
 
 class Cancel(_Message, frozen=True):
-    """The watches no longer need these submits. A job, queued or running, is cancelled when none of its submits is
-    left.
+    """The watches no longer need these Submit messages. A queued or running job is cancelled if no other Submit message
+    has requested it.
     """
 
     ids: list[str]

@@ -2,11 +2,13 @@
 
 The kernel identifies a peer at the accept (``SO_PEERCRED``), before the daemon reads a byte. All limits are per uid:
 
-- **Connections**: as many as the descriptors allow. When all are taken, one of the user with the most is closed.
+- **Connections**: as many as the descriptors allow. When all descriptors are taken, the daemon closes a connection of
+  the user who has the most.
 - **Memory**: of incomplete messages and of unread replies.
 - **Time**: each turn serves the users in rotation, each for a bounded time. The rest waits for the next turn. Accepting
-  a connection is cheap; preparing it counts as its user's time. A user who connects faster than that is denied the
-  socket for a while, because the new connections of all users share one queue in the kernel.
+  a connection is cheap; preparing it counts as its user's time. A user who opens connections faster than the daemon
+  prepares them is denied the socket for a while, because the new connections of all users share one queue in the
+  kernel.
 """
 
 from __future__ import annotations

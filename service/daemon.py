@@ -223,7 +223,7 @@ class Daemon:
         self._look_after_ourselves()
 
     def _watch(self) -> None:
-        """Send the watcher's replies to peers, and cancel the submits that it withdraws."""
+        """Send the watcher's replies to peers, and cancel the Submit messages that the watcher withdraws."""
         watcher = self._watcher
         if watcher is None:
             return

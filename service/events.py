@@ -75,7 +75,7 @@ class WorkerDone:
 class WorkerGone:
     """The worker's process tree has ended, or never started.
 
-    ``reason``: a code. ``detail``: text for people. ``unread``: it had not read its job to the end.
+    ``reason``: a code. ``detail``: text for people. ``unread``: the worker had not read its job to the end.
     """
 
     worker: int
@@ -86,7 +86,7 @@ class WorkerGone:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The user withdraws these submits (the sources of a watch have changed)."""
+    """The user withdraws these Submit messages, because the sources of a watch have changed."""
 
     uid: int
     ids: tuple[str, ...]
@@ -169,7 +169,9 @@ class Count:
 
 @dataclass(frozen=True)
 class Moved:
-    """A job has entered ``state``; for the log and the watcher. ``ids``: the submits that requested the job."""
+    """A job has entered ``state``; for the log and the watcher. ``ids``: the ids of the Submit messages that requested
+    the job.
+    """
 
     job: str
     key: str

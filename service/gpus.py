@@ -77,7 +77,8 @@ class Devices:
     def visible(self, device: str) -> str:
         """The ``CUDA_VISIBLE_DEVICES`` for a worker of ``device``. Raises DeviceError if no worker can use the device.
 
-        Until the list is known, any well-formed UUID is accepted: the driver refuses a wrong one in the worker.
+        Until the list is known, any well-formed UUID is accepted: in the worker, the driver refuses a UUID that does
+        not exist.
         """
         if device == "cpu":
             return ""
@@ -90,7 +91,8 @@ class Devices:
             uuid = "GPU-" + uuid  # torch leaves the prefix out
         made_up = parts.MADE_UP_CUDA.get()
         if made_up is not None and made_up.is_made_up(uuid):
-            return uuid  # a made-up GPU (docs/guides/targets.md): the worker sees none unless its variables define it
+            # a made-up GPU (docs/guides/targets.md): the worker sees no GPU unless its variables define the made-up one
+            return uuid
         self.begin()
         known = self._gpus
         if known is not None and uuid not in {gpu.uuid for gpu in known}:

@@ -2,9 +2,9 @@
 
 - **Published** or **failed**: the job ends.
 - **Parked**: another host or the farm compiles the job. The job is queued again; no worker gets it for a while.
-- **Kept**: the farm does not accept it. It is queued again; no courier gets it for a while.
-- **Lost**: its worker has died. It is queued again once. After a second death or a timeout, its key is quarantined. A
-  worker that had not read the graph does not count, the first time.
+- **Kept**: the farm does not accept the job. The job is queued again, and no courier gets it for a while.
+- **Lost**: the job's worker has died. The job is queued again once. After a second death or a timeout, its key is
+  quarantined. The first death of a worker that had not read the graph does not count.
 """
 
 from __future__ import annotations

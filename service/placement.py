@@ -182,7 +182,7 @@ class Placement:
     def _threads(self, now: float) -> int:
         """Threads of a compile that starts now: the cores divided by the running and queued compiles.
 
-        The number does not change during a compile: one that started alone keeps all cores.
+        The number does not change during a compile: a compile that started alone keeps all cores.
         """
         limits = self._limits
         compiles = min(limits.slots, self._slots_used + sum(1 for _ in self._queue.ready(now)))

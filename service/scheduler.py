@@ -22,9 +22,9 @@ A courier has the same states as a worker.
 The parts: placement.py assigns jobs to workers, couriers.py offers them to the farm, outcomes.py ends or requeues a
 job, start_failures.py delays starts after failures, flights.py keeps the clients of each job.
 
-There is one job per flight (uid, store, key): a second submit joins it. Waiting clients come before background ones;
-users take turns; a user's jobs are first come, first served. A background job becomes a waiting one after
-``Limits.age_s``, so that waiting clients cannot starve it.
+There is one job per flight (uid, store, key): a second submit joins the job. Waiting clients come before background
+clients. Users take turns. A user's jobs are first come, first served. A background job becomes a waiting client's job
+after ``Limits.age_s``, so that waiting clients cannot starve it.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class Scheduler:
                 self._flights.end(job, out, refusal)
 
     def _cancelled(self, uid: int, ids: set[str], now: float, out: list[Instruction]) -> None:
-        """Cancel the jobs that only these submits requested.
+        """Cancel the jobs that only these Submit messages requested.
 
         The worker of a running job is killed: a compile cannot be interrupted, and the graphs of the new source need
         its slot.

@@ -3,7 +3,7 @@
 - **Seats**: after two failed starts in a row, a seat is refused for a while. Its queued jobs fail, and its submits are
   rejected.
 - **Expected graphs**: if a worker started ahead of a graph fails or gets no job, its seat gets no such worker for a
-  while. Its jobs are not refused.
+  while. The seat's jobs are not refused.
 - **The host**: if it has no room for a process, no worker is started for a second. After 30 such starts in a row, the
   next one counts as a failure of its seat.
 """

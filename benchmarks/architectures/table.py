@@ -41,7 +41,8 @@ class Row(ArchitectureRow):
 
     graphs: int = 0
     by_daemon: int = 0  # graphs among ``graphs`` that the daemon compiled
-    rest: dict[str, int] = field(default_factory=dict)  # reason -> number of graphs that the daemon did not compile
+    # maps a reason to the number of graphs that the daemon did not compile
+    rest: dict[str, int] = field(default_factory=dict)
     second_graphs: int = 0
     hits: int = 0
     compiles: int = 0  # graphs that the two clients compiled themselves
@@ -51,7 +52,7 @@ class Row(ArchitectureRow):
     seconds: float = 0.0
     target: str = ""  # the made-up GPU's architecture; if set, no value is compared
     idle: int = 0  # graphs of the first process that were compiled and never called again
-    # Architecture -> number of cubins that the second process loaded and that are new in this row.
+    # Maps an architecture to the number of cubins that the second process loaded and that are new in this row.
     cubins: dict[str, int] = field(default_factory=dict)
     known_cubins: bool = False  # an earlier row of this model loaded cubins, perhaps all that this row needs
     started: list[str] = field(default_factory=list)  # processes that the second process started

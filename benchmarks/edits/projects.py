@@ -28,7 +28,8 @@ class Run:
 
     first_s: float  # seconds to the end of the first step
     frames: int  # frames that Dynamo traced
-    functions: dict[str, str]  # name -> the state of its package; "traced" if any of its frames was traced
+    # maps a function's name to the state of its package; "traced" if any of its frames was traced
+    functions: dict[str, str]
     values: Any  # results of the steps
     graphs: list[dict[str, Any]]
 

@@ -86,7 +86,7 @@ class Fleet:
         self.keys = [hashlib.sha256(f"graph {number}".encode()).hexdigest() for number in range(plan.graphs)]
         self.outcome = Outcome(plan)
         self._pool = ThreadPoolExecutor(THREADS)
-        self._deaths: dict[str, float] = {}  # key -> when its holder died
+        self._deaths: dict[str, float] = {}  # maps a key to the time at which the holder of its lease died
 
     async def run(self) -> Outcome:
         began = time.monotonic()

@@ -32,8 +32,10 @@ class ServedRow(MeasuredRow):
     served: list[int] = field(default_factory=list)  # graphs among ``graphs`` that the daemon compiled
     traced: list[int] = field(default_factory=list)  # frames that Dynamo traced
     first_s: list[float] = field(default_factory=list)  # seconds of the slowest process's first step
-    reasons: dict[str, int] = field(default_factory=dict)  # reason -> graphs that were not served, over all runs
-    kept_from_packages: dict[str, int] = field(default_factory=dict)  # reason -> functions, in the first run
+    # maps a reason to the number of graphs that were not served, over all runs
+    reasons: dict[str, int] = field(default_factory=dict)
+    # maps a reason to the number of functions, in the first run
+    kept_from_packages: dict[str, int] = field(default_factory=dict)
     as_plain: bool = False  # plain torch.compile differs from eager in the same way
 
     @property

@@ -61,7 +61,7 @@ class Kernel:
 class Seen:
     """The kernels that artifacts contained and that the interpreter ran, since ``SEEN.clear()``."""
 
-    kernels: dict[str, Kernel] = field(default_factory=dict)  # by the digest of the source
+    kernels: dict[str, Kernel] = field(default_factory=dict)  # maps the digest of a kernel's source to the kernel
     strangers: list[str] = field(default_factory=list)  # kernels that ran and are in no artifact
     running: Kernel | None = None
     # Address ranges of the arguments of the kernel that is running.
@@ -73,7 +73,7 @@ class Seen:
 
 
 SEEN = Seen()
-_of_file: dict[str, str] = {}  # file of a kernel's code -> digest of its source
+_of_file: dict[str, str] = {}  # maps the file of a kernel's code to the digest of its source
 
 
 def install() -> None:

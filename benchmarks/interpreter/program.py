@@ -121,7 +121,8 @@ def _launches() -> int:
     return sum(event["event"] in ("launch", "graph-launch") and event["pid"] == os.getpid() for event in events)
 
 
-# One call to compare: a function that runs eager and returns a comparison (result -> differences), and a compiled run.
+# One call to compare: a function that runs eager and returns a comparison (a function from a result to differences),
+# and a compiled run.
 Call = tuple[Callable[[], Callable[[Any], list[str]]], Callable[[], Any]]
 
 

@@ -72,7 +72,7 @@ TOTALS = [
 
 @dataclass
 class Row:
-    """The result of a row. ``kernels``: digest of the source -> (name, state, reason).
+    """The result of a row. ``kernels`` maps the digest of a source to (name, state, reason).
 
     ``brought``: the kernels for whose source the artifact has machine code and a launcher.
     """

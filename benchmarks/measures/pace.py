@@ -24,7 +24,7 @@ class Pace:
     median: float  # eager step / ``alone_s``
     worst: float
     done: float  # eager steps until the swap / steps of the process without a compile in the same time
-    swapped_s: float  # from the start of the first call to the end of the first compiled step
+    swapped_s: float  # seconds from the start of the first call to the end of the first compiled step
 
     def line(self) -> str:
         return (

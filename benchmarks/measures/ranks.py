@@ -49,7 +49,7 @@ class _Ranks:
     """Processes that started at once."""
 
     cpu_s: float  # CPU seconds of the processes and all their descendants
-    compiled_s: float  # from the first process's start to the end of the last process's first compiled step
+    compiled_s: float  # seconds from the first process's start to the end of the last process's first compiled step
     after_call_s: float  # the same, but from the first call of the first process
 
 

@@ -14,8 +14,8 @@ Optional:
 
 - ``pending``: while graphs are pending, "step" or "wait"
 - ``steps``: number of steps after that
-- ``device``: of the model, by default the CPU
-- ``mode``: of torch.compile
+- ``device``: the device of the model, by default the CPU
+- ``mode``: the mode of torch.compile
 - ``optimizer``: whether each step includes a step of AdamW
 - ``check``: whether to compare outputs and gradients with eager's at the end
 - ``serve``: each stdin line "go N" runs N steps and prints their seconds

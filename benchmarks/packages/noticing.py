@@ -15,7 +15,7 @@ LAYERS = {False: 6, True: 1}
 def noticing(quick: bool, say: Say) -> list[float]:
     """Return ratios of CPU seconds: Dynamo's trace of a GPT-2 with calls noticed from its beginning / a trace without.
 
-    CPython 3.12 and newer watch each trace. Older versions only watch a trace that meets, for example, an enum with
+    CPython 3.12 and newer watch each trace. Older versions only watch a trace that reads, for example, an enum with
     functions or a metaclass of the program. For older versions, the ratio is the cost of a trace that is watched.
     """
     import torch

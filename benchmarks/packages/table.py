@@ -26,7 +26,7 @@ from benchmarks.packages.noticing import noticing
 class Row(ArchitectureRow, MeasuredRow):
     """One architecture. One process records the package, the next one uses it, and a third one audits it."""
 
-    frames: int = 0  # frames that Dynamo met in the first process
+    frames: int = 0  # frames that Dynamo handled in the first process
     compiled: int = 0
     traced: int = 0  # frames that Dynamo traced in the second process
     audited: int = 0  # frames that the third process traced with the same result as the package

@@ -33,7 +33,7 @@ class Scale:
     stores: tuple[int, ...]  # numbers of artifacts
     clients: tuple[tuple[int, int], ...]  # (processes, submits of all processes)
     queue: int
-    repeats: int  # of each lookup or command
+    repeats: int  # repetitions of each lookup or command
 
 
 FULL_SCALE = Scale((1, 10, 100, 1000, 10_000), ((1, 1000), (8, 4000), (64, 10_000), (64, 10_000)), 1000, 200)

@@ -36,14 +36,14 @@ class Sample:
     outcome: str = "ok"
     error: str = ""
     note: str = ""  # a remark about the figures
-    process_s: float | None = None  # from the start of the process to the first result
-    first_s: float | None = None  # from the first call, or the load before it, to the first result
-    compiled_s: float | None = None  # from the start of ``first_s`` to the end of the first compiled step
+    process_s: float | None = None  # seconds from the start of the process to the first result
+    first_s: float | None = None  # seconds from the first call, or the load before it, to the first result
+    compiled_s: float | None = None  # seconds from the start of ``first_s`` to the end of the first compiled step
     step_s: float | None = None  # median of the later steps
     tracing_s: float | None = None  # Dynamo's part of the first call
     swap: dict[str, float] = field(default_factory=dict)  # see figures.swap
     cpu_s: float | None = None  # CPU seconds of the whole host, without the client's steps after the first one
-    memory: dict[str, list[int]] = field(default_factory=dict)  # role -> peaks of its processes
+    memory: dict[str, list[int]] = field(default_factory=dict)  # maps a role to the memory peaks of its processes
     artifact_bytes: int | None = None
     # Compiles of the daemon: (start, end) in monotonic seconds.
     compiles: list[tuple[float, float]] = field(default_factory=list)

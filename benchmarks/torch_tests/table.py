@@ -26,7 +26,7 @@ from benchmarks.harness.hosts import PACKAGES, ROOT, BenchmarkError, Host, fresh
 from benchmarks.harness.table_command import Report, add_files, run_table
 from benchmarks.torch_tests import plugin
 
-# Way of running the tests -> precompiled's mode, in the order of the columns. Plain torch.compile has no mode.
+# Maps a way of running the tests to precompiled's mode, in the order of the columns. Plain torch.compile has no mode.
 WAYS = {"plain": None, "cold": "wait", "warm": "wait", "swap": "eager"}
 
 TestResult = dict[str, Any]  # a line of plugin.py

@@ -35,7 +35,7 @@ TOLERANCE = 1e-3
 # Longest silence of a process, far above a step's time: the demo ends with an error instead of hanging. There is no
 # limit on the whole process, whose time depends on the machine's load.
 SILENCE_S = 240.0
-PLAIN_LINE_S = 5.0  # between two lines of progress without a terminal
+PLAIN_LINE_S = 5.0  # seconds between two lines of progress without a terminal
 
 
 class DemoError(Exception):

@@ -76,7 +76,9 @@ def existing_parent(path: Path) -> Path:
 
 
 def why_not_made(path: Path) -> str:
-    """Why the directory `path` cannot be created, or "". Tries to create it: modes do not show a read-only disk."""
+    """Return why the directory `path` cannot be created, or "". Tries to create it, since modes do not show a read-only
+    disk.
+    """
     parent = existing_parent(path)
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".precompiled-doctor-", dir=parent))

@@ -112,7 +112,7 @@ def explain_command(out: Output, settings: Settings, prefix: str | None, last: b
 
 
 def _function(store: Store, name: str) -> dict[str, object]:
-    """Why a function with a package was traced. Raises StoreError for an unknown name."""
+    """Explain why a function with a package was traced. Raises StoreError for an unknown name."""
     try:
         return functions.explain_document(store, name)
     except StoreError as error:

@@ -130,7 +130,9 @@ def show(document: dict[str, Any]) -> None:
 
 
 def explain_document(store: Store, name: str) -> dict[str, Any]:
-    """Why a function was retraced: how its other entries differ from the most recently used one, nearest first."""
+    """Explain why a function was retraced. Lists how its other entries differ from the most recently used one, nearest
+    first.
+    """
     entries = _entries(store, name)
     entries = [item for item in entries if item[0].header.kind == "compiled"] or entries[:1]
     (last, about), *others = entries

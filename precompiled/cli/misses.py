@@ -107,7 +107,7 @@ class Summary:
         return f"of {format_count(self.graphs, 'graph')}: {', '.join([hits, *parts])}"
 
     def seconds(self) -> str:
-        """What the misses and traces cost; "" if each part is below 0.1 s."""
+        """The seconds that the misses and traces cost, as text; "" if each part is below 0.1 s."""
         parts = [
             f"{human_seconds(seconds)} {what}"
             for seconds, what in (
@@ -163,7 +163,7 @@ def _kepts(settings: Settings) -> Kepts | None:
 
 
 def _since(kepts: Kepts | None, graph: dict[str, Any]) -> str:
-    """What became of a graph that was pending when its process ended, according to the store."""
+    """Find in the store what became of a graph that was pending when its process ended."""
     kept = kepts.of(graph.get("key", "")) if kepts is not None else []
     if any(isinstance(item.stored, Artifact) for item in kept):
         return "it has been compiled since"
@@ -199,8 +199,8 @@ def _causes(kepts: Kepts | None, process: RunProcess, graph: dict[str, Any]) -> 
     except StoreError:
         return []
     looked_up = min((span.began for span in spans_of(graph)), default=process.began)
-    # A manifest is written shortly before its artifact is published, so its time alone is not enough: there must also
-    # be an earlier variant with guards.
+    # A manifest is written shortly before its artifact is published. So the manifest's time alone does not prove that
+    # the lookup saw the artifact. An earlier variant with guards must exist, too.
     if found.mine[0].created >= looked_up or not any(variant["guards"] for variant in found.variants[:-1]):
         return found.causes
     # The store had the key, but only artifacts for other sizes.

@@ -21,7 +21,8 @@ from precompiled.store.artifacts import Artifact, Store
 if TYPE_CHECKING:
     from precompiled.core.program_data import ProgramData
 
-# The programs of at most this many graphs are read, those with the most components in common. A store may hold 10,000.
+# At most this many programs are read: those of the graphs with the most components in common. A store may hold 10,000
+# graphs.
 MAX_COMPARED = 64
 # The state of a miss that was not sent to a daemon.
 NOT_SENT = "not sent"
@@ -106,7 +107,7 @@ class Kepts:
         return [item for item in self.all if item.key == whole]
 
     def explain(self, whole: str, files: Sequence[str] = ()) -> Explained:
-        """Why a key was new. ``files``: further source files of the program. Raises StoreError."""
+        """Explain why a key was new. ``files``: further source files of the program. Raises StoreError."""
         mine = self.of(whole)
         if not mine:
             said = f"nothing of {whole[:SHOWN_DIGITS]} can be read"

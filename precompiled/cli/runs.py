@@ -53,7 +53,7 @@ def explain(settings: Settings, name: str) -> tuple[dict[str, Any], Callable[[],
 
 
 def graph_of(settings: Settings, prefix: str) -> str | None:
-    """What the records of runs say about a graph that the store does not have; None if no run had the graph."""
+    """Return what the records of runs say about a graph that the store does not have. Returns None if no run had it."""
     for run in runs(settings.cache_dir):
         for graph in (graph for process in run.processes for graph in process.graphs.values()):
             if graph.get("key", "").startswith(prefix.lower()):
@@ -270,7 +270,7 @@ def _show(run: Run, summary: misses.Summary) -> None:
 
 
 def _why_traced(before: Sequence[Mapping[str, object]], item: dict[str, Any]) -> str:
-    """Why a function was traced. ``before``: what the process had traced earlier."""
+    """Explain why a function was traced. ``before``: the traces that the process had made earlier."""
     reasons = item["reasons"] if item["state"] != "audited" else ()  # an audit's reasons are about other entries
     why = "; ".join(dict.fromkeys(reasons)) or item["message"].partition("\n")[0]
     is_first = item["state"] == "recorded" and item["name"] not in {other["name"] for other in before}

@@ -375,7 +375,7 @@ class DaemonConnection:
         assert self._link is not None
         with self._changed:
             due = [p for p in self._submits.values() if p.state == "unsent" and p.due <= now]
-            # The submits for which a call of the program waits come first, as in the daemon's queue.
+            # The Submit messages of graphs for which a call of the program waits come first, as in the daemon's queue.
             due.sort(key=lambda submit: not submit.message.waiting)
         for submit in due:
             size, limit = len(submit.blob), self._settings.max_graph_bytes
@@ -453,5 +453,5 @@ class DaemonConnection:
             for submit in self._submits.values():
                 if submit.state == "sent" and len(submit.blob) > 1 << 20:
                     submit.lost += 1
-                # Accepted submits are sent again too, because the daemon's queue is lost with the link.
+                # Accepted Submit messages are sent again, too, because the daemon's queue is lost with the link.
                 submit.state = "unsent"

@@ -86,6 +86,6 @@ class DaemonStarter:
         return problem
 
     def after_fork(self) -> None:
-        """In a fork's child, forget a start that is under way: it belongs to the parent."""
+        """In a fork's child, forget a start that is under way, because that start belongs to the parent."""
         self._lock = threading.Lock()
         self._starting = None

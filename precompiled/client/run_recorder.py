@@ -121,8 +121,8 @@ class RunRecord:
         self._forked = forked
 
     def after_fork(self) -> None:
-        """Called in a fork's child. The child's first graph begins a new file. Most children (data loaders) have no
-        graph and must not appear as runs.
+        """Prepare a fork's child to record. The child's first graph begins a new file. Most children (data loaders)
+        have no graph and must not appear as runs.
         """
         self._reset(forked=True)
 

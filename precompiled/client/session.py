@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("precompiled")
 
-# At exit, a process waits this many seconds until the daemon has received its last submits and counts: a graph must be
-# compiled even if the client ends right after the first call. The process waits only while a daemon runs and has not
-# answered.
+# At exit, a process waits at most this many seconds until the daemon has received its last submits and counts: a graph
+# must be compiled even if the client ends right after the first call. The process waits only while a daemon runs and
+# has not answered.
 FLUSH_S = 3.0
 
 

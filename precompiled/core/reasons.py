@@ -36,7 +36,7 @@ class ReasonKind(Enum):
 
 
 class Outcome(Enum):
-    """What happens to a graph."""
+    """What the client does with a graph that has no artifact."""
 
     IN_PROCESS = "in process"  # compiled in the client, as by plain torch.compile
     EAGER = "eager"  # not compiled in this process

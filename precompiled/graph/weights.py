@@ -1,6 +1,6 @@
 """Handles weights that Inductor puts into the code (``freezing``). The key covers their content; a job contains them.
 
-Dynamo leaves the weights on the module of its graph, and they become its last inputs
+Dynamo leaves the weights on the module of its graph. This project turns them into the graph's last inputs
 (torch_internals/client/graph_attributes.py). Compiled code is valid for their values only, so each weight is described
 by a digest of its content. A job has the bytes of all weights, in order, after the program (job.py).
 

@@ -6,15 +6,16 @@ process with the same source files as the process that traced. The comparison of
 different inputs of one program. With ``packages = "function"``, only the comparison of values decides (decision
 0017).
 
-How each file counts:
+What the digest covers:
 
-- The user's own Python files count by content, wherever they are. A fresh checkout of the same text is the same
-  program, and so is a text with an edit that cannot matter (program_text.py).
-- Code without a file (a notebook's cells, ``python -c``, a pipe, a script below cProfile) counts by its text or code.
-- A module that a library generates in a temporary file counts by its functions, classes and values.
-- Installed files count by path, size and modification time, as for Python's own bytecode.
-- Python's library and torch do not count, because an entry requires their versions. Neither does precompiled, because a
-  change that matters raises the version of an entry's format.
+- For the user's own Python files it covers the content, wherever the files are. A fresh checkout of the same text is
+  the same program, and so is a text with an edit that cannot matter (program_text.py).
+- For code without a file (a notebook's cells, ``python -c``, a pipe, a script below cProfile) it covers the text or the
+  code.
+- For a module that a library generates in a temporary file it covers the functions, classes and values.
+- For installed files it covers path, size and modification time, by which Python also finds outdated bytecode.
+- It leaves out Python's library and torch, because an entry requires their versions. It also leaves out precompiled,
+  because a change that matters raises the version of an entry's format.
 """
 
 from __future__ import annotations

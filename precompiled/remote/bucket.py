@@ -232,7 +232,9 @@ class Bucket:
 
 
 def _written(item: Mapping[str, object]) -> float | None:
-    """When an object was written, from the field that S3, file systems, Azure, Google or memory:// use for it."""
+    """The time at which an object was written, from the field in which S3, file systems, Azure, Google or memory://
+    give it.
+    """
     for name in ("LastModified", "mtime", "last_modified", "updated", "created"):
         value = item.get(name)
         if isinstance(value, str):

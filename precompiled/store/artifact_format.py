@@ -116,7 +116,9 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a graph has no artifact. Valid until ``created + ttl_s``; after that the graph is compiled again."""
+    """The reason why a graph has no artifact. It is valid until ``created + ttl_s``; after that the graph is compiled
+    again.
+    """
 
     key: str
     name: str

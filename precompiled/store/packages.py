@@ -155,7 +155,7 @@ class PackageStore(_Reader):
         raise FileNotFoundError(name)
 
     def refused(self, function: str) -> str | None:
-        """Why a function's packages are out of use, or None if they are in use. Raises StoreError."""
+        """Return why a function's packages are out of use, or None if they are in use. Raises StoreError."""
         try:
             return self._refusal(function)["reason"]
         except FileNotFoundError:

@@ -87,7 +87,7 @@ class RunProcess:
 
     @property
     def since(self) -> float:
-        """When the process was started, for display. For a fork, when its first graph came."""
+        """The time at which the process was started, for display. For a fork, the time of its first graph."""
         return self.launched or self.began
 
     @property
@@ -107,12 +107,12 @@ class Run:
 
     @property
     def since(self) -> float:
-        """When the run's first process was started, for display."""
+        """The time at which the run's first process was started, for display."""
         return min(process.since for process in self.processes)
 
     @property
     def began(self) -> float:
-        """When the last of the run's processes had its first graph. Runs are ordered by this time."""
+        """The time at which the last of the run's processes had its first graph. Runs are ordered by this time."""
         return max(process.began for process in self.processes)
 
     @property
@@ -121,7 +121,7 @@ class Run:
 
 
 def start_of(pid: int) -> str:
-    """When Linux started a process, in clock ticks. "" if the process does not exist."""
+    """Return the time at which Linux started a process, in clock ticks. Returns "" if the process does not exist."""
     stat = kernel.stat_of(pid)
     return str(stat.started) if stat is not None else ""
 

@@ -14,7 +14,7 @@ from precompiled.store.job_phases import RecordedJob, RecordedWorker
 from precompiled.store.requests import RemoteRequest, requests
 from precompiled.store.run_records import RunProcess
 
-# Names of the times in GraphReport and wire.Finished.
+# GraphReport.spans uses these names (client/ledger.py).
 LOOKUP, SUBMIT, WAIT, LOAD, IN_PROCESS = "lookup", "submit", "wait", "load", "compile in process"
 
 
@@ -47,7 +47,7 @@ class Facts:
 
     @cached_property
     def _jobs(self) -> dict[str, list[RecordedJob]]:
-        """Jobs by id and by key. Ids and keys cannot be confused, because their formats differ."""
+        """Map the id and the key of each job to the jobs with that id or key. The formats of ids and keys differ."""
         found: dict[str, list[RecordedJob]] = {}
         for worker in self.workers:
             for job in worker.jobs:
@@ -70,7 +70,7 @@ def gather(root: Path, since: float, now: float, chosen: Callable[[RunProcess], 
 
 
 def end_of(process: RunProcess, now: float) -> float:
-    """When a process ended or last wrote a record; ``now`` if it is running."""
+    """Return the time at which a process ended or last wrote a record; ``now`` if it is running."""
     if process.is_alive:
         return now
     return process.ended or max((graph["at"] for graph in process.graphs.values()), default=process.began)
@@ -83,7 +83,7 @@ def graph_spans(process: RunProcess) -> Iterator[tuple[dict[str, object], Span]]
 
 
 def swap_time(graph: Mapping[str, object]) -> float | None:
-    """When a graph's compiled code was ready (its last load, or compile in process); None if it is not."""
+    """Return the time at which a graph's compiled code was ready (its last load or compile in process), or None."""
     if graph.get("state") not in ("compiled", "bypassed"):
         return None
     ends = [span.ended for span in run_records.spans_of(graph) if span.what in (LOAD, IN_PROCESS)]
@@ -91,5 +91,5 @@ def swap_time(graph: Mapping[str, object]) -> float | None:
 
 
 def miss_time(graph: Mapping[str, object]) -> float | None:
-    """When a graph was submitted to run eager until its artifact is ready; None if it was not submitted."""
+    """Return the time at which a graph was submitted, to run eager until its artifact is ready. None if it was not."""
     return min((span.began for span in run_records.spans_of(graph) if span.what == SUBMIT), default=None)

@@ -160,7 +160,7 @@ def by_name(sections: Sequence[Section]) -> dict[str, float]:
 
 
 def worker_sections(worker: RecordedWorker, began: float, now: float) -> list[Section]:
-    """What a worker did after ``began``: its start, and its jobs by phase."""
+    """List what a worker did after ``began``: its start, and the phases of its jobs."""
     found: list[Section] = []
     if worker.ready > began:
         at = max(worker.launched, began)

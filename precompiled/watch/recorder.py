@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 DATAGRAM_BYTES = 32 << 10  # bytes of paths per datagram; Linux allows 200 KiB by default
 ERROR_CHARS = 8000
-ACCEPT_S = 60.0  # seconds for which the end of a capture waits until the daemon has accepted all submits
+ACCEPT_S = 60.0  # seconds for which the end of a capture waits until the daemon has accepted all submitted graphs
 TELL_S = 5.0
 MAX_WRITTEN = 10_000
 MAX_FUNCTIONS = 200
@@ -78,7 +78,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._first = self._last = 0.0  # times of the first and the last graph, by time.monotonic()
         self._steps = self._steps_in_all = 0
-        self._unanswered: set[str] = set()  # ids of submits without a reply
+        self._unanswered: set[str] = set()  # ids of the Submit messages to which the daemon has not replied
 
     # ------------------------------------------------ sources
 

@@ -62,7 +62,9 @@ class Files:
 
 
 def saved_at(path: str) -> float:
-    """When a file was saved, in seconds since the epoch; the current time if stat fails or the time is implausible."""
+    """The time at which a file was saved, in seconds since the epoch. The current time if stat fails or gives an odd
+    time.
+    """
     now = time.time()
     try:
         status = os.stat(path)

@@ -52,7 +52,7 @@ def identify(registration: wire.Registration) -> str:
 
 
 def problem_of(registration: wire.Registration) -> str:
-    """Why a registration cannot be captured; "" if it can. Reads no files."""
+    """Return why a registration cannot be captured; "" if it can. Reads no files."""
     texts = [*registration.command, *registration.files, *registration.variables, *registration.variables.values()]
     if not registration.command or not all(registration.command[:1]):
         return "the command is empty"

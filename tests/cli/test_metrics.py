@@ -31,7 +31,8 @@ from precompiled.metrics import families as metrics
 
 ROOT = Path(__file__).parent.parent.parent
 MONITORING = ROOT / "monitoring"
-Samples = dict[tuple[str, str], float]  # (name of the metric, value of its only label) -> value of the sample
+# maps the name of a metric and the value of its only label to the value of the sample
+Samples = dict[tuple[str, str], float]
 
 
 def parsed(text: str) -> Samples:

@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Selects the tests of faults, and hands each one's kind to its reports."""
+    """Selects the tests of faults, and adds each test's kind to the test's reports."""
     wanted = set(config.getoption("fault") or KINDS)
     selected = []
     for item in items:
@@ -96,7 +96,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _rows_of_the_page() -> dict[str, list[str]]:
-    """The rows of earlier runs. All kinds take longer than people wait, so a row stays until its kind runs again."""
+    """Return the rows of earlier runs. A run of all kinds takes too long, so a row stays until its kind runs again."""
     lines = (ROOT / "docs" / PAGE).read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     return {fault: cells for fault, *cells in rows if fault in KINDS.values()}

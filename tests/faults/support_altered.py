@@ -38,7 +38,7 @@ class AlteredStore:
         self.paths["entry"] = self.store.packages.packages / FUNCTION / self.entry
 
     def read(self, file: str) -> object:
-        """What a client gets, if it needs this file: None for a miss."""
+        """Return what a client that needs this file gets. Returns None for a miss."""
         if file == "entry":
             return self._quiet(lambda: self.store.packages.read(FUNCTION, self.entry).body)
         found = self._quiet(lambda: self.store.lookup(KEY))
@@ -49,13 +49,13 @@ class AlteredStore:
         return self._quiet(lambda: self.store.read_files(found[0]))
 
     def whole(self, file: str) -> object:
-        """The result of ``read`` of an unaltered file."""
+        """Return what ``read`` returns if the file is unaltered."""
         if file == "entry":
             return self.body
         return PROGRAM if file == fmt.PROGRAM else {n: d for n, d in self.wanted.items() if n != fmt.PROGRAM}
 
     def assert_refused(self, file: str, what: str) -> None:
-        """The altered file is not served, and is put into quarantine."""
+        """Check that the altered file is not served, and that it is in quarantine."""
         assert self.read(file) is None, f"{what} was not noticed"
         if file != fmt.MANIFEST or not self._is_of_another_format():
             assert not self.paths[file].exists(), f"{what} was not put into quarantine"

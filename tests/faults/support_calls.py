@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 HERE = Path(__file__).parent
-KILL = 9999  # in place of an errno: SIGKILL
+KILL = 9999  # given instead of an errno, this number means SIGKILL
 # The names of store_operations.OPERATIONS.
 OPERATIONS = (
     "publish",

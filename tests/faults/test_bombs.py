@@ -51,7 +51,7 @@ def _limited(bytes: int, attempt: Callable[[], object], sending: Any) -> None:
 
 
 def within(bytes: int, attempt: Callable[[], object]) -> str:
-    """How an attempt ends that may take ``bytes`` of address space: "returned bytes", or an error."""
+    """Return how an attempt ends that may take ``bytes`` of address space: "returned bytes", or an error."""
     fork = multiprocessing.get_context("fork")
     reading, sending = fork.Pipe(duplex=False)
     child = fork.Process(target=_limited, args=(bytes + SLACK, attempt, sending))

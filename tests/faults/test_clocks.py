@@ -75,7 +75,7 @@ def test_daemon_serves_and_expires_nothing_after_jumps_of_its_clock(
             client.submit(again, graph())
             assert client.ended(again.id).code == "key-quarantined", "the jump ended no quarantine"
         began, used = time.monotonic(), sum(process.cpu_times()[:2])
-        process.suspend()  # as the host's suspend: the clock goes on while nothing runs
+        process.suspend()  # as when a host is suspended: the clock goes on while nothing runs
         clock.shift(86400.0)
         process.resume()
         assert served_by(client, daemon) == idle

@@ -48,7 +48,7 @@ def test_every_other_length_is_refused(tmp_path: Path, file: str, tries: Callabl
 @pytest.mark.fault("damaged-files")
 @pytest.mark.parametrize("file", FILES[:4], ids=NAMES[:4])
 def test_file_of_another_artifact_is_refused(tmp_path: Path, file: str) -> None:
-    """Each file is replaced by each other file of the same artifact, and by the file of the same name of another."""
+    """Replaces each file by each other file of its artifact, and by the file of that name of another artifact."""
     altered = AlteredStore(tmp_path / "store")
     data = altered.paths[file].read_bytes()
     program = altered.other / fmt.PROGRAM

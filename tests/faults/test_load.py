@@ -54,7 +54,7 @@ def test_many_clients_beside_deaf_ones_and_a_storm_get_all_replies_and_each_key_
         deaf = [stack.enter_context(connected(daemon.runtime_dir)) for _ in range(DEAF)]
         opened = stack.enter_context(storm(daemon))
         peers = [stack.enter_context(connected(daemon.runtime_dir)) for _ in range(CLIENTS)]
-        submitted: list[dict[str, str]] = [{} for _ in peers]  # id -> key
+        submitted: list[dict[str, str]] = [{} for _ in peers]  # maps the id of a Submit message to its key
         for number in range(tries(10, 160)):
             for peer in deaf:
                 with contextlib.suppress(OSError):  # its buffer is full, or the daemon has dropped it

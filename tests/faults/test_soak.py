@@ -23,7 +23,7 @@ from precompiled.store import eviction
 pytestmark = [pytest.mark.fault("soak"), pytest.mark.integration]
 
 MODELS = ("mlp", "sum", "reduction", "long-name", "gpt2", "resnet")
-MANY = 40  # rounds from which a slope is meaningful
+MANY = 40  # the fewest rounds for which a slope is meaningful
 MIB = 1 << 20
 
 
@@ -82,7 +82,7 @@ def test_programs_equal_eager_and_the_daemon_does_not_grow(
 ) -> None:
     rounds = tries(8, 150)
     numbers = random.Random(5 if rounds < MANY else None)
-    sizes: dict[int, list[tuple[int, int, int]]] = {}  # pid of a daemon -> its descriptors, threads and bytes
+    sizes: dict[int, list[tuple[int, int, int]]] = {}  # maps the pid of a daemon to its descriptors, threads and bytes
     host.start_daemon()
     for number in range(rounds):
         client = host.start({"model": numbers.choice(MODELS), "training": bool(numbers.randrange(2))})

@@ -40,13 +40,13 @@ def killed(daemon: DaemonUnderTest) -> None:
 
 
 def stopping(daemon: DaemonUnderTest) -> None:
-    """By a signal: the daemon still stops while the others start."""
+    """Stop the daemon by a signal, so that it is still stopping while the others start."""
     daemon.start()
     os.kill(daemon.pid, signal.SIGTERM)
 
 
 def restarted(daemon: DaemonUnderTest) -> None:
-    """By a request, as `precompiled daemon restart` does after an upgrade."""
+    """Stop the daemon by a request, as `precompiled daemon restart` does after an upgrade."""
     daemon.start()
     request(daemon.settings, wire.Stop(), TIMEOUT_S)
 
@@ -75,7 +75,7 @@ def test_of_daemons_that_start_at_once_exactly_one_serves(tmp_path: Path, tries:
             racing = [start.Starting(daemon.settings) for _ in range(racers)]
             kinds = [racer.result(TIMEOUT_S).kind for racer in racing]
             assert set(kinds) <= {"ready", "already-running"} and kinds.count("ready") <= 1, (prepare, kinds)
-            if prepare not in (stopping, restarted):  # otherwise all may have found the daemon that stops
+            if prepare not in (stopping, restarted):  # otherwise all starters may have found the daemon that stops
                 assert kinds.count("ready") == 1, (prepare, kinds)
             if daemon.process is not None:
                 daemon.process.wait(TIMEOUT_S)

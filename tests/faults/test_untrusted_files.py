@@ -28,7 +28,7 @@ RENAME_EXCHANGE = 2  # a flag of renameat2: exchanges two files atomically
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to give files to another user")
 
 ARTIFACT = f"artifacts/{KEY}.0"
-# Each place with code or with the name of a program, and how it is read.
+# Maps each place that has code, or the name of a program, to the way in which it is read.
 PLACES = {
     ".": "artifact",
     "artifacts": "artifact",
@@ -70,7 +70,7 @@ class TrustedStore:
         return self.store.root / (f"packages/{FUNCTION}/{self.entry}" if place == "ENTRY" else place)
 
     def reads(self, what: str) -> bool:
-        """Whether the content of a place is used. An unchecked file would be."""
+        """Return whether the content of a place is used. Without the check, it would be used."""
         store, root = self.store, self.store.root
         job_phases._read.clear()
         try:

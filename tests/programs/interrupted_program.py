@@ -32,11 +32,11 @@ class Expired(Exception):
 
 
 class ExpiredValue(ValueError):
-    """As Expired, of a kind that precompiled itself might raise for a damaged artifact."""
+    """Like Expired, but of a kind that precompiled itself might raise for a damaged artifact."""
 
 
 class ExpiredTime(TimeoutError):
-    """As Expired, of the kind that most programs raise. It is an OSError."""
+    """Like Expired, but of the kind that most programs raise: an OSError."""
 
 
 class Alarm:

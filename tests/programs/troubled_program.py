@@ -57,7 +57,9 @@ def graph(number: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def told(function: Callable[[], Any]) -> Any:
-    """The result of ``function``, or the exception as the program sees it. Dynamo names the one of a backend."""
+    """The result of ``function``, or the exception as the program sees it. If a backend raises, Dynamo names the
+    backend's exception.
+    """
     try:
         return shown(function())
     except BaseException as error:

@@ -51,7 +51,7 @@ print(json.dumps([graph.source for graph in precompiled.report()]))
 @dataclass
 class Seen:
     host: Host
-    traces: list[dict[str, Any]]  # of three runs: one misses, one hits, and one traces nothing
+    traces: list[dict[str, Any]]  # the traces of three runs: one misses, one hits, and one traces nothing
     pages: list[str]
     stats: list[dict[str, Any]]
 

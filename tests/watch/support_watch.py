@@ -158,8 +158,8 @@ class Project:
             return None
 
     def until(self, id: str, condition: Callable[[wire.WatchStatus], Any], what: str = "") -> wire.WatchStatus:
-        """Poll until the watch meets ``condition``. The time limit is generous, because the tests do not
-        measure speed.
+        """Poll until ``condition`` is true for the watch. The time limit is generous, because the tests do not measure
+        speed.
         """
         deadline = time.monotonic() + TIMEOUT_S
         last = None

@@ -221,7 +221,7 @@ def _options(backend: Any) -> dict[str, object] | None:
 
 
 def entries_of(owner: object) -> list[tuple[str, str]]:
-    """(function, name) of the entries that one torch.compile() recorded or used."""
+    """Return (function, file name) of each entry that one torch.compile() recorded or used."""
     if not hasattr(owner, _ENTRIES):
         setattr(owner, _ENTRIES, [])
     found: list[tuple[str, str]] = getattr(owner, _ENTRIES)

@@ -69,7 +69,7 @@ _MADE_UP = re.compile(
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 WHEN = "when it was traced"
 _ITEMS = re.compile(r", |[{}]")
-# Ids, and version numbers of dictionaries.
+# Matches ids of objects, and version numbers of dictionaries, which differ between processes.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{7,}\b|(?<=\) == )\d+$")
 
 

@@ -334,7 +334,7 @@ if sys.version_info >= (3, 12):
         return None
 
     def _started(code: types.CodeType, _offset: int) -> object:
-        """Called for function calls in any thread. A thread without a trace ignores them."""
+        """Python calls this function for function calls in any thread. A thread without a trace ignores them."""
         if not code.co_filename.startswith("<") and _is_ours(code.co_filename, {}):
             return sys.monitoring.DISABLE
         if _watch.noticed is not None:

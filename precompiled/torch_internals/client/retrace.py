@@ -96,9 +96,7 @@ def being_traced() -> TracedFrame | None:
 
 
 def why_in_process() -> Bypass | None:
-    """Why the current graph must be compiled in process. Returns the reason once after ``again``; None for other
-    graphs.
-    """
+    """Return why the current graph must be compiled in process, once after ``again``. Returns None for other graphs."""
     code = trace_origin.function()
     why = _asked.get(code) if code is not None else None
     if code is not None and why is not None:

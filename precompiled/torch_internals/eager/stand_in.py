@@ -116,7 +116,7 @@ class StandIn:
 
     @staticmethod
     def looks_for_nan(args: Sequence[object]) -> bool:
-        """Whether autograd will check the gradients of each operator for NaN. Compiled code is one operator for it."""
+        """Whether autograd will check the gradients of each operator for NaN. Compiled code counts as one operator."""
         return torch.is_anomaly_check_nan_enabled() and torch.is_anomaly_enabled() and StandIn._is_recorded(args)
 
     def _called(self, args: Sequence[object]) -> Any:

@@ -78,7 +78,7 @@ _NO_STAND_IN = {
 
 
 def no_stand_in(graphs: list[list[list[Any]]]) -> str:
-    """Why these graphs must not run eagerly while their artifact is pending; "" if they may."""
+    """Return why these graphs must not run eagerly while their artifact is pending; "" if they may."""
     for graph in graphs:
         for node in graph:
             if node[0] == "f" and node[1][0] == "hop" and node[1][1] in _NO_STAND_IN:

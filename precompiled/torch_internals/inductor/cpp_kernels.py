@@ -72,7 +72,7 @@ class KernelHandler(Protocol):
         """The callable of a C++ wrapper. ``options``: the arguments of Inductor's call (types, source, flags)."""
 
     def all_named(self, compiler: AsyncCompile) -> None:
-        """Called when a wrapper has requested all its kernels, before it waits for them."""
+        """A wrapper calls this method when it has requested all its kernels, before it waits for them."""
 
 
 def kernel_name(argtypes: list[str], source: str) -> str:

@@ -25,7 +25,7 @@ _PROBE_S = 60.0  # enough for a loaded host
 
 
 def problem(error: BaseException, device: str) -> str:
-    """Why this host cannot build kernels for ``device``; "" if it can, so that the graph caused ``error``.
+    """Return why this host cannot build kernels for ``device``; "" if it can, so that the graph caused ``error``.
 
     Call this only after a compile has failed: for the CPU it builds a small extension module.
     """
