@@ -15,10 +15,16 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "reasons.md"
 sys.path.insert(0, str(ROOT))
 
-from precompiled.core.reasons import Outcome, Reason, ReasonKind, read_reasons  # noqa: E402 - needs the sys.path entry above
+from precompiled.core.reasons import Reason, ReasonKind, read_reasons  # noqa: E402 - needs the sys.path entry above
 
 # The page says these once, so a code's point leaves them out.
-_USUAL = {Outcome.IN_PROCESS.value, "a local worker compiles the graph", "no remedy yet"}
+_USUAL = {
+    "the client compiles the graph in process",
+    "a local worker compiles the graph",
+    "no remedy yet",
+    "read the message",
+    "Read the message",
+}
 
 
 def point(reason: Reason) -> str:

@@ -54,8 +54,8 @@ class Settings:
     autostart: bool = _setting(True, "start a daemon on demand if none runs")
     packages: str = _setting(
         "program",
-        "when to use a stored trace. `program`: if no source file of the program has changed. `function`: if all "
-        "that the trace read is unchanged. `off`: never",
+        "when to use a stored trace. `program`: only while no source file of the program has changed. `function`: "
+        "also after such a change, if nothing that the trace depended on has changed. `off`: never",
     )
     compile_without_gpu: bool = _setting(
         False,

@@ -101,9 +101,9 @@ class NotServed(PrecompiledError):
     """With ``PRECOMPILED_REQUIRE=1``, a call raises this error instead of compiling in process or running eager.
     ``code`` has the reason.
 
-    Dynamo wraps the error in the call that compiles a graph: it is the ``inner_exception`` of
-    ``torch._dynamo.exc.BackendCompilerFailed``. If no artifact of a compiled graph serves the sizes of a call, the call
-    raises ``NotServed`` itself.
+    If the call compiles a graph, Dynamo wraps this error: the call raises
+    ``torch._dynamo.exc.BackendCompilerFailed``, whose ``inner_exception`` is the ``NotServed``. If no artifact of a
+    compiled graph serves the sizes of a call, the call raises ``NotServed`` itself.
     """
 
     def __init__(self, graph: str, code: str, message: str) -> None:

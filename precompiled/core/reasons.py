@@ -43,6 +43,12 @@ class Outcome(Enum):
     AGAIN = "again"  # compiled or submitted again
 
 
+_WORDS = {
+    Outcome.IN_PROCESS: "the client compiles the graph in process",
+    Outcome.EAGER: "the graph stays eager in this process",
+    Outcome.AGAIN: "the client submits the graph again",
+}
+
 # The outcomes that are not IN_PROCESS. The table has them, too, except those of graphs that already run eager.
 _EAGER = frozenset({"key-quarantined"})
 _EAGER_IF_IT_RUNS = frozenset({"device-lost", "job-cancelled", "no-compiler", "submit-failed"})
@@ -58,7 +64,7 @@ class Reason:
     outcome: Outcome | None  # None if the code decides nothing about a graph
     meaning: str
     advice: str = ""
-    then: str = ""  # text after the outcome
+    then: str = ""  # what follows, if ``_WORDS`` do not say it
 
     @property
     def plain_advice(self) -> str:
@@ -66,12 +72,12 @@ class Reason:
 
     @property
     def follows(self) -> str:
-        """The outcome in words; "" if there is none."""
-        if self.outcome is None:
+        """A sentence that says what happens then, without its full stop; "" if nothing does."""
+        if self.then or self.outcome is None:
             return self.then
         if self.code in _EAGER_IF_IT_RUNS:
-            return f"a running graph stays {Outcome.EAGER.value}; otherwise {self.outcome.value}{self.then}"
-        return self.outcome.value + self.then
+            return "a graph that runs eager stays eager; the client compiles other graphs in process"
+        return _WORDS[self.outcome]
 
 
 def plain(text: str) -> str:

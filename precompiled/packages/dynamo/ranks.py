@@ -1,4 +1,4 @@
-"""Reads what a trace depends on in torch.distributed besides its guards (docs/decisions/0041).
+"""Reads what a trace depends on in torch.distributed besides its guards (docs/explanation/packages.md).
 
 Private names: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, torch.distributed.distributed_c10d._world.{pg_names,
 pg_map, pg_group_ranks}, torch.nn.parallel.DistributedDataParallel._get_active_ddp_module,
