@@ -1,8 +1,8 @@
 """Runs at the start of a Python process: waits for `torch`, then starts `precompiled.routing`.
 
 The file runs in every Python process of a host with the hook on, and most of these never import torch. So it imports
-only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. It reads no file. It raises
-no error, except that it ends the process if `--target` needs a made-up GPU and none can be had::
+only `os`, `sys`, the built-in `_thread` and `time`, and what the package imports anyway. The file opens no other file.
+It raises no error, with one exception: it ends the process if `--target` needs a made-up GPU and none can be made up::
 
     install()        a finder at the front of sys.meta_path
     import torch     the finder asks the real finders, and shadows `exec_module` on the one loader they return

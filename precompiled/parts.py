@@ -38,7 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class PartModule(Generic[_Interface]):
-    """A module of a part, which implements a protocol. It is imported when the core needs it."""
+    """A module of a part. The module implements a protocol, and is imported when the core needs it."""
 
     def __init__(self, module: str) -> None:
         self.module = module

@@ -1,6 +1,6 @@
 """Makes the daemon's log safe: one line per record, whatever a peer put into it, and a limit on lines per user.
 
-Ids, names, paths, device names and a worker's last output come from outside. They are escaped here for all loggers.
+Ids, names, paths, device names and a worker's last output come from outside. This file escapes them for all loggers.
 """
 
 from __future__ import annotations

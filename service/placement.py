@@ -42,7 +42,7 @@ class Placement:
         return self._limits.processes - len(self.workers)
 
     def starting(self) -> Counter[Seat]:
-        """How many workers are starting per seat. Each of them will take one job."""
+        """How many workers are starting per seat. Each of these workers will take one job."""
         return Counter(worker.seat for worker in self.workers.values() if worker.state == "starting")
 
     def next_wakes(self) -> list[float]:

@@ -1,4 +1,5 @@
-"""The daemon's decisions: a pure state machine. It takes events and the time, and returns instructions; no I/O.
+"""Makes the daemon's decisions, as a pure state machine: takes events and the time, and returns instructions. Does no
+I/O.
 
 A job::
 

@@ -6,8 +6,8 @@
 - While an eager run may be repeated (a checkpoint), the swap waits for a safe point (safe_points.py).
 - Some calls must run compiled, so they wait for the artifact: the calls of a graph that must not run eager, and the
   second of two calls that must draw the same random numbers if the first one ran compiled (stand_in.py).
-- If an eager run raises, the call waits for compiled code, and the graph does not run eager any more: for some
-  operators, types and values torch generates code but has no eager kernel.
+- If an eager run raises, the call waits for compiled code, and the graph does not run eager any more. The reason: for
+  some operators, types and values, torch generates code but has no eager kernel.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Dispatch:
         - ``waits``: the graph must not run eager, so a call that no artifact serves waits for an artifact
         - ``stays_eager``: artifacts are recorded, but calls run eager (session.py)
         - ``without_a_job``: called with the values of the size inputs if a call that must wait has no job to wait for.
-          It may set what the call waits for. If it raises, the call raises.
+          This function may set what the call waits for. If the function raises, the call raises.
         - ``raised``: called with the error and false after an eager run has raised, before its call waits for
           compiled code; called again with true once compiled code has served the call
         """

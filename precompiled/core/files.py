@@ -86,8 +86,8 @@ def process_start() -> float:
     """Return when this program started, in seconds since the epoch, with the precision of a clock tick.
 
     If a file was saved later, this process may have loaded an earlier version of it. A fork has its parent's modules,
-    so the parent's start counts. If the parent has ended, the start of the process that adopted the fork counts, which
-    is earlier. psutil's time is not used, because it depends on the boot time, which is known to one second only.
+    so the parent's start counts. If the parent has ended, the start of the process that adopted the fork counts. That
+    start is earlier. psutil's time is not used, because it depends on the boot time, which is known to one second only.
     """
     process = kernel.stat_of()
     while process is not None and process.flags & _FORKED:
@@ -102,7 +102,8 @@ def process_start() -> float:
 def save_time(path: str) -> float:
     """Return the time at which a file got its present content and path, in seconds since the epoch. Raises OSError.
 
-    This is the latest of its mtime, its ctime (which a rename changes) and the ctimes of the links on the path.
+    The result is the latest of the file's mtime, the file's ctime (which a rename changes) and the ctimes of the links
+    on the path.
     """
     status = os.stat(path)
     found = max(status.st_mtime, status.st_ctime)

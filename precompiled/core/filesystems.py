@@ -1,8 +1,9 @@
 """Determines which file system a path is on, and whether other hosts share it.
 
-On a shared file system a name may belong to another host: a socket on which no local process listens, or a file that
-another host removes while a process of this host has it mapped (the kernel ends a process that then reads it: SIGBUS).
-Linux also reports no event when another host writes a file. This file needs no torch.
+On a shared file system, a name may belong to another host. For example, no local process listens on a socket of another
+host. Another host may also remove a file that a process of this host has mapped. If the process then reads the file,
+the kernel ends the process with SIGBUS. Linux also reports no event when another host writes a file. This file needs no
+torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reads objects of the user's program without running any of the program's code.
 
-``isinstance`` reads an object's ``__class__``, ``getattr`` runs properties and ``__getattr__``, ``vars`` runs a
-property named ``__dict__``. Each may raise, be slow or change the program: an unbound proxy, a mock, lazy settings.
+``isinstance`` reads an object's ``__class__``, ``getattr`` runs properties and ``__getattr__``, and ``vars`` runs a
+property named ``__dict__``. Code that these functions run may raise, be slow or change the program. Examples are
+unbound proxies, mocks and lazy settings.
 """
 
 from __future__ import annotations

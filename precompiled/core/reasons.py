@@ -5,7 +5,8 @@ Markdown for docs/reference/reasons.md, with links that are relative to that pag
 because ``precompiled explain CODE`` shows one line. ``python tools/reasons_page.py`` makes the page. Codes are written
 out where they are raised, too; tests/core/test_reasons.py compares.
 
-``outcome`` tells the client what to do. It reads no file, because it must work in a process without free descriptors.
+``outcome`` tells the client what to do. The function reads no file, because it must work in a process without free
+descriptors.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def wait(
             events[fd] = events.get(fd, 0) | flag
     for fd, wanted in events.items():
         poll.register(fd, wanted)
-    # The kernel keeps a reference to what it polls, so a close by the program causes no event for a GuardedSocket. It
-    # does for a Waker, whose other socket is closed as well.
+    # The kernel keeps a reference to what it polls, so a close by the program causes no event for a GuardedSocket. A
+    # close does cause an event for a Waker, because the Waker's other socket is closed as well.
     poll.poll(None if timeout_s is None else int(max(0.0, timeout_s) * 1000) + 1)
 
 

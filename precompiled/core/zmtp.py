@@ -1,8 +1,8 @@
 """Implements ZMTP 3.0, ZeroMQ's wire format, between the daemon (a ROUTER) and a client (a DEALER). Does no I/O.
 
-Neither side uses libzmq, which ends its process with an assertion: in the daemon if a peer chooses its routing id or
-opens too many connections (docs/decisions/0056), in a client if the program closes libzmq's descriptors
-(docs/decisions/0058).
+Neither side uses libzmq, because libzmq may end its process with an assertion. In the daemon, this happens if a peer
+chooses its routing id or opens too many connections (docs/decisions/0056). In a client, it happens if the program
+closes libzmq's descriptors (docs/decisions/0058).
 
 Source: the ZeroMQ message transport protocol, version 3.0 (rfc.zeromq.org/spec/23).
 """
@@ -30,7 +30,7 @@ def _command(name: bytes, body: bytes) -> bytes:
 
 
 def hello(role: bytes) -> bytes:
-    """The first bytes of each side. They do not depend on the peer's bytes. ``role``: b"ROUTER" or b"DEALER"."""
+    """Return the first bytes of a side, which do not depend on the peer's bytes. ``role``: b"ROUTER" or b"DEALER"."""
     return _GREETING + _command(b"READY", _property(b"Socket-Type", role) + _property(b"Identity", b""))
 
 

@@ -3,8 +3,8 @@
 Only this file uses Ray.
 
 Ray chooses the node and the order of tasks, repeats a task after a node was lost, and stores the graphs that wait.
-farm.py starts this process, which reads messages from the descriptor ``--fd`` and exits when that stream ends. Ray
-may end the process at any time.
+farm.py starts this process. The process reads messages from the descriptor ``--fd``, and exits when that stream ends.
+Ray may end the process at any time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tracks, in the helper, which jobs the farm has and what it returned. driver.py talks to Ray.
 
 A case is one job. It is *waiting* in this process until one of the farm's places is free, then *out* (on a node).
-Couriers bring the jobs. A local worker with a free slot requests its job too. It gets a waiting job back, and also a
-job that has been out for longer than the farm usually takes. In the second case worker and farm both compile the job,
-and the first to publish wins.
+Couriers bring the jobs. A local worker with a free slot asks for its job, too. The worker gets the job if the job is
+waiting, or if the job has been out for longer than the farm usually takes. In the second case worker and farm both
+compile the job, and the first to publish wins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Describes the facts about this interpreter and host that a compile depends on: a program's environment section.
 
-Two processes with equal facts may share artifacts. This module starts no process and no compiler. It does not use
-torch's own hash of torch's sources, which takes 0.7 s once per process. A released build of torch is identified by
-version and commit instead, and a build from a checkout by the sizes and times of its compiler's sources.
+Two processes with equal facts may share artifacts. This module starts no process and no compiler. Torch's own hash of
+its sources is not used, because it takes 0.7 s once per process. A released build of torch is identified by version and
+commit instead, and a build from a checkout by the sizes and times of its compiler's sources.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _build(torch: Torch, into: Path) -> None:
     _run([*compiler, "-c", *include, str(into / "missing.cpp"), "-o", str(into / "missing.o")])
     objects = [str(path) for path in (*device, into / "missing.o")]
     # Link one library for both interfaces, the driver's and the runtime's, because they share the table, the log and
-    # the memory. It has the driver's name, which triton and torch's libraries look for.
+    # the memory. The library has the driver's name, because triton and torch's libraries look for that name.
     _run([*compiler, "-shared", *objects, "-o", str(into / "libcuda.so.1"), "-Wl,-soname,libcuda.so.1", "-ldl"])
     linked = [
         f"-L{torch.libraries}",

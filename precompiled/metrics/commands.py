@@ -1,6 +1,6 @@
 """tools metrics: the numbers of `status` and `cache stats` for Prometheus, served, written to a file, or printed once.
 
-This is a separate process because the system daemon has no network access, and must not parse HTTP as root.
+The command is a separate process because the system daemon has no network access, and must not parse HTTP as root.
 """
 
 from __future__ import annotations

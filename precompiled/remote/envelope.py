@@ -64,7 +64,7 @@ class Envelope:
 class Object:
     """The facts about an object that its name states.
 
-    They are not verified. ``group``: a key, a function, or a program.
+    These facts are not verified. ``group``: a key, a function, or a program.
     """
 
     kind: str

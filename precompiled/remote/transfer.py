@@ -205,7 +205,7 @@ class Transfer:
             self.counts.last = f"{words.format_count(number, 'object')} not put: {why}"
 
     def refuse(self, item: Object, error: ObjectRejected | CorruptArtifact) -> None:
-        """Count an object that is untrusted or corrupt. It is not read again."""
+        """Count an object that is untrusted or corrupt, and remember not to read it again."""
         code = error.code if isinstance(error, ObjectRejected) else "remote-corrupt"
         with self._lock:
             self._bad.add(item.path)

@@ -180,8 +180,8 @@ def open_manifest(data: bytes, key: str) -> Manifest:
 def names_for_others(manifest: Manifest) -> list[str]:
     """The files that another host or user needs.
 
-    Leaves out the program (the captured graph), which contains lines of the user's code. It is included only if the
-    graph may be compiled again: for further sizes if nothing is traced (packages/graphs.py), or to tune it.
+    The program (the captured graph) contains lines of the user's code. So it is included only if the graph may be
+    compiled again: for further sizes if nothing is traced (packages/graphs.py), or to tune the artifact.
     """
     again = bool(manifest.guards) or manifest.tier == UNTIMED
     return [name for name in manifest.files if name != PROGRAM or again]

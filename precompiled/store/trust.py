@@ -1,8 +1,9 @@
 """Checks that no other user can have written code into the store, before anything in it is loaded.
 
-Loading an artifact runs its code. So, as with ssh's keys, every directory from the store's root down and every file
-must be owned by this process's user or by root, and no other user may be able to write to it. Symbolic links are never
-followed. The checks use file descriptors (openat), so that the file that is checked is the file that is read.
+Loading an artifact runs its code. So the rules are those for ssh's keys. Every file, and every directory from the
+store's root down, must be owned by this process's user or by root. No other user may be able to write to it. Symbolic
+links are never followed. The checks use file descriptors (openat), so that the file that is checked is the file that is
+read.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ABSENT = ""  # the digest of a missing file
-# If a file was saved less than this long before it was read, a further save may leave the same times, since the
-# kernel's file times are as coarse as its tick (git calls such entries "racily clean").
+# If a file was saved less than this long before it was read, a further save may leave the same times. The kernel's file
+# times are as coarse as its tick. (Git calls such entries "racily clean".)
 RACY_S = 0.05
 CHUNK = 1 << 20
 

@@ -1,9 +1,9 @@
 """Describes functions, classes, modules and values as plain data that means the same in another process.
 
-Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. This is
-sound within one process, because Dynamo's guards detect a change. Another process must compare content. So each object
-that a trace depends on is described when an entry is recorded, and again in the later process. If two descriptions
-differ, the entry is not used.
+Dynamo guards on identity (``id(x) == 140...``) and on types, and assumes that inlined code stays the same. Within one
+process these assumptions are sound, because Dynamo's guards detect a change. Another process must compare content. So
+each object that a trace depends on is described when an entry is recorded, and again in the later process. If two
+descriptions differ, the entry is not used.
 
 Code is described by its digest (codes.py), so moving a function does not change its description. The description of a
 class covers the code of the class and its bases, so a replaced method changes it. An object without a description
@@ -54,8 +54,8 @@ _OF_A_WRAPPER = frozenset(
     {"__wrapped__", "_torchdynamo_orig_callable", "_torchdynamo_inline", "_torchdynamo_wrapper_id", "__dynamo_disable"}
 )
 _OF_PYBIND = ("PyCapsule", "pybind11_detail_function_record")  # types of the objects to which pybind11 binds a function
-# Attributes that the interpreter or abc writes. They differ between processes or class bodies, and no trace depends on
-# them.
+# The interpreter or abc writes these attributes. Their values differ between processes or class bodies, and no trace
+# depends on them.
 _NOT_OF_A_CLASS = frozenset(
     """
     __abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __dict__ __doc__

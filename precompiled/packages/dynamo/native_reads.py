@@ -170,8 +170,9 @@ def _imported(code: types.CodeType) -> set[str]:
 def _leads_elsewhere(value: Any) -> str | None:
     """Return a phrase for ``value`` if code can get undescribed values from it; else None.
 
-    This is possible with a module, with an object of Python's or torch's that is not pure (``os.getenv``, a path, a
-    lock), and with a memo, whose function does not run if the result is cached.
+    Code can get undescribed values from a module, and from an object of Python's or torch's that is not pure
+    (``os.getenv``, a path, a lock). It can also get them from a memo, whose function does not run if the result is
+    cached.
     """
     if type(value) is types.ModuleType:
         return None if value.__name__ in _PURE else f"the module {value.__name__}"

@@ -9,8 +9,8 @@ In a later process, no state exists before the first step. So Dynamo's calls of 
 repeated on the live optimizer before its state is compared. If the entry does not fit the call, the effects of these
 calls are undone.
 
-Only torch's own ``_init_group`` is called. It reads only parameters, gradients, the group and the state. All of these
-have guards, except gradients, which are described instead.
+This file calls only torch's own ``_init_group``. That function reads only parameters, gradients, the group and the
+state. All of these have guards except the gradients, which this file describes instead.
 
 Private names: torch._dynamo.variables.optimizer.OptimizerVariable.{get_python_args, value, source},
 torch._dynamo.variables.optimizer.OptimizerVariable._safe_to_set_capturable (2.15),

@@ -1,8 +1,9 @@
 """Finds the sets to which a trace gives an order that is the same in every process.
 
-Dynamo keeps the items of a set as a dictionary does. If a set is made by ``{a, b}`` or ``set()`` and gets its items one
-by one, or from a list, its items are in the order in which the program added them, in every process. Dynamo also
-iterates in that order, whatever Python would do. Items that come from another set have the order of that set.
+Dynamo keeps the items of a set as a dictionary does. A program may make a set by ``{a, b}`` or ``set()``, and add the
+items one by one or from a list. In every process, Dynamo then keeps the items in the order in which the program added
+them. Dynamo also iterates in that order, whatever Python would do. Items that come from another set have the order of
+that set.
 
 This file assumes nothing about how Dynamo changes a set: the order counts as known only while the set's items are
 exactly those that this file has seen added.

@@ -76,7 +76,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
 def install_refusal(refuse: Callable[[Any], None]) -> None:
     """Call ``refuse`` with each graph that Inductor is about to compile, so that its exception reaches the program.
 
-    This is used in processes where routing is impossible.
+    Call this function in processes where routing is impossible.
     """
     wrapper = getattr(torch, "_TorchCompileInductorWrapper", None)
     if _patches or wrapper is None:

@@ -7,8 +7,9 @@ environment. A worker and the eager run have only the graph. So this file writes
 after the node that returns the value. They become part of the captured graph (and of its key) and of the eager run, and
 raise the same RuntimeError as torch's own assertion.
 
-The same is done for assertions on the sizes of unbacked inputs (``mark_unbacked``), which Dynamo never writes into the
-graph: two sizes that broadcasting requires to be equal, and the bounds that the program gives.
+This file also writes out assertions on the sizes of unbacked inputs (``mark_unbacked``), which Dynamo never writes into
+the graph. These assertions say that two sizes are equal, as broadcasting requires, or that a size is within bounds that
+the program gives.
 
 Private names: torch.fx.Node.meta["example_value"], torch.fx.Node.meta["unbacked_bindings"],
 torch.fx.experimental.symbolic_shapes.{CallMethodKey, ShapeEnv.{deferred_runtime_asserts, replacements,

@@ -1,7 +1,7 @@
 """Makes an eager run look like compiled code to autograd, by one autograd node at its start and one at its end.
 
 Compiled code is a single node of the autograd graph (torch/_functorch/_aot_autograd/runtime_wrappers.py,
-``CompiledFunction``). This affects which gradients a program gets, and when:
+``CompiledFunction``). The single node affects which gradients a program gets, and when:
 
 - Every output has a gradient: zeros if the loss does not use the output.
 - All gradients of the inputs arrive at once.
@@ -91,7 +91,9 @@ class _Once(torch.autograd.Function):
 
 
 class CompiledFunction(torch.autograd.Function):
-    """The node after the operators. It has the name of AOTAutograd's class, which ``grad_fn.name()`` shows."""
+    """The node after the operators. Its class has the name of AOTAutograd's class, because ``grad_fn.name()`` shows the
+    name.
+    """
 
     @staticmethod
     def forward(ctx: FunctionCtx, copied: set[int], *outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -5,8 +5,8 @@ surrounding checkpoint must be as they were before the eager run.
 
 - Before the run, the client copies inputs that the graph may write to, and reads the random state. The graph's nodes
   show whether it writes or draws. Most graphs do neither.
-- Inputs of more than MAX_BYTES are not copied. They are unchanged only if the run failed before the first node that
-  writes to them.
+- Inputs of more than MAX_BYTES are not copied. Such inputs are unchanged only if the run failed before the first node
+  that writes to them.
 - The variables of FX's generated code show how far a run got: a node that has run has set the variable of its name.
 
 This file reads tensors and prev_versions of a version guard (_unsafe_preserve_version_counter).

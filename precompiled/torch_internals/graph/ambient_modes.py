@@ -186,8 +186,8 @@ def process_wide(modes: Mapping[str, object]) -> Iterator[None]:
 def set_back_after_an_error() -> Iterator[None]:
     """After an error, restore the modes that a graph may change.
 
-    These are grad mode, the attention backends and their priority, autocast, and the levels of torch.func's transforms
-    and of forward mode.
+    A graph may change grad mode, the attention backends and their priority, autocast, and the levels of torch.func's
+    transforms and of forward mode.
     """
     depth, forward = torch._C._functorch.get_dynamic_layer_stack_depth(), torch._C._is_fwd_grad_enabled()
     grad, attention = torch.is_grad_enabled(), torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True)

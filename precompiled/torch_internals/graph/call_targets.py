@@ -60,8 +60,9 @@ _HIGHER_ORDER = frozenset(
     """.split()
 )
 
-# Namespaces of torch to search, in this order, for functions that cannot be found by their own __module__ and
-# __qualname__: builtins such as torch.add, and wrappers such as max_pool2d, which is a "boolean_dispatch.<locals>.fn".
+# Some functions cannot be found by their own __module__ and __qualname__: builtins such as torch.add, and wrappers such
+# as max_pool2d, which is a "boolean_dispatch.<locals>.fn". These namespaces of torch are searched for such functions,
+# in this order.
 _NAMESPACES = tuple(
     """
     torch torch.nn.functional torch._C._nn torch.special torch.linalg torch.fft torch.Tensor torch._C._special

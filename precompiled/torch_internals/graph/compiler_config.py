@@ -81,8 +81,8 @@ _OF_ALL_RANKS = "_sync_cache_decision_cross_ranks"
 def refuse_ranks(settings: Mapping[str, Mapping[str, object]]) -> None:
     """Raise Bypass if no artifact of a graph with collectives can serve all ranks under these settings.
 
-    This is the case if Inductor would compile the graph together with other ranks, or would write group names into
-    machine code. ``settings`` is a result of ``snapshot``.
+    No artifact can serve all ranks if Inductor would compile the graph together with other ranks, or would write group
+    names into machine code. ``settings`` is a result of ``snapshot``.
     """
     if settings["inductor"].get("cpp_wrapper"):
         raise Bypass("cpp_wrapper code of collectives names their groups", code="cpp-wrapper")

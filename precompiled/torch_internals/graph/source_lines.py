@@ -2,8 +2,8 @@
 
 The lines are for display only, so they are not in the key.
 
-The lines are collected when a graph is submitted, so a cache hit costs nothing. They are sent together with the program
-(graph/about.py)::
+The lines are collected when a graph is submitted, so a cache hit costs nothing. The client sends the lines together
+with the program (graph/about.py)::
 
     {"places": [[file, line, function, code], ...],     each place once
      "nodes": [[place or -1, ...], ...],                one list per graph, in the order of graph_codec.py

@@ -4,8 +4,9 @@ A function's source is used only if the compiled source gives exactly the functi
 reads is written out with its current value, which must be one of these:
 
 - an immutable value: a number, a string, a tuple of such values, a dtype, a device
-- another function of the program that has only this name and no attributes. It may have a closure only if the subject
-  (the function or class to send) is rebuilt for each compile. The closure's contents are written out like globals
+- another function of the program that has only this name and no attributes. The function may have a closure only if the
+  subject (the function or class to send) is rebuilt for each compile. The closure's contents are written out like
+  globals
 - if the subject is rebuilt for each compile, also a class of the program without a metaclass. It may contain methods,
   static methods, class methods, properties, slots, immutable values and functions of torch
 - a builtin that does not depend on the process
@@ -64,7 +65,7 @@ _STANDARD = frozenset({"collections", "functools", "itertools", "math", "operato
 _STANDARD_FOLDER = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _TORCHS_OPERATORS = frozenset({"aten", "prims"})
 _METACLASSES = (type, type(torch.Tensor), abc.ABCMeta)
-# Attributes that a class statement or pickling creates. They do not affect the behavior of the class.
+# A class statement or pickling creates these attributes. They do not affect the behavior of the class.
 _NOT_OF_A_CLASS = frozenset(
     """
     __abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __dict__ __doc__

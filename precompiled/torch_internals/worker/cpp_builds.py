@@ -1,11 +1,11 @@
 """Makes C++ builds in a worker atomic, and sets the folder of Inductor's files.
 
-A process that finds a file of Inductor's C++ builds (kernels, objects, the precompiled header, test programs for vector
-units) treats it as complete, because torch only checks that it exists (codecache.py: _worker_compile_cpp;
-cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the linker is killed in
-between, every later worker uses the incomplete file. Then a graph's kernels cannot be loaded, or (with an incomplete
-header) no kernel can be built, until the store is cleared. So the compiler writes to a temporary name, and the worker
-renames the finished file.
+Inductor's C++ builds write kernels, objects, the precompiled header, and test programs for vector units. A process that
+finds such a file treats the file as complete, because torch only checks that it exists (codecache.py:
+_worker_compile_cpp; cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the
+linker is killed in between, every later worker uses the incomplete file. Then a graph's kernels cannot be loaded, or
+(with an incomplete header) no kernel can be built, until the store is cleared. So the compiler writes to a temporary
+name, and the worker renames the finished file.
 
 Building the precompiled header occupies every core for seconds. If one of the user's own programs has built the same
 header in torch's directory for temporary files, the worker copies the header, unless another user could have created
