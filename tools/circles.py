@@ -18,7 +18,7 @@ PLAIN, LAZY, TYPES, STRING = "plain", "lazy", "for types", "by a string"
 
 @dataclass(frozen=True)
 class Import:
-    """``importer`` imports ``imported`` in ``line``. Both are dotted names of examined modules."""
+    """``importer`` imports ``imported`` in ``line``. The two fields are dotted names of examined modules."""
 
     importer: str
     imported: str

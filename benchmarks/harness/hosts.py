@@ -75,7 +75,7 @@ class Host:
         return python_path.with_hook(found) if hook else found
 
     def temporary(self) -> dict[str, str]:
-        """Return the variable that names the folder for temporary files. They are removed with the host."""
+        """Return the variable that names the folder for temporary files. These files are removed with the host."""
         path = self.root / "temporary"
         path.mkdir(exist_ok=True)
         return {"TMPDIR": str(path)}

@@ -26,7 +26,9 @@ WIDTH = 8
 
 
 class _Measured(BaseException):
-    """Leaves torch's compile right after the measurement. It is a BaseException because torch catches Exception."""
+    """Leaves torch's compile right after the measurement. The exception is a BaseException because torch catches
+    Exception.
+    """
 
 
 class _Layers(torch.nn.Module):

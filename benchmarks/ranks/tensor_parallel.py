@@ -81,7 +81,8 @@ def parallel_loss() -> Iterator[Values]:
         numbers, classes = batch(step, same=True)
         return functional.cross_entropy(compiled(numbers), classes)
 
-    # The context also spans the backward. It must not be nested: an inner context would end the outer one.
+    # The context also spans the backward. The context must not be nested, because an inner context would end the outer
+    # context.
     with loss_parallel():
         yield from trained(model, loss)
 

@@ -211,7 +211,7 @@ def test_exactly_the_documented_metrics_exist() -> None:
     assert named(page.read_text()) - {"precompiled_" + way for way in _WAYS} == metrics.names()
 
 
-# The page also lists names of artifacts in torch's traces, precompiled_<way>. These are not metrics.
+# The page also lists names of artifacts in torch's traces, precompiled_<way>. These names are not metrics.
 _WAYS = ("hit", "miss", "swap", "package", "in_process", "eager", "error", "frame")
 
 

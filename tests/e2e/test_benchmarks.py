@@ -107,7 +107,9 @@ def test_contender_that_crashes_or_is_wrong_is_reported_with_its_error(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_loading_an_artifact_starts_no_process() -> None:
-    """Inductor's own load probes the CPU with subprocesses and precompiles a header. That takes 0.9 s of each start."""
+    """Inductor's own load probes the CPU with subprocesses and precompiles a header. The two steps take 0.9 s of each
+    start.
+    """
     results = {result.title: result for result in load(QUICK, lambda _: None)}
     assert results["child processes that a load starts"].samples == [0.0]
     assert results["load of GPT-2's artifact in a fresh process"].median > 0

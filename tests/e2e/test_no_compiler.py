@@ -10,7 +10,8 @@ from support_host import Host
 
 pytestmark = pytest.mark.integration
 
-# The program acts as a server. It has requests until the worker has failed, more requests, and then a second graph.
+# The program acts as a server. The server gets requests until the worker has failed, then more requests, and then a
+# second graph.
 SERVER = """
 import json, time, torch, precompiled
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).eval()

@@ -32,7 +32,7 @@ OPERATIONS = (
 
 
 class FailingCalls:
-    """The process. It makes its stores below ``folder``, or in memory, where a sync costs nothing."""
+    """The process that runs the operations. Its stores are below ``folder``, or in memory, where a sync is free."""
 
     def __init__(self, folder: Path) -> None:
         library, plan = folder / "failing_calls.so", folder / "plan"

@@ -15,7 +15,7 @@ import msgspec
 
 from precompiled import wire
 
-# Values for mutated fields. They are encoded once, so that a large value costs nothing per message.
+# Values for mutated fields. Each value is encoded once, so that a large value costs nothing per message.
 _ODD = [
     msgspec.Raw(msgspec.msgpack.encode(odd))
     for odd in (  # type: ignore[var-annotated]

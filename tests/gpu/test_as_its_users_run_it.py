@@ -209,7 +209,8 @@ def test_a_second_process_with_packages_traces_nothing(shared_host: Host, tmp_pa
     os.environ.get("CUDA_MADE_UP") != "h100,h100,a100", reason="this host's GPUs are not h100,h100,a100"
 )
 def test_each_kind_of_gpu_has_its_own_workers_and_artifacts(host: Host, tmp_path: Path) -> None:
-    """Each client sees its GPU, selected by index or UUID, as cuda:0. It must load only artifacts for this kind of GPU.
+    """Each client sees its GPU, selected by index or UUID, as cuda:0. The client must load only artifacts for this kind
+    of GPU.
 
     The clients run one after the other.
     """

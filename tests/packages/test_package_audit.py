@@ -67,7 +67,7 @@ def test_audit_disables_a_package_that_contradicts_the_trace(served: Host) -> No
 
 
 def test_recording_again_replaces_the_equal_entry(served: Host) -> None:
-    """The names that Dynamo generates differ from process to process. They must not make two entries different."""
+    """The names that Dynamo generates differ from process to process. The names must not make two entries differ."""
     folder = served.root / "cases"
     write(folder, after=False)
     names = ["graph_break", "two_shapes"]

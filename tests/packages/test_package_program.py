@@ -346,8 +346,8 @@ def test_replaced_source_file_prevents_packages(shared_host: Host, folder: Path)
 
 @pytest.mark.slow
 def test_modules_that_torch_generates_are_not_part_of_the_program(shared_host: Host, folder: Path) -> None:
-    """torch writes these modules after the start of a process, or loads them from its cache. Neither may prevent
-    packages.
+    """torch writes these modules after the start of a process, or loads them from its cache. Packages must work in both
+    cases.
     """
     compiled = """
 from torch._inductor.compile_fx import compile_fx

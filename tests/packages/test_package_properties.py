@@ -1,7 +1,7 @@
 """Tests packages with random programs that have at most one random edit.
 
 - The first process records the programs before their edits.
-- The second process runs the edited programs. It may use the packages of the first process.
+- The second process runs the edited programs. The second process may use the packages of the first process.
 - The third process runs the edited programs without these packages, and records.
 
 All results must equal eager's. If the third process records the same guards and bytecode as the first process, the

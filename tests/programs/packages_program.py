@@ -7,9 +7,9 @@ Usage: packages_program.py SPEC. SPEC is a JSON object:
 - ``without``: a kind of facts that is not compared (see ``leave_out``)
 - ``alone``: whether each case runs in a separate fork, like a separate program
 
-The module of a case has ``build()``, which returns the function and a list of calls (tuples of arguments). It may have
-``context()`` and ``OPTIONS`` (of torch.compile). Prints the result of ``examine``: with ``alone``, a line of JSON for
-each case, otherwise one line for all cases.
+The module of a case has ``build()``, which returns the function and a list of calls (tuples of arguments). The module
+may have ``context()`` and ``OPTIONS`` (of torch.compile). Prints the result of ``examine``: with ``alone``, a line of
+JSON for each case, otherwise one line for all cases.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from torch.distributed.tensor.parallel import (
 
 import precompiled
 
-# The argument of a case is torch.compile or the identity. Both must give equal tensors.
+# The argument of a case is torch.compile or the identity. With either argument, the case must give equal tensors.
 Case = Callable[[Callable[[Any], Any]], list[torch.Tensor]]
 
 

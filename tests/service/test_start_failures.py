@@ -66,8 +66,8 @@ def test_jobs_of_an_interpreter_that_cannot_start_fail_and_it_is_refused_for_a_w
 @pytest.mark.fault("memory")
 @pytest.mark.reason("host-full")
 def test_starts_on_a_full_host_are_retried_without_blaming_the_interpreter() -> None:
-    """If another user has used up the host's processes, a worker cannot start. This must not count against its
-    interpreter.
+    """If another user has used up the host's processes, a worker cannot start. Such a failure must not count against
+    the worker's interpreter.
     """
     host = Host()
     host.submit("k")

@@ -226,7 +226,9 @@ def test_library_op_is_encoded_with_its_fakes_module_and_its_kernels() -> None:
 
 
 def test_custom_ops_that_torch_defines_are_encoded() -> None:
-    """A new version of torch may add operators in a new namespace (2.13 added torch_nn). They need no change here."""
+    """A new version of torch may add operators in a new namespace (2.13 added torch_nn). Such operators need no change
+    in this project.
+    """
     definitions = custom_ops.custom_ops.OPDEFS.values()
     found = [op._opoverload for op in definitions if op._init_fn.__module__.startswith("torch.")]
     found = [op for op in found if op.namespace != "streams"]  # refused: test_events_of_streams_are_refused

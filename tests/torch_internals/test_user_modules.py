@@ -213,7 +213,9 @@ def test_choice_of_the_program_changes_the_digest(project: Path, what: str) -> N
 
 @pytest.mark.integration
 def test_digest_is_equal_in_another_process(project: Path) -> None:
-    """Memory addresses and the hash seed differ in a worker. They must not change the digest."""
+    """Memory addresses and the hash seed differ in a worker. The digest must not depend on addresses or on the hash
+    seed.
+    """
     write(
         project / "pc_chosen.py",
         CHOSEN
