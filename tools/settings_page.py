@@ -56,8 +56,9 @@ If you cannot write to the default store, `run/` is in `cache_dir`. `~` means `$
 account in `/etc/passwd`. If a variable is not an absolute path (`HOME=~`), precompiled treats it as unset.
 
 A container with an arbitrary uid (Kubernetes `runAsUser`, OpenShift, `docker run --user`) often has no account, and
-`HOME` is unset or `/`. Then `torch.compile` works without precompiled, and the program warns once (`no-place`,
-[0055](../decisions/0055-no-place.md)). Set `PRECOMPILED_CACHE_DIR` to a directory that the uid can write to.
+`HOME` is unset or `/`. Then `torch.compile` works without precompiled, and the program warns once (`no-place`).
+Set `PRECOMPILED_CACHE_DIR` to a directory that the uid can write to. The default is never a directory in `/tmp`,
+because another user could create it first.
 """
 
 

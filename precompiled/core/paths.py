@@ -1,7 +1,6 @@
 """Defines the paths of the store, the socket, the lock, the log and the settings. All other files take them from here.
 
-The first directory in this list that exists is used (docs/reference/settings.md has the table for users, decision
-0055 the reasons)::
+The first directory in this list that exists is used (docs/reference/settings.md has the table for users)::
 
     store      /var/cache/precompiled/<uid>   while a system daemon runs
                $XDG_CACHE_HOME/precompiled

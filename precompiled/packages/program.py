@@ -1,4 +1,4 @@
-"""Decides whether an entry was recorded in the program in which a frame is looked up (decision 0024)."""
+"""Decides whether an entry was recorded in the program in which a frame is looked up (program_text.py)."""
 
 from __future__ import annotations
 

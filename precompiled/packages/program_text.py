@@ -5,7 +5,7 @@ that prints, or a function that runs later. So the digest of a source covers its
 
 - line numbers and docstrings,
 - statements that only print or log,
-- the bodies of functions that have not run (executed.py; decision 0024).
+- the bodies of functions that have not run (executed.py).
 
 A program may read a left-out text as data (a docstring as ``argparse``'s description, or by ``docopt``). In a trace,
 such data is a value, and guards and descriptions compare it, like any value from the command line.

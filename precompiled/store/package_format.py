@@ -23,7 +23,7 @@ Version history:
     6   sources
     7   the keys of graphs changed: guards name each integer input, assertions are in the graph
     8   the pickle's classes are in other modules
-    9   sources_code: the part of the program's texts that matters (decision 0024); ``later`` in the body
+    9   sources_code: the part of the program's texts that matters (program_text.py); ``later`` in the body
     10  sizes_met: the sizes and numbers that the trace met (packages/dynamo/size_history.py)
     11  tensors that a graph holds, optimizers
     12  functions that Dynamo called, replaced functions of torch, closures that share a variable
