@@ -46,10 +46,10 @@ def runs(shared_host: Host) -> Iterator[Callable[..., list[str]]]:
 
 
 def seen_of(client: Client) -> list[str]:
-    """Returns what a user sees: the output, the last line of the errors, and the exit status."""
+    """Returns what a user sees: the output, the program's own exception, and the exit status."""
     assert client.process.returncode is not None
     client.ended(status=client.process.returncode)
-    errors = [line for line in client.errors if "Error" in line or "Expired" in line]
+    errors = [line for line in client.errors if "Expired" in line]
     return [*client.lines, *errors[-1:], f"status {client.process.returncode}"]
 
 
@@ -62,7 +62,7 @@ def test_program_in_trouble_sees_what_plain_torch_compile_shows(runs: Callable[.
 def test_program_ends_with_pending_graphs_as_under_plain_torch_compile(
     runs: Callable[..., list[str]], tries: Callable[[int, int], int], case: str
 ) -> None:
-    for _ in range(tries(1, 3)):
+    for _ in range(tries(1, 2)):
         assert runs(case, "eager") == runs(case, "off")
 
 

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from troubled_operator import ACTIONS, act
+from troubled_operator import act, actions
 
 import precompiled
 
@@ -108,7 +108,7 @@ def signals_in_a_wait(number: int, function: Callable[[], Any]) -> Any:
 def exception_in_forward() -> Any:
     function, results = graph(2), []
     for error in (None, ValueError("mine"), None, Expired("late"), None):
-        ACTIONS.extend([raises(error)] if error else [])
+        actions().extend([raises(error)] if error else [])
         results.append(told(lambda: function(X)))
     return results
 
@@ -119,7 +119,7 @@ def exception_in_backward() -> Any:
     for error in (None, ValueError("mine"), None):
         x = X.clone().requires_grad_()
         loss = function(x).sum()
-        ACTIONS.extend([raises(error)] if error else [])
+        actions().extend([raises(error)] if error else [])
         results += [told(loss.backward), shown(x.grad) if x.grad is not None else None]
     return results
 
@@ -136,7 +136,7 @@ def exception_in_a_hook() -> Any:
 @case
 def ctrl_c_in_a_graph() -> Any:
     function = graph(4)
-    ACTIONS.append(lambda: signal.raise_signal(signal.SIGINT))
+    actions().append(lambda: signal.raise_signal(signal.SIGINT))
     return [told(lambda: function(X)), told(lambda: function(X))]
 
 
@@ -240,7 +240,7 @@ def reset_between_calls() -> Any:
 @case
 def reset_in_a_graph() -> Any:
     function = graph(15)
-    ACTIONS.append(torch.compiler.reset)
+    actions().append(torch.compiler.reset)
     return [told(lambda: function(X)), told(lambda: function(X))]
 
 
@@ -251,13 +251,13 @@ def leaves_with_pending_graphs() -> Any:
 
 @ends
 def exits_in_a_graph() -> Any:
-    ACTIONS.append(raises(SystemExit(5)))
+    actions().append(raises(SystemExit(5)))
     return shown(graph(22)(X))
 
 
 @ends
 def exits_at_once_in_a_graph() -> Any:
-    ACTIONS.append(lambda: os._exit(6))
+    actions().append(lambda: os._exit(6))
     return shown(graph(23)(X))
 
 
@@ -300,14 +300,14 @@ def leaves_a_thread_that_calls() -> Any:
 
 @ends
 def ends_by_a_signal() -> Any:
-    ACTIONS.append(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    actions().append(lambda: os.kill(os.getpid(), signal.SIGTERM))
     return shown(graph(29)(X))
 
 
 def main() -> None:
     precompiled.enable()
     for name in sys.argv[1:] or CASES:
-        ACTIONS.clear()
+        actions().clear()
         torch.compiler.reset()  # otherwise Dynamo would make the number of `graph` symbolic
         print(json.dumps([name, {**CASES, **ENDS, **WAITS}[name]()]), flush=True)
 
