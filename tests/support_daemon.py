@@ -39,7 +39,6 @@ from precompiled.service import worker
 def end(how):
     if how == "_exit":
         os._exit(0)
-    signal.signal(getattr(signal, how), signal.SIG_DFL) if how != "SIGKILL" else None
     os.kill(os.getpid(), getattr(signal, how))
 
 def end_in(phase, how, job):

@@ -63,7 +63,7 @@ SITUATIONS: list[Callable[[DaemonUnderTest], None]] = [
 
 
 def test_of_daemons_that_start_at_once_exactly_one_serves(tmp_path: Path, tries: Callable[[int, int], int]) -> None:
-    starts = tries(4, 16 * 28)
+    starts = tries(4, 16 * 14)
     racers = min(starts, 16)
     for number in range(starts // racers):
         # The everyday run tries the hardest situation.
