@@ -55,7 +55,7 @@ def test_many_clients_beside_deaf_ones_and_a_storm_get_all_replies_and_each_key_
         opened = stack.enter_context(storm(daemon))
         peers = [stack.enter_context(connected(daemon.runtime_dir)) for _ in range(CLIENTS)]
         submitted: list[dict[str, str]] = [{} for _ in peers]  # maps the id of a Submit message to its key
-        for number in range(tries(10, 160)):
+        for number in range(tries(10 * CLIENTS, 160 * CLIENTS) // CLIENTS):
             for peer in deaf:
                 with contextlib.suppress(OSError):  # its buffer is full, or the daemon has dropped it
                     peer.sock.settimeout(0.0)
