@@ -31,6 +31,7 @@ from precompiled.core.errors import WireError
 from precompiled.version import VERSION
 
 AUTOGROUP_TRIES = 20
+LOOK_S = 1.0  # between two checks for the end of the stream during a job; the guardian waits for the end itself
 MESSAGE_CHARS = 20_000  # limit for a traceback; the message must stay far below wire.MAX_MESSAGE_BYTES
 
 
@@ -111,9 +112,17 @@ def _receive(sock: socket.socket, size: int) -> bytearray | None:
     return data
 
 
-def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage]) -> None:
+def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage], idle: threading.Semaphore) -> None:
+    """Put each message into ``inbox``. A job stays unread until the main thread waits for it (``idle``): the daemon
+    sees by that whether this process died before it began the job.
+    """
+    ended = select.poll()
+    ended.register(sock, select.POLLHUP | getattr(select, "POLLRDHUP", 0))
     try:
         while True:
+            while not idle.acquire(timeout=LOOK_S):
+                if ended.poll(0):
+                    _kill_group()
             head = _receive(sock, wire.LENGTH_BYTES)
             if head is None:
                 break
@@ -144,7 +153,8 @@ def _run(compiler: Compiler, job: wire.Job) -> wire.Finished:
 def serve(sock: socket.socket, compiler: Compiler) -> None:
     """Send Ready, then run jobs until the process is killed."""
     inbox: queue.SimpleQueue[wire.PoolMessage] = queue.SimpleQueue()
-    threading.Thread(target=_control, args=(sock, inbox), name="control", daemon=True).start()
+    idle = threading.Semaphore(0)
+    threading.Thread(target=_control, args=(sock, inbox, idle), name="control", daemon=True).start()
     compiler.warm_up()
     torch = sys.modules.get("torch")
     ready = wire.Ready(
@@ -155,6 +165,7 @@ def serve(sock: socket.socket, compiler: Compiler) -> None:
     )
     sock.sendall(wire.frame(ready))
     while True:
+        idle.release()
         job = inbox.get()
         assert isinstance(job, wire.Job)
         finished = _run(compiler, job)
