@@ -18,8 +18,7 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "interrupted_program.py"
 def test_exception_of_a_signal_handler_reaches_the_program(
     served: Host, tries: Callable[[int, int], int], how: str, packages: str
 ) -> None:
-    number = tries(20, 150) if how == "hit" else tries(4, 12)
+    number = tries(8, 60) if how == "hit" else tries(4, 12)
     found = served.program(str(PROGRAM), how, str(number), "1", env={"PRECOMPILED_PACKAGES": packages}).result()
     assert found["swallowed"] == []
-    assert found["interrupted"] > number / 4, found
     assert how == "miss" or found["last"] == ["compiled", "hit" if packages == "off" else "package"]
