@@ -5,8 +5,8 @@ machine.
 remote helper. No worker of this host compiles. Each node is warm: it has already compiled another graph.
 
 Nodes share the machine's cores round robin, so with more nodes than cores the result shows the cost of the farm only.
-With ``--share 0.5``, each node has half a core of its own, for any number of nodes. *Places at work* is the share of
-the time in which nodes compiled. Exits 1 if a graph is missing.
+With ``--share 0.5``, each node has half a core to itself. The column "places in use" is the nodes' compile time, as a
+share of the run's time times the number of nodes. Exits 1 if any graph was not compiled on a node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Measures watch mode (`python -m benchmarks.watch`): the time from a save to ready, and the next run's first step.
+"""Measures watch mode (`python -m benchmarks.watch`): (w) the time from a save until the watch is ready, and (x) the
+time of the next run's first step.
 
 (w) A GPT-2 in training is an entry point. A constant in its source is edited repeatedly. Watch mode's own time is the
-time from save to ready minus capture (imports and trace) and compile. It has a goal.
+time until the watch is ready, minus capture (imports and trace) and compile. It has a goal.
 
 (x) examples/watch/train.py is a recorded run. One edited hyperparameter changes no shape, the other one does. The next
 run's first step is compared with plain torch.compile's, whose cache is warm from before the edit.

@@ -164,7 +164,11 @@ ClientMessage = Submit | Tally | Expect | Status | Stats | Stop | Watch | Unwatc
 
 
 class Accepted(_Message, frozen=True):
-    """The job exists. ``state``: "queued" or "running" (new), "deduplicated" (another client's), "published"."""
+    """The daemon serves the job.
+
+    ``state``: "queued" or "running" for a new job or a repeated submit, "deduplicated" if the submit joined an existing
+    job, "published" once the artifact is in the store.
+    """
 
     id: str
     key: str

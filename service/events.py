@@ -19,7 +19,7 @@ class Limits:
     max_queue_per_uid: int = 500
     max_queue_bytes: int = 2 << 30  # queued graphs in the daemon's memory, all users; one user may have half of it
     job_timeout_s: float = 1800.0
-    yield_s: float = 4.0  # for this long after its submit, a background job gives way to running programs
+    yield_s: float = 4.0  # a background job runs at low priority for this long after its submit
     start_timeout_s: float = 300.0
     worker_idle_s: float = 900.0  # the last idle worker of a seat is stopped after this time
     extra_idle_s: float = 30.0  # further idle workers of a seat are stopped after this time

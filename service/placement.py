@@ -196,7 +196,7 @@ class Placement:
         out.append(StartWorker(worker.number, seat.uid, gid, interpreter, seat.device, yields))
 
     def _yields_until(self, job: ScheduledJob) -> float:
-        """The time until which a job gives way to programs, because its client's program is in its first step. 0 if its
-        client waits.
+        """The time until which the job's worker runs at low priority, so that the client's program, probably in its
+        first step, gets the cores. 0 if the client waits for the artifact.
         """
         return 0.0 if job.waiting else job.since + self._limits.yield_s

@@ -288,10 +288,10 @@ class Pool:
     # ------------------------------------------------ shares
 
     def _yield(self, process: WorkerProcess, until: float) -> None:
-        """Make this worker and its compilers give way to other programs until ``until``; 0: end that.
+        """Make this worker and its compilers give way to other programs until ``until``. With 0, they stop giving way.
 
         This sets the niceness of the autogroup (sched(7)). A worker leads a session, so its own niceness has no effect
-        on other sessions, and lowering it again would need privileges. Lowering an autogroup's does not.
+        on other sessions. Lowering it again would need privileges; lowering an autogroup's niceness needs none.
         """
         yields = until > self._clock()
         if yields == (process.yields_until is not None):

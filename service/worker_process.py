@@ -70,7 +70,7 @@ class WorkerProcess:
 def start_worker(order: StartWorker, devices: Devices, *, system: bool, cache_dir: Path | None) -> WorkerProcess:
     """Start a worker. Raises StartError or DeviceError.
 
-    ``system``: the worker becomes the client's user, with a store below ``cache_dir``.
+    ``system``: the worker becomes the client's user, and its store is in ``cache_dir``.
     """
     interpreter = order.interpreter
     if not os.path.isabs(interpreter.executable) or "\0" in interpreter.executable:

@@ -35,7 +35,7 @@ print(json.dumps({
 
 @pytest.fixture
 def fake_torch(tmp_path: Path) -> Path:
-    """Returns a folder with a made-up torch, and with a module `calls` that records calls of the hook."""
+    """Returns a folder with a made-up torch, and with a module `calls` that records the calls that the hook makes."""
     folder = tmp_path / "fake"
     (folder / "torch" / "nn").mkdir(parents=True)
     (folder / "torch" / "__init__.py").write_text("import torch.utils\nfrom torch import nn\nWHOLE = True\n")

@@ -3,7 +3,8 @@
 `make interpreter` (`python -m benchmarks.interpreter`) takes an hour on 2 cores. It runs on the made-up device
 (docs/explanation/made-up-cuda.md), with a CUDA build of torch in a separate environment (5 GB).
 
-Exits 1 if a row or a kernel differs from eager, except the rows of WITHOUT, which cannot run here.
+Exits 1 if a row has no result or differs from eager, or if a kernel is wrong or not runnable. Rows of WITHOUT may have
+no result, because they cannot run here.
 """
 
 from __future__ import annotations

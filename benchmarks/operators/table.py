@@ -32,7 +32,7 @@ CLIENTS = 2
 
 Answer = dict[str, Any]  # as in program.py
 
-# The row equals eager alone, but not in a function with other rows.
+# The row equals eager if it is compiled alone, but differs from eager in one function with other rows.
 AMONG = "different among others"
 WRONG = (AMONG, "different", "error", "died")
 

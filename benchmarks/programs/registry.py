@@ -47,7 +47,7 @@ def elsewhere(ask: Ask) -> None:
 
 
 def program(library: str, *needs: str) -> Callable[[Steps], Steps]:
-    """Register a function as a program under the function's name. ``needs``: modules other than ``library``."""
+    """Register a function as a program under the function's name. ``needs``: its imports besides ``library``."""
 
     def register(steps: Steps) -> Steps:
         PROGRAMS[steps.__name__] = Program(steps.__name__, library, (library, *needs), steps)

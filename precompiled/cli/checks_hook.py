@@ -98,7 +98,7 @@ def pth_file(paths: list[Path]) -> Check:
 
 
 def here(variables: Mapping[str, str], found: probe.Probe) -> Check:
-    """Whether a program started in this shell without `precompiled run` has the hook."""
+    """Whether the hook is on in a program that is started in this shell without `precompiled run`."""
     if found.state == "waiting" or (found.state == "fired" and found.torch):
         return Check("hook", "ok", f"a fresh {sys.executable} has the hook")
     if switched_off(variables):

@@ -127,7 +127,7 @@ def _function(store: Store, name: str) -> dict[str, object]:
 
 
 def _key(settings: Settings, store: Store, kepts: Kepts, prefix: str) -> str:
-    """The whole key of a prefix. Raises StoreError; if a run knows why the store lacks the key, the error says so."""
+    """Return the key that begins with ``prefix``. Raises StoreError, with the reason if a run recorded it."""
     not_sent = [item.key for item in kepts.all if item.state == NOT_SENT and item.key.startswith(prefix)]
     if len(not_sent) == 1 and not any(known.startswith(prefix) for known in store.names()):
         return not_sent[0]

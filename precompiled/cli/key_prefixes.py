@@ -65,7 +65,7 @@ def match(prefix: str, keys: Iterable[str]) -> str:
 
 
 def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action: str) -> list[str]:
-    """The one key of each prefix. Raises StoreError for a prefix of no key or of several."""
+    """Return the one key that begins with each prefix. Raises StoreError if no key or several keys begin with one."""
     found = [match(prefix, keys) for prefix in prefixes]
     for prefix, key in zip(prefixes, found, strict=True):
         if not key:
@@ -74,9 +74,9 @@ def match_all(prefixes: Sequence[str], keys: Collection[str], where: str, action
 
 
 def resolve(store: Store, prefixes: Sequence[str], *, own: bool = False) -> list[str]:
-    """The whole keys of these prefixes in a store; ``own``: without its bases.
+    """Return the whole keys that begin with these prefixes in a store; ``own``: without the store's bases.
 
-    Raises StoreError for a prefix of no key or of several.
+    Raises StoreError if no key or several keys begin with a prefix.
     """
     known = {key for key in (_own(store) if own else store.keys()) if fmt.is_key(key)}
     return match_all(prefixes, known, f"the store {store.root}", "`precompiled cache ls` lists all keys")

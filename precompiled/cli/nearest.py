@@ -62,7 +62,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The nearest earlier graph, and the differences."""
+    """The nearest earlier graph, and its differences from the explained graph."""
 
     kept: Candidate
     program: ProgramData
@@ -82,7 +82,7 @@ class Explained:
 
     @property
     def equal(self) -> list[str]:
-        """The sections without a difference to the nearest graph."""
+        """The sections that are equal in this graph and in the nearest one."""
         if self.nearest is None:
             return []
         return [name for name in key.SECTIONS if name not in {change.section for change in self.nearest.changes}]

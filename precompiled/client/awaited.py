@@ -77,7 +77,7 @@ class Awaited:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time in the block as waiting time of the program. If several threads wait, the time counts once."""
+        """Count the time in the block as time that the program waits. If several threads wait, the time counts once."""
         if self.waits_since is not None:
             yield
             return

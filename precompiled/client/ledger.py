@@ -90,7 +90,7 @@ class Ledger:
         self._on_count()
 
     def take_counts(self) -> dict[str, Any]:
-        """Return the counts since the last call, as the fields of wire.Tally that are not zero, and reset them."""
+        """Return the nonzero counts since the last call, by their fields in wire.Tally, and reset all counts."""
         with self._lock:
             counts, self._counts = self._counts, {}
         return {name: amount for name, amount in counts.items() if amount}

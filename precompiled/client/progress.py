@@ -49,7 +49,7 @@ class Progress:
         self._said = False
 
     def look(self, awaited: Sequence[AwaitedGraph]) -> None:
-        """Print what is due. ``awaited``: the graphs that are still awaited."""
+        """Print the lines that are due. ``awaited``: the graphs that are still awaited."""
         if self._over:
             return
         try:

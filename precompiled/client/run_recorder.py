@@ -46,7 +46,7 @@ _WORKERS = (
 
 @dataclass(frozen=True)
 class RunMembership:
-    """A process's place in its run. ``run``: one name for all processes that were started together."""
+    """A process's run and rank. ``run``: one name for all processes that were started together."""
 
     run: str
     rank: int
@@ -54,7 +54,10 @@ class RunMembership:
 
 
 def place(variables: Mapping[str, str]) -> RunMembership:
-    """This process's place: from torch.distributed if it is initialised, else from the environment variables."""
+    """Return this process's run and its rank in the run.
+
+    The rank comes from torch.distributed if it is initialised, else from the environment variables.
+    """
     rank, ranks = next(
         (
             (int(variables[one]), int(variables[all]))

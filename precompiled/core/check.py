@@ -21,7 +21,7 @@ class Check:
 
 
 def ask_program(arguments: Sequence[str]) -> tuple[int, str]:
-    """Exit status and output of a program. The status is 127 if it does not exist, 124 after TIMEOUT_S."""
+    """Run a program. Returns its exit status (127 if it does not exist, 124 after TIMEOUT_S) and its output."""
     try:
         done = subprocess.run(
             list(arguments),

@@ -1,8 +1,8 @@
 """The exceptions of this project. Each says what is wrong and what to do next.
 
 Every error has a stable ``code`` (for programs and tests), a ``message`` (what is wrong) and an ``action`` (what the
-user can do). A compiled call raises none of them except NotServed (``require``): ``backend.py`` catches them, falls
-back, and counts the ``code`` as the reason.
+user can do). Of these errors, a call of a compiled function raises only NotServed, and only if ``require`` is set.
+``backend.py`` catches the others, falls back, and counts the ``code`` as the reason.
 """
 
 from __future__ import annotations

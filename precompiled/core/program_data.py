@@ -52,7 +52,7 @@ class MeshData(TypedDict):
     shape: list[int]
     names: list[str] | None
     ranks: list[int]
-    rank: int  # this rank's place
+    rank: int  # the label of this rank
     groups: list[str]
 
 

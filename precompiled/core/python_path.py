@@ -1,4 +1,7 @@
-"""Puts precompiled's sitecustomize.py first on PYTHONPATH, so that Pythons below `precompiled run` have the hook."""
+"""Puts precompiled's sitecustomize.py first on PYTHONPATH.
+
+So every Python process that `precompiled run` starts, directly or not, loads the hook.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Reason:
 
     @property
     def follows(self) -> str:
-        """A sentence that says what happens then, without its full stop; "" if nothing does."""
+        """A sentence, without its full stop, that says what this reason leads to; "" if it leads to nothing."""
         if self.then or self.outcome is None:
             return self.then
         if self.code in _EAGER_IF_IT_RUNS:

@@ -1,7 +1,7 @@
 """Derives the captured graphs of other ranks from one rank's (torch_internals/ranks/rank_dependence.py).
 
-The graphs of ranks that use the same device meshes differ only in the rank's place in the meshes. This file needs no
-torch.
+The graphs of ranks that use the same device meshes differ only in the rank's coordinates in the meshes. This file needs
+no torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A made-up CUDA device: run torch's CUDA builds on a host without a GPU, for tests and for compiles.
 
-torch is unchanged. Its libraries call CUDA's runtime for devices. A library of this project is loaded before them, and
-answers these calls. That library has a table of properties for each kind of device (``kinds.py``), and uses the host's
-memory as device memory:
+torch is unchanged. To use a device, torch's libraries call functions of CUDA's runtime. A library of this project is
+loaded before torch's libraries, and answers these calls. That library has a table of properties for each kind of device
+(``kinds.py``), and uses the host's memory as device memory:
 
 - The CPU computes torch's own operators, so their results are correct (``operators.cpp``, ``references.cpp``).
 - Kernels from Triton are loaded as on a device, with a check of their architecture. A launch is written to a log and

@@ -23,7 +23,8 @@ PREFIX = "precompiled_"
 class Row:
     """A metric.
 
-    ``field`` is its field in the document, ``label`` names the keys of a table, and ``counts`` marks a counter.
+    ``field``: the field of a reply that has the metric's value. ``label``: if the value is a table, the Prometheus
+    label for the table's keys. ``counts``: whether the metric is a counter, not a gauge.
     """
 
     name: str

@@ -60,7 +60,7 @@ class Program:
         return {name: code for name, code in found if names[name] == 1}
 
     def before(self, later: Mapping[str, str]) -> dict[int, str]:
-        """The digests that an entry has of functions that have not run (``Body.later``), by the id of their code here.
+        """For each function that has not run, map the id of its code to its digest in an entry (``Body.later``).
 
         The comparison uses the entry's digest for these functions, so an edit of their bodies does not matter.
         """

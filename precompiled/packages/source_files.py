@@ -106,7 +106,7 @@ class SourceFiles:
         return Program(self._digest, texts, others, self._unrun)
 
     def met(self, qualnames: Iterable[str]) -> None:
-        """Count functions of these names as run: Dynamo has traced them, or a package was used in place of a trace."""
+        """Note that functions with these names have run: Dynamo has traced them, or a package replaced the trace."""
         self._met.update(qualnames)
 
     def digests(self) -> dict[str, str]:

@@ -138,7 +138,7 @@ class Puts:
         self._again.append(item)
 
     def _taken(self, items: deque[QueuedPut]) -> QueuedPut | None:
-        """Take the first of these items. Returns None if it is a list, and an item before it still has to be put."""
+        """Take the first of these items. If it is a list and other items are to be tried again, return None instead."""
         item = items.popleft()
         if item.what.get("do") == "used" and any(other.what.get("do") != "used" for other in self._again):
             self._later(item, self._again[-1].due)

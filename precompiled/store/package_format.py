@@ -132,8 +132,8 @@ class About:
 
 
 def files_of(header: Header, about: About) -> set[str]:
-    """The possible files of a main program's function, from the places of the guards in functions of this name. Empty
-    for a function of another module, and if the file is unknown.
+    """Return the files that may contain a function of the main program: those of guards in functions of this name.
+    Empty for a function of another module, and if the file is unknown.
 
     Also empty for a function in a notebook: the name of a cell's file contains the cell's text, so each edit would look
     like another program.

@@ -47,7 +47,7 @@ class Entry:
 
 
 class _Reader:
-    """Reads the packages of a store or a base, below ``root``."""
+    """Reads the packages of a store or a base, whose directory is ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
@@ -90,9 +90,9 @@ class _Reader:
 
 
 class PackageStore(_Reader):
-    """The packages below a store's root. No directory is created before something is published.
+    """The packages in a store's directory ``root``. No directory is created before something is published.
 
-    ``base``, ``on_problem``: as in Store. Writes and removals concern the store's own packages alone.
+    ``base``, ``on_problem``: as in Store. Writes and removals affect only the store's own packages.
     """
 
     def __init__(self, root: Path, base: Sequence[Path] = (), on_problem: OnProblem = lambda reason: None) -> None:

@@ -40,7 +40,7 @@ class Artifact:
 
 
 class StoreReader:
-    """The artifacts below ``root``."""
+    """Reads the artifacts of the store in the directory ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)

@@ -35,7 +35,7 @@ KEPT = 64  # number of runs; older runs are removed
 _PROGRAM = ".program.gz"
 MAX_PROGRAM_BYTES = 1 << 20
 BY_DAEMON = ("hit", "swap", "package")
-# Words for the ways in which graphs run that no artifact serves.
+# Words for how a graph runs if no artifact serves it.
 NOT_SERVED = {"eager": "eager", "in process": "compiled in process", "error": "not run, an error"}
 
 

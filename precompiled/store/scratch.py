@@ -1,4 +1,4 @@
-"""Manages the workers' own Inductor cache, below the store. It only makes compiles faster; no client loads its files.
+"""Manages the workers' own Inductor cache in the store's directory. It only makes compiles faster; no client loads it.
 
 ::
 

@@ -26,7 +26,7 @@ def full(key: str) -> StoreError:
 
 
 class StoreWriter(StoreReader):
-    """The artifacts below ``root``, to which it adds. No directory is created before something is published."""
+    """Reads and adds artifacts of the store in ``root``. No directory is created before something is published."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

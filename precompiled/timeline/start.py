@@ -152,7 +152,7 @@ def _plain(process: RunProcess, facts: Facts, sections: Sequence[Section]) -> tu
 
 
 def by_name(sections: Sequence[Section]) -> dict[str, float]:
-    """The seconds of each name; 0 for any other name."""
+    """Map each section's name to its seconds, and any other name to 0."""
     found: dict[str, float] = defaultdict(float)
     for name, _, seconds in sections:
         found[name] += seconds

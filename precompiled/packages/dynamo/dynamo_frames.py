@@ -53,7 +53,7 @@ _NEEDED = tuple(
 
 
 class FrameHandler(Protocol):
-    """Receives the calls of the hook (implemented by packages/automatic.py)."""
+    """The methods that the patched Dynamo calls (implemented by packages/automatic.py)."""
 
     def find(self, frame: Frame) -> ConvertFrameReturn | None: ...
     def ended(self) -> None: ...

@@ -177,7 +177,7 @@ class Traced:
 
     @property
     def scopes(self) -> dict[str, dict[str, Any]]:
-        """Map each name in the globals to the globals of functions, for all attempts."""
+        """Map each name that stands for the globals of functions to these globals, for all attempts."""
         return {name: scope for attempt in self.attempts for name, scope in attempt.scopes.items()}
 
     @property

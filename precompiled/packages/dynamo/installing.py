@@ -73,7 +73,7 @@ def usable(
     *,
     check_source: bool = True,
 ) -> Rebuilder:
-    """Compare everything that an entry depends on with the live frame.
+    """Compare the live frame with everything that an entry depends on.
 
     ``undo`` gets callbacks that undo changes of the program's objects. Raises Mismatch with the first difference.
     """

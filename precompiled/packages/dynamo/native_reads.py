@@ -139,7 +139,7 @@ class _Within(Descriptions):
     elsewhere: str | None = None  # the first such function, for the error message
 
     def check(self, call: NativeCall, *values: object) -> None:
-        """Raise NotPortable if a value that the call got or reads contains such a function."""
+        """Raise NotPortable if an argument of the call or a value that the call reads contains such a function."""
         for value in values:
             if not isinstance(value, torch.Tensor):
                 with contextlib.suppress(NotPortable):  # the caller describes the value too, and reports the error

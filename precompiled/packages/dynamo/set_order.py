@@ -103,7 +103,7 @@ def _made(original: Callable[..., object], now: Callable[[], TraceLog | None]) -
 
 
 def _made_of(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Note ``set()`` and ``set(names)``."""
+    """Note the set that ``set()`` or ``set(names)`` creates."""
 
     def call_set(self: object, tx: object, *args: object, **kwargs: object) -> object:
         noted = now()

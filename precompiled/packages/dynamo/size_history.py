@@ -112,7 +112,7 @@ def wrap(
 
 
 def convert_sizes(met: Iterable[Met], root: types.CodeType, places: Places) -> tuple[Kept, ...]:
-    """Convert the values for an entry. Values of code that no name leads to are left out."""
+    """Convert the values for an entry. A value is left out if no name leads to its code."""
     return tuple(_kept(met, root, places))
 
 

@@ -241,7 +241,7 @@ def _unguarded(source: Source, value: Any, described: Descriptions) -> object:
         return ["method", value.__name__, described.attribute(of)]
     if kind in _WHOLE or is_a(value, _THINGS):
         return described.thing(value)
-    if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on their keys
+    if kind is dict and source.name.endswith(".__annotations__"):  # Dynamo drops its guards on the keys of annotations
         return [kind.__name__, [described.value(key) for key in value]]
     # Leave out the object's contents: os.environ would add all of a user's variables, secrets included.
     return ["object", described.a_class(kind), len(value) if is_a(value, (list, tuple)) else None]

@@ -41,13 +41,13 @@ from precompiled.packages.describe.errors import NotPortable
 from precompiled.packages.describe.kinds import INSTALLATION, OF_C, global_unseen, is_installed
 from precompiled.packages.dynamo.trace_log import TraceLog
 
-# Functions that a graph may call, without arguments. Their results are covered by other facts of an entry.
+# Functions that a graph may call if it passes no arguments. Other facts of an entry cover their results.
 _SAME_IN_EACH_PROCESS = ("get_device_capability",)
 _OF_NUMBERS = "sym_"  # prefix of functions such as torch.sym_int(2.67), whose result depends only on their arguments
 
 
 def replacements() -> Iterator[tuple[object, str, Callable[..., object]]]:
-    """Owner and name of each function of Dynamo to wrap, and the function that makes the wrapper (trace_patches)."""
+    """Yield owner and name of each function of Dynamo to wrap, and the function that wraps it (trace_patches)."""
     for name in ("call_isinstance", "call_issubclass"):
         yield BuiltinVariable, name, _is_of
     if not hasattr(BuiltinVariable, "_call_min_max_seq_with_key"):  # newer versions trace the key
@@ -141,7 +141,7 @@ def _runs_code(value: object) -> bool:
 
 
 def _folded(original: Callable[..., object], now: Callable[[], TraceLog | None]) -> Callable[..., object]:
-    """Refuse ``PATTERN.sub(function, text)``: Dynamo calls it, and its result is a constant of the trace."""
+    """Refuse ``PATTERN.sub(function, text)``: Dynamo runs this call, and the result is a constant of the trace."""
 
     def call(self: object, tx: object, *args: object, **kwargs: object) -> object:
         found = original(self, tx, *args, **kwargs)  # raises if the graph breaks or the frame is skipped

@@ -101,7 +101,7 @@ def moved_text(text: str, index: int) -> str:
 
 
 def _indices(call: ast.Call) -> Iterator[ast.Constant]:
-    """The arguments of a call that are the index 0. Raises Bypass if another argument may be an index."""
+    """Yield each argument of a call that is the index 0. Raises Bypass if another argument may be an index."""
     name = _name(call.func)
     last = name.rpartition(".")[2]
     given = [*((None, value) for value in call.args), *((keyword.arg, keyword.value) for keyword in call.keywords)]

@@ -23,7 +23,7 @@ def load(name: str) -> AbstractContextManager[object]:
 
 
 def wrap_swapped(function: Compiled, name: str, settle: Callable[[Compiled], None]) -> Compiled:
-    """Wrap ``function``, to which a graph is swapped, with a range around its first call.
+    """Wrap ``function`` (a graph's compiled code): the profiler shows the first call of the wrapper as a range.
 
     After that call, the wrapper passes ``function`` to ``settle``. Without a profiler, returns ``function`` itself.
     """

@@ -1,8 +1,8 @@
 """Makes Dynamo retrace a function at its next call, as if an object that its guards refer to had been deleted.
 
 Some graphs can be compiled only within Dynamo: graphs whose compile makes Dynamo retrace (with the value of a float,
-for example), or adds guards. For such a graph, the client invalidates Dynamo's cache entry, as
-``CheckFunctionManager.invalidate`` does (torch/_dynamo/guards.py), which torch calls at any time, even while the entry
+for example), or adds guards. For such a graph, the client invalidates Dynamo's cache entry in the same way as
+``CheckFunctionManager.invalidate`` (torch/_dynamo/guards.py). Torch calls that method at any time, even while the entry
 runs. The graph of the next trace is compiled in process, whatever its key is (docs/decisions/0052).
 
 A cache entry has a compile_id and a guard_manager. The guard_manager has a cache_entry and an extra_state, whose method

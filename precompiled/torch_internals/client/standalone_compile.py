@@ -1,6 +1,6 @@
 """Supports graphs that a program compiles before their first call with ``torch._inductor.standalone_compile``.
 
-Torch calls the result of such a compile an artifact, and the program may save it. If a private name is missing, the
+In torch's words, such a compile returns an artifact, which the program may save. If a private name is missing, the
 graph is compiled in process.
 
 Private names: torch._inductor.compile_fx.graph_returns_tuple,

@@ -1,14 +1,14 @@
 """Describes the device meshes of a graph's DTensors as plain data in a client, and creates stand-ins in a worker.
 
 A graph has meshes among its inputs, by themselves or within DTensors. After the trace, collectives name the mesh's
-groups, and sizes and offsets of shards depend on this rank's place in the mesh. So the key contains a mesh's shape, the
-names of its dimensions, its groups by number (group_names.py), and this rank's place. The key does not contain the
-ranks themselves. In a worker, ranks are labels, numbered in the order in which the graph's meshes have them, and
-compiled code that names a rank is refused. An artifact contains no meshes: a running graph gets the client's own meshes
-as inputs (docs/decisions/0040).
+groups, and sizes and offsets of shards depend on this rank's coordinates in the mesh. So the key contains a mesh's
+shape, the names of its dimensions, its groups by number (group_names.py), and this rank's coordinates. The key does not
+contain the ranks themselves. In a worker, ranks are labels, numbered in the order in which the graph's meshes have
+them, and compiled code that names a rank is refused. An artifact contains no meshes: a running graph gets the client's
+own meshes as inputs (docs/decisions/0040).
 
-A worker has no rank, so its meshes return the place that is in the key. Meshes of different compiles must not be equal,
-because torch caches sharding decisions by mesh, and equality ignores the rank's place.
+A worker has no rank, so its meshes return the coordinates that are in the key. Meshes of different compiles must not be
+equal, because torch caches sharding decisions by mesh, and equality ignores the rank's coordinates.
 
 This file creates a DeviceMesh with the arguments ``_init_backend=False`` and ``_rank=``.
 
@@ -117,7 +117,7 @@ def _refuse(mesh: DeviceMesh) -> None:
 def create_meshes(inputs: InputsData, asked: rank_dependence.RankReads) -> list[DeviceMesh]:
     """In a worker, create meshes with exactly this description, over the stand-ins of their groups.
 
-    ``asked`` records reads of this rank's place in the meshes.
+    ``asked`` records reads of this rank's coordinates in the meshes.
     """
     if not (described := inputs.get("meshes")):
         return []

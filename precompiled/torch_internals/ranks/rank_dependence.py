@@ -1,15 +1,16 @@
-"""Detects whether a compile depends on this rank's place in its meshes.
+"""Detects whether a compile depends on this rank's coordinates in its meshes.
 
-DTensor reads a rank's place from the mesh to cut out a shard, to mask rows of other shards, or to pad. If all shards
-have equal sizes, the result rarely depends on the place: with tensor parallelism, a block of a model compiles to the
-same code on each rank.
+DTensor reads a rank's coordinates from the mesh to cut out a shard, to mask rows of other shards, or to pad. If all
+shards have equal sizes, the result rarely depends on the coordinates: with tensor parallelism, a block of a model
+compiles to the same code on each rank.
 
-In a worker, the stand-in of a mesh stores its place in an object that records reads. Nothing else in the worker leads
-to the rank, so without a recorded read the result is valid for every place. Torch's computation of a shard's size reads
-the place, but often returns the same size for all places. So this file calls the computation for every place. If the
-sizes differ, the call counts as a read. If only the offsets differ, a later read of the offset counts.
+In a worker, the stand-in of a mesh stores the rank's coordinates in an object that records reads. Nothing else in the
+worker leads to the rank, so without a recorded read the result is valid for all coordinates. Torch's computation of a
+shard's size reads the coordinates, but often returns the same size for all coordinates. So this file calls the
+computation for all coordinates. If the sizes differ, the call counts as a read. If only the offsets differ, a later
+read of the offset counts.
 
-The place must not be a tuple, because C++ code would read a tuple without being recorded.
+The coordinates must not be a tuple, because C++ code would read a tuple without being recorded.
 
 Private names: torch.distributed.device_mesh.DeviceMesh.{_coordinate_on_dim, _get_mesh_dim_by_name, _rank},
 torch.distributed.tensor._utils._compute_local_shape_and_global_offset. Checked on 2.13.0, 2.15.0.
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RankReads:
-    """Records whether this compile has read a rank's place. ``on_first_read`` is called at the first read."""
+    """Records whether this compile has read a rank's coordinates. ``on_first_read`` is called at the first read."""
 
     def __init__(self, on_first_read: Callable[[], None]) -> None:
         self._on_first_read = on_first_read
@@ -42,7 +43,7 @@ class RankReads:
 
 
 class MeshPlace:
-    """A rank's place in each dimension of a mesh."""
+    """A rank's coordinates in a mesh: one number for each dimension."""
 
     def __init__(self, numbers: tuple[int, ...], asked: RankReads) -> None:
         self._numbers, self._asked = numbers, asked
@@ -52,7 +53,7 @@ class MeshPlace:
         return self._numbers
 
     def __len__(self) -> int:
-        return len(self._numbers)  # the number of dimensions is equal for every place, so this read is not recorded
+        return len(self._numbers)  # the length is equal on all ranks, so this read is not recorded
 
     def __getitem__(self, dim: Any) -> Any:
         return self._looked_at()[dim]
@@ -74,7 +75,7 @@ class MeshPlace:
 
 
 class _Offsets:
-    """The start of a rank's shard. The start differs between places, so reading it counts as reading the place."""
+    """The start of a rank's shard. The start differs between ranks, so reading it counts as reading coordinates."""
 
     def __init__(self, offsets: Sequence[object], asked: RankReads) -> None:
         self._offsets, self._asked = offsets, asked
@@ -92,14 +93,14 @@ class _Offsets:
 
 
 def hide(mesh: DeviceMesh, asked: RankReads) -> None:
-    """Make a mesh record reads of this rank's place."""
+    """Make a mesh record reads of this rank's coordinates."""
     mesh._coordinate_on_dim = MeshPlace(tuple(mesh._coordinate_on_dim), asked)
     del mesh._rank  # no known code reads it; a read fails
 
 
 @contextmanager
 def answering(asked: RankReads) -> Iterator[None]:
-    """In a worker, let meshes return this rank's place although no group of all ranks exists."""
+    """In a worker, let meshes return this rank's coordinates although no group of all ranks exists."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import _utils
 

@@ -5,8 +5,9 @@ torch's own kernels.
 
 Torch has no list of these kernels with their functions. But each Library object has the names that it has registered,
 and the dispatcher knows the file that created each Library. So one query per Library shows whether the Library is
-torch's. Libraries of ``torch.library.impl``, ``register_fake`` and similar functions are created in torch/library.py,
-but torch calls none of these functions for its own operators.
+torch's. There is one exception: ``torch.library.impl``, ``register_fake`` and similar functions create a Library
+themselves, so its file is torch/library.py. Torch calls none of these functions for its own operators, so such a
+Library counts as the program's.
 
 The names that a Library has registered (namespace/operator/key) are available only through its finalizer
 (torch/library.py: Library.__init__).

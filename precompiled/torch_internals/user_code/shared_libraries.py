@@ -237,7 +237,7 @@ def _dynamic(content: mmap.mmap) -> _Library:
 
 
 def _offset(address: int, loads: list[tuple[int, int, int]]) -> int:
-    """The position in the file of an address in the loaded library."""
+    """Return the position in the library's file for an address in the loaded library."""
     for start, length, offset in loads:
         if start <= address < start + length:
             return address - start + offset

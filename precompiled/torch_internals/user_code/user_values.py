@@ -64,7 +64,7 @@ MAX_LOOKED_AT = 10_000
 
 
 def values(module: str) -> str:
-    """A text of a module's current values, which a program may have changed from those in its source.
+    """A text of a module's current values, which may differ from the values in the module's source.
 
     A worker has the values of the source. If the text differs there, the worker refuses the graph, which is then
     compiled in process.

@@ -74,7 +74,7 @@ class CompileResult:
     native: Native
     has_backward: bool
     guards: str
-    any_place: bool  # whether the result is valid for every rank's place in the graph's meshes
+    any_place: bool  # whether the result is valid for every rank of the graph's meshes
     undecided: int  # choices that would need a measured time, on a device that cannot measure
 
 
@@ -102,8 +102,8 @@ def compile_graph(
     The caller has applied the program's modes and configuration.
 
     - ``weights``: the values of the last inputs, for freezing.
-    - ``on_rank_read``: called when the compile first reads this rank's place in its meshes. The result is then valid
-      for this place only.
+    - ``on_rank_read``: called when the compile first reads this rank's coordinates in its meshes. The result is then
+      valid for these coordinates only.
     - ``progress``: gets the number of built kernels, and a phase once only the compilers are still running.
     """
     progress = progress or compile_phases.IgnoredProgress()
