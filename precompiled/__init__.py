@@ -113,7 +113,7 @@ def entry_point(
     """Mark a function as an entry point, which `precompiled watch pkg.module` finds. Use it as a decorator:
     ``@entry_point`` or ``@entry_point(files=["model.yaml"])``.
 
-    The function takes no arguments. The function returns a pair of a callable and its inputs, or yields several pairs
+    An entry point takes no arguments. It returns a pair of a callable and its inputs, or yields several pairs
     (docs/guides/watch.md). The decorator does not change the function for your own calls.
 
     - ``files``: further files that the function depends on, relative to the folder of its own file

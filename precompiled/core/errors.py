@@ -98,7 +98,7 @@ class PackageError(PrecompiledError):
 
 
 class NotServed(PrecompiledError):
-    """With ``PRECOMPILED_REQUIRE=1``, a call raises this error instead of compiling in process or running eager.
+    """With ``PRECOMPILED_REQUIRE=1``, calls raise ``NotServed`` instead of compiling in process or running eager.
     ``code`` has the reason.
 
     If the call compiles a graph, Dynamo wraps this error: the call raises

@@ -45,7 +45,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. ``text`` includes its arguments. ``graph`` is 0, or higher inside a higher-order operator."""
+    """One operation. ``text`` includes its arguments.
+
+    ``graph`` is 0 for the captured graph. The graphs inside its higher-order operators have higher numbers.
+    """
 
     graph: int
     node: int
