@@ -19,10 +19,13 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) 
         if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
             raise refusal from error
         raise
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) and found.st_rdev != os.stat(os.devnull).st_rdev:
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) and found.st_rdev != os.stat(os.devnull).st_rdev:
+            raise refusal
+    except BaseException:
         os.close(fd)
-        raise refusal
+        raise
     return fd
 
 
