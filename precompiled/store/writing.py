@@ -7,6 +7,7 @@ directory scan found temporary files of other writers, which ended runs on 512 G
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -94,7 +95,8 @@ class StoreWriter(StoreReader):
                 try:
                     os.rename(directory, target)  # fails if the slot is taken, because its directory is not empty
                 except OSError as error:
-                    if os.path.lexists(target):
+                    # An eviction may have removed the other artifact since the rename failed.
+                    if error.errno in (errno.ENOTEMPTY, errno.EEXIST) or os.path.lexists(target):
                         if (other := self._same_variant(target, manifest)) is not None:
                             return other
                         continue

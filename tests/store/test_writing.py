@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import multiprocessing
 import os
 import shutil
@@ -216,6 +217,23 @@ def _publish_and_die(store: Store, step: int) -> None:
         setattr(os, name, dying(getattr(os, name)))
     store.publish(payload())
     store.publish_failure(failure(OTHER))
+
+
+@pytest.mark.fault("eviction")
+def test_artifact_is_published_if_the_one_in_its_slot_is_evicted_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rename fails because the slot is taken, and an eviction empties the slot before the writer looks."""
+    rename, failed = os.rename, []
+
+    def taken_once(source: Path, target: Path) -> None:
+        if not failed:
+            failed.append(target)
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", taken_once)
+    assert store.read_files(store.publish(payload())) == payload().files and failed
 
 
 @pytest.mark.fault("killed-at-a-call")
