@@ -62,7 +62,8 @@ def clear(store: Store, *, with_scratch: bool = False) -> Evicted:
     for directory in (store.tmp, store.quarantined):
         with suppress(OSError):
             for child in directory.iterdir():
-                remove_tree(child)
+                # A writer may be about to rename the child to an artifact, which must not be half removed.
+                remove_at_once(child, store.tmp)
     return removed
 
 
@@ -72,8 +73,8 @@ def evict(store: Store, max_bytes: int, max_inodes: int) -> Evicted:
     Also remove files of dead writers, expired failure records, and old files of the quarantine and the workers'
     cache. The remaining files of these two, and packages, count towards ``max_bytes``, each up to its share.
     """
-    _sweep(store.tmp, TMP_MAX_AGE_S)
-    _sweep(store.quarantined, QUARANTINE_MAX_AGE_S)
+    _sweep(store, store.tmp, TMP_MAX_AGE_S)
+    _sweep(store, store.quarantined, QUARANTINE_MAX_AGE_S)
     _sweep_failures(store)
     in_scratch = scratch.shrink(store.root, int(max_bytes * scratch.SHARE))
     max_bytes -= in_scratch + _shrink_quarantine(store, int(max_bytes * QUARANTINE_SHARE))
@@ -97,14 +98,14 @@ def evict(store: Store, max_bytes: int, max_inodes: int) -> Evicted:
     return removed
 
 
-def _sweep(directory: Path, max_age_s: float) -> None:
+def _sweep(store: Store, directory: Path, max_age_s: float) -> None:
     with suppress(OSError):
         for child in directory.iterdir():
             with suppress(OSError):
                 status = child.lstat()
                 # Use ctime as well, because a rename into quarantine keeps mtime (the time of the artifact's last use).
                 if time.time() - max(status.st_mtime, status.st_ctime) > max_age_s:
-                    remove_tree(child)
+                    remove_at_once(child, store.tmp)
 
 
 def _sweep_failures(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -165,3 +166,22 @@ def test_clear_removes_everything(store: Store) -> None:
     assert eviction.clear(store).artifacts == 1
     for directory in (store.artifacts, store.tmp, store.quarantined):
         assert os.listdir(directory) == []
+
+
+@pytest.mark.fault("eviction")
+def test_directory_of_a_writer_is_moved_away_before_its_files_are_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the writer could publish a directory that lacks files."""
+    store.prepare()
+    written = store.tmp / "written"
+    (written / "kernels").mkdir(parents=True)
+    remove, seen = shutil.rmtree, []
+
+    def noting(path: Path, **options: object) -> None:
+        seen.append(written.exists())
+        remove(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shutil, "rmtree", noting)
+    eviction.clear(store)
+    assert seen == [False] and not list(store.tmp.iterdir())
