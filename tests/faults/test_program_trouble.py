@@ -17,7 +17,6 @@ ENDS = [
     "exits_at_once_in_a_graph",
     "raises_with_pending_graphs",
     "calls_in_an_exit_handler",
-    "leaves_a_thread_that_calls",
     "ends_by_a_signal",
 ]
 

@@ -285,20 +285,6 @@ def calls_in_an_exit_handler() -> Any:
 
 
 @ends
-def leaves_a_thread_that_calls() -> Any:
-    """Ends while a daemon thread calls a compiled function."""
-    called, function = threading.Event(), graph(28)
-
-    def calls() -> None:
-        while True:
-            function(X)
-            called.set()
-
-    threading.Thread(target=calls, daemon=True).start()
-    return called.wait(300)
-
-
-@ends
 def ends_by_a_signal() -> Any:
     actions().append(lambda: os.kill(os.getpid(), signal.SIGTERM))
     return shown(graph(29)(X))
