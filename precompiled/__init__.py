@@ -93,10 +93,9 @@ def load_package(compiled: "object", path: "str", *, check_source: bool = True) 
     """Load a file of ``save_package``, so that Dynamo does not trace the calls of ``compiled`` that the file covers.
     Returns the number of entries.
 
-    The file contains code, which is run: load only files that you trust. The digests in the file are verified before
-    its content is decoded. Raises PackageError with the difference if the file is for a different function, source,
-    torch, Python, CPU or GPU. ``check_source=False`` skips only the comparison of sources (for a class, also of the
-    values of its attributes).
+    Loading a file runs its code, so load only files that you trust. The digests in the file are verified before its
+    content is decoded. Raises PackageError if the file is for a different function, source, torch, Python, CPU or GPU.
+    ``check_source=False`` skips the comparison of sources (for a class, also of the values of its attributes).
     """
     from precompiled.packages import portable
 

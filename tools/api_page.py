@@ -24,8 +24,8 @@ from precompiled.packages.function_report import FunctionReport  # noqa: E402
 _HEAD = """\
 # What programs may call
 
-The functions, reports and errors of `import precompiled`. Names on this page and in [cli.md](cli.md) are stable,
-and all others may change with any version ([upgrading.md](../guides/upgrading.md)). No function imports torch
+This page lists the functions, reports and errors of `import precompiled`. Names on this page and in [cli.md](cli.md)
+are stable. Others may change with any version ([upgrading.md](../guides/upgrading.md)). No function imports torch
 before your program does. `python tools/api_page.py` makes this page from docstrings.
 """
 _ERRORS = (errors.PrecompiledError, errors.ConfigError, errors.PackageError, errors.NotServed)
@@ -43,7 +43,7 @@ def _page() -> Iterator[str]:
             yield f"## `precompiled.{name}{_signature(function)}`\n"
             yield _text(function)
     yield '## `torch.compile(model, backend="precompiled")`\n'
-    yield "Let precompiled serve only this model, without the hook. The arguments `mode=` and `options=` work, too.\n"
+    yield "Let precompiled serve only this model, without the hook. The arguments `mode=` and `options=` also work.\n"
     for kind, gives in ((GraphReport, "report"), (FunctionReport, "package_report")):
         yield f"## `{kind.__name__}`, of `precompiled.{gives}()`\n"
         yield _text(kind)

@@ -37,8 +37,8 @@ def _page() -> Iterator[str]:
     yield "[OPTIONS] [ARGUMENTS]"
     yield ".SH DESCRIPTION"
     yield _roff(
-        "A daemon, one per host, compiles the graphs of torch.compile, each once, in the background. Programs run "
-        "eager at once and are swapped over to compiled code between two calls; the next process starts compiled."
+        "One daemon per host compiles each graph of torch.compile once, in the background. Meanwhile, programs run "
+        "eager. They switch to compiled code between two calls. Later processes start with compiled code."
     )
     yield ".SH COMMANDS"
     with click.Context(cli, info_name="precompiled") as context:
@@ -51,14 +51,13 @@ def _page() -> Iterator[str]:
             if is_common(parameter) and isinstance(parameter, click.Option):
                 yield from _option(parameter, context)
     yield ".SH EXIT STATUS"
-    for status, meaning in (("0", "done"), ("1", "it failed"), ("2", "wrong use"), ("130", "after Ctrl-C")):
+    for status, meaning in (("0", "done"), ("1", "failure"), ("2", "wrong use"), ("130", "after Ctrl-C")):
         yield from _tagged(status, meaning)
     yield ".SH ENVIRONMENT"
     yield from _tagged("PRECOMPILED=0", "switches everything off")
     yield from _tagged(
         "PRECOMPILED_NAME",
-        f"a setting, for NAME one of {', '.join(config.NAMES)}; `precompiled config` shows all, "
-        "with where each comes from",
+        f"a setting, for NAME one of {', '.join(config.NAMES)}; `precompiled config` shows each value and its origin",
     )
     yield ".SH FILES"
     yield from _tagged("$XDG_CONFIG_HOME/precompiled/config.toml, /etc/precompiled.toml", "settings")

@@ -55,14 +55,14 @@ STOP_S = 30.0
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="End the command after N calls of its most used graph. 0 waits for its own end.",
+    help="End the command after N calls of its most used graph. 0 waits until the command ends.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.0),
     default=0.0,
     metavar="SECONDS",
-    help="End the command after this time and save what is compiled. 0 means no limit.",
+    help="End the command after this time and save the compiled graphs. 0 means no limit.",
 )
 @target_option
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")

@@ -41,8 +41,8 @@ def timeout_option(default: float) -> Any:
 def start_command(out: Output, settings: Settings, timeout: float) -> int:
     """Start your daemon and wait until it answers.
 
-    You rarely need this: the first graph that the store lacks starts a daemon. The exit status is 1 if a daemon runs
-    already with other values of the settings that you give.
+    You rarely need this: the first graph that the store lacks starts a daemon. The exit status is 1 if a daemon
+    already runs with other values for the settings in --set.
     """
     return _start(out, settings, timeout)
 

@@ -46,16 +46,16 @@ def _codes_and_keys(context: click.Context, _parameter: click.Parameter, begun: 
 
 @command("explain", examples=["precompiled explain", "precompiled explain model.Net.forward"])
 @click.argument("prefix", required=False, metavar="[KEY|FUNCTION|CODE]", shell_complete=_codes_and_keys)
-@click.option("--last", is_flag=True, help="Explain the graph that was published last, by any program.")
+@click.option("--last", is_flag=True, help="Explain the newest graph of any program.")
 @click.option("--run", metavar="NAME", help="Explain all graphs of a run, rank by rank. `last` is your last run.")
 def explain_command(out: Output, settings: Settings, prefix: str | None, last: bool, run: str | None) -> None:
     """Show why graphs of your last run were compiled or traced.
 
     \b
-    KEY       why this graph was not in the store: what differs from the nearest
-              graph that was (the first four digits are enough)
+    KEY       why the store lacked this graph: its differences from the nearest
+              graph in the store (four digits of the KEY are enough)
     FUNCTION  why a function such as `model.Net.forward` was traced again, with
-              the guard and its source line
+              the guard that failed and its source line
     CODE      what a reason such as `no-daemon` means, and what to do
     """
     given = [prefix is not None, last, run is not None].count(True)

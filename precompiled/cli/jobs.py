@@ -22,8 +22,8 @@ from precompiled.store.run_records import runs, way
 def cancel_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> None:
     """Cancel the queued or running compile of a graph.
 
-    The graph stays eager in the programs that run. `precompiled status --watch` shows the KEYs; the first four digits
-    are enough.
+    The graph stays eager in running programs. `precompiled status --watch` shows the KEYs; the first four digits are
+    enough.
     """
     found = cancel(settings, keys)
     out.result({"cancelled": found}, f"Cancelled {_shown(found)}.")
@@ -34,7 +34,7 @@ def cancel_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> No
 def retry_command(out: Output, settings: Settings, keys: tuple[str, ...]) -> None:
     """Retry a graph whose compile failed.
 
-    The next program that needs the graph has it compiled again. Programs that run go on as they are.
+    The daemon compiles the graph for the next program that needs it. Running programs do not change.
     `precompiled cache ls` shows the KEYs of failed graphs; the first four digits are enough.
     """
     found = retry(settings, keys)

@@ -35,7 +35,7 @@ _STATES = {"remote": parts.REMOTE_STATE, "farm": parts.FARM_STATE}
 @click.option("--once", is_flag=True, help="With --watch: print one view as text and exit.")
 @timeout_option(ANSWER_TIMEOUT_S)
 def status_command(out: Output, settings: Settings, watch: bool, interval: float, once: bool, timeout: float) -> int:
-    """Show the daemon, its workers, and the programs that run.
+    """Show the daemon, its workers, and the running programs.
 
     The exit status is 1 if no daemon runs (with --watch always 0).
 
@@ -90,7 +90,7 @@ def _status(out: Output, settings: Settings, timeout: float) -> int:
 def stats_command(out: Output, settings: Settings, run: str | None, timeout: float) -> int:
     """Count hits, misses and compiles since the daemon started.
 
-    The counts are those of your programs. They end with the daemon.
+    The counts cover your programs, and a new daemon starts them at 0.
     """
     if run is not None:
         out.result(*runs.stats(settings, run))

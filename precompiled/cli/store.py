@@ -29,7 +29,7 @@ from precompiled.store.job_phases import under_way
 def ls_command(out: Output, settings: Settings) -> None:
     """List compiled graphs, failed graphs and functions with packages.
 
-    The youngest comes first. The disk space includes the files that workers keep to compile faster (scratch).
+    The newest comes first. The disk space includes the files that workers keep to compile faster (scratch).
     """
     store = open_store(settings)
     artifacts = list(store.all_artifacts())
@@ -88,8 +88,8 @@ def ls_command(out: Output, settings: Settings) -> None:
 def show_command(out: Output, settings: Settings, key: str, with_code: bool) -> None:
     """Show one graph, or the package of one function.
 
-    Of a graph: its operations below their source lines, its artifacts, and its failure record. The first four digits
-    of its KEY are enough. Of a FUNCTION such as `model.Net.forward`: the entries of its package.
+    For a KEY, shows the operations below their source lines, the artifacts and the failure record. The first four
+    digits are enough. For a FUNCTION such as `model.Net.forward`, shows the entries of its package.
     """
     store = open_store(settings)
     if functions.is_function(key):
@@ -177,8 +177,8 @@ def dir_command(out: Output, settings: Settings) -> None:
 def clear_command(out: Output, settings: Settings, keys: tuple[str, ...], yes: bool) -> int:
     """Remove everything from the store, or the graphs that you name.
 
-    Without a KEY: artifacts, packages, failure records and scratch files. With KEYs: their artifacts and failure
-    records; the first four digits of a KEY are enough. Programs that run keep what they have loaded.
+    Without a KEY, removes artifacts, packages, failure records and scratch files. With KEYs, removes their artifacts
+    and failure records; four digits of a KEY are enough. Running programs keep the code that they have loaded.
 
     Asks for confirmation, unless you give --yes or --json.
     """
@@ -225,7 +225,7 @@ def _check_removed(store: Store, keys: Sequence[str]) -> None:
 
 @command("gc", overrides=True, examples=["precompiled cache gc --set cache_max_bytes=2000000000"])
 def gc_command(out: Output, settings: Settings) -> None:
-    """Remove the least recently used graphs until the budget holds.
+    """Remove the least recently used graphs until the store fits its budget.
 
     The settings `cache_max_bytes` and `cache_max_inodes` are the budget. The daemon does the same from time to time.
     """

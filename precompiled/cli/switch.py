@@ -46,8 +46,8 @@ def run_command(
 ) -> int:
     """Run a command, and its Python children, with precompiled on.
 
-    CMD replaces this process, so signals reach CMD and the exit status is its own. It is 127 if CMD is not found, and
-    126 if it cannot be executed.
+    CMD replaces this process, so CMD gets all signals and sets the exit status. The exit status is 127 if CMD is not
+    found, and 126 if CMD cannot be executed.
     """
 
     if not cmd:
@@ -145,7 +145,7 @@ def enable_command(out: Output, settings: Settings, user: bool) -> int:
 def disable_command(out: Output, settings: Settings) -> int:
     """Undo `enable`.
 
-    Removes its file from the interpreter's site-packages and from your own.
+    Removes the file of `enable` from the interpreter's and from your own site-packages.
     """
     from precompiled.cli import pth
 

@@ -15,12 +15,12 @@ SECTIONS = {
 # Maps each group to its one-line help.
 GROUPS = {
     "config": "Show settings, or set one.",
-    "cache": "List, inspect and clear what is compiled on this host.",
+    "cache": "List, inspect and clear the compiled graphs of this host.",
     "daemon": "Start, stop and inspect the daemon that compiles.",
     "remote": "Share compiled graphs between hosts through a bucket.",
-    "remote keys": "Manage the keys that sign what is in the remote.",
+    "remote keys": "Manage the keys that sign objects in the remote.",
     "farm": "Show the Ray cluster that compiles for this host.",
-    "tools": "Tune, traces, metrics, package files, shell completion.",
+    "tools": "Tuning, traces, metrics, package files, shell completion.",
 }
 # A group that is called without one of its commands runs this one.
 DEFAULTS = {"config": "show"}

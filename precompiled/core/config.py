@@ -63,7 +63,7 @@ class Settings:
         "(docs/guides/targets.md)",
     )
     package_audit: float = _setting(
-        0.02, "fraction of processes in which Dynamo traces although a package fits, to check the package; 0: none"
+        0.02, "fraction of processes in which Dynamo traces despite a package, to check the package"
     )
     # -- both
     cache_dir: Path = field(default_factory=paths.default_cache_dir, metadata={"meaning": "directory of the store"})
@@ -88,7 +88,7 @@ class Settings:
     remote_timeout_s: float = _setting(10.0, "limit of one request to the remote")
     remote_ahead_s: float = _setting(
         2.0,
-        "total time that a process waits for the remote before it traces; 0: never",
+        "total time that a process waits for the remote before its traces; 0: none",
     )
     farm: str = _setting(
         "",
@@ -112,10 +112,10 @@ class Settings:
     )
     max_queue: int = _setting(1000, "limit of queued jobs over all users")
     max_queue_per_uid: int = _setting(500, "limit of queued jobs of one user")
-    max_graph_bytes: int = _setting(256 << 20, "a larger graph is not served")
+    max_graph_bytes: int = _setting(256 << 20, "limit of a graph's size")
     job_timeout_s: float = _setting(
         1800.0,
-        "limit of one compile. The graph of a longer compile runs eager, and the daemon refuses it for an hour",
+        "limit of one compile. The graph of a longer compile runs eager, and the daemon refuses the graph for an hour",
     )
     job_memory_bytes: int = _setting(
         0,
@@ -124,10 +124,10 @@ class Settings:
     )
     yield_s: float = _setting(
         4.0,
-        "how long after its submit a job yields CPU time to running programs",
+        "after its submit, a job yields CPU time to running programs for this time",
     )
     worker_idle_s: float = _setting(900.0, "idle time after which the last worker of an environment exits")
-    daemon_idle_s: float = _setting(0.0, "idle time after which a daemon that a client started exits; 0: never")
+    daemon_idle_s: float = _setting(0.0, "idle time after which a daemon exits, if a client started it; 0: never")
     failure_ttl_s: float = _setting(3600.0, "how long a failure record prevents another compile of its graph")
     cache_max_bytes: int = _setting(20 << 30, "limit of a store's size; the least recently used files are evicted")
     cache_max_inodes: int = _setting(

@@ -10,7 +10,7 @@ from precompiled.farm.state import ask_farm_state, line
 
 @command("status", overrides=True, examples=["precompiled farm status", "precompiled farm status --set farm=auto"])
 def status_command(out: Output, settings: Settings) -> int:
-    """Show the cluster's nodes and the jobs it got from here.
+    """Show the cluster's nodes and the jobs that this host sent.
 
     The exit status is 1 if no node of the cluster compiles.
     """

@@ -50,7 +50,7 @@ def option(function: _Function) -> _Function:
         type=Target(),
         metavar="KIND",
         help=f"Compile for a GPU that this host lacks: {', '.join(KINDS)}, cuda:sm_80, or several (h100x8). "
-        "What the command itself computes is meaningless.",
+        "The values that the command computes are meaningless.",
     )
     return add(function)
 

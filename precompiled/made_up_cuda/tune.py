@@ -36,15 +36,15 @@ BUSY_S = 10.0  # wait after a sample that was not idle
 @click.option("--when-idle", is_flag=True, help="Wait before each compile until nothing uses the GPU.")
 @click.argument("keys", nargs=-1, metavar="[KEY]...", type=KEY)
 def tune_command(out: Output, settings: Settings, when_idle: bool, keys: tuple[str, ...]) -> int:
-    """Recompile on this GPU what was compiled without one.
+    """Recompile on this GPU artifacts that were built without one.
 
     A compile without a GPU (`--target`, `compile_without_gpu`, a farm) cannot measure which kernel is faster. This
     command recompiles such artifacts of the store and its bases, or those of the KEYs that you name; the first four
     digits are enough.
 
     Run it in the program's environment, with the program's PYTHONPATH, while the GPU is idle. Processes that start
-    later use the new artifacts. They also go to the remote, if one is set. The exit status is 1 if an artifact could
-    not be recompiled.
+    later use the new artifacts. The artifacts also go to the remote, if one is set. The exit status is 1 if an artifact
+    could not be recompiled.
     """
     store = Store(settings.cache_dir, settings.base)
     found = untuned_artifacts(store, resolve(store, keys))

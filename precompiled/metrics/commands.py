@@ -66,7 +66,7 @@ def metrics_command(
 ) -> int:
     """Print or serve metrics for Prometheus.
 
-    They count your own programs; root sees all users. Needs prometheus-client (the extra `metrics`).
+    The metrics count your own programs; root counts all users' programs. Needs prometheus-client (the extra `metrics`).
     """
     if listen and textfile:
         raise click.UsageError("--listen and --textfile are mutually exclusive")

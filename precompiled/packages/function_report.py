@@ -10,7 +10,7 @@ from precompiled.store import package_format as fmt
 
 @dataclass
 class FunctionReport:
-    """The report of what happened when Dynamo had no code for a frame.
+    """What happened when Dynamo had no code for a frame.
 
     ``state`` is one of:
 

@@ -25,8 +25,8 @@ DAY_S = 86_400.0
 def _choice(function: Callable[..., object]) -> Callable[..., Any]:
     """Add the options and the argument of push, pull and sync."""
     for option in (
-        click.option("--days", type=float, metavar="N", help="Only what was compiled in the last N days."),
-        click.option("--program", metavar="FILE", help="Only what the program with this main file used."),
+        click.option("--days", type=float, metavar="N", help="Copy only objects of the last N days."),
+        click.option("--program", metavar="FILE", help="Copy only objects that the program with this main file used."),
         click.argument("keys", nargs=-1, metavar="[KEY]...", type=KEY),
     ):
         function = option(function)
@@ -38,7 +38,7 @@ def _choice(function: Callable[..., object]) -> Callable[..., Any]:
 def push_command(
     out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
 ) -> int:
-    """Copy the store to the remote, or the graphs that you name.
+    """Copy the store, or the graphs that you name, to the remote.
 
     The first four digits of a KEY are enough.
     """
@@ -51,10 +51,10 @@ def push_command(
 def pull_command(
     out: Output, settings: Settings, keys: tuple[str, ...], program: str | None, days: float | None
 ) -> int:
-    """Copy the remote to the store, or the graphs that you name.
+    """Copy the remote, or the graphs that you name, to the store.
 
-    The first four digits of a KEY are enough. The exit status is 1 if an object was refused, because it is damaged or
-    because this host does not trust its key. All other objects are copied.
+    The first four digits of a KEY are enough. The command refuses objects that are damaged or whose key this host does
+    not trust. The exit status is then 1, but all other objects are copied.
     """
     there = open_remote(settings)
     return _done(out, there, {"fetched": _pull(there, keys, program, days)})
@@ -147,7 +147,7 @@ def _done(out: Output, there: transfer.Transfer, done: dict[str, int]) -> int:
 def ls_command(out: Output, settings: Settings) -> None:
     """List the objects in the remote.
 
-    Reads their names only, not their contents.
+    Reads the names of the objects, not their contents.
     """
     there = open_remote(settings)
     objects = there.everything()
@@ -184,7 +184,7 @@ def ls_command(out: Output, settings: Settings) -> None:
 
 
 @command("gc", overrides=True, examples=["precompiled remote gc --days 30 --dry-run"])
-@click.option("--days", type=float, metavar="N", help="Remove what was written more than N days ago.")
+@click.option("--days", type=float, metavar="N", help="Remove objects that are more than N days old.")
 @click.option(
     "--max-bytes", type=click.IntRange(min=0), metavar="N", help="Remove the oldest objects until N bytes are left."
 )
@@ -192,7 +192,7 @@ def ls_command(out: Output, settings: Settings) -> None:
 def gc_command(out: Output, settings: Settings, days: float | None, max_bytes: int | None, dry_run: bool) -> None:
     """Remove old objects and expired leases from the remote.
 
-    The age of an object counts from the time that it was written.
+    The age of an object counts from its upload.
     """
     if days is None and max_bytes is None:
         raise click.UsageError("Give --days, --max-bytes, or both")

@@ -14,8 +14,8 @@ from precompiled.remote import keys
 def new_command(out: Output, settings: Settings) -> None:
     """Create your own signing key.
 
-    This host signs what it puts into the remote with the key, and trusts it. Prints the public key and the command
-    that makes another host trust it.
+    This host trusts the key, and signs its uploads with it. Prints the public key and a command with which another host
+    trusts the key.
     """
     key = keys.new()
     out.result(
@@ -60,7 +60,7 @@ def trust_command(out: Output, settings: Settings, public: str) -> None:
 def forget_command(out: Output, settings: Settings, key: str) -> None:
     """Stop trusting a key.
 
-    The store keeps what this host fetched already. `precompiled cache clear` removes it.
+    The store keeps the objects that this host has fetched. `precompiled cache clear` removes them.
     """
     done = keys.disbelieve(key)
     text = f"This host {'no longer trusts' if done else 'did not trust'} {key}."

@@ -76,16 +76,16 @@ def trace_command(out: Output, settings: Settings, output: Path, since: str) -> 
     show_default=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write the page to FILE, and the trace beside it, as .json.",
+    help="Write the page to FILE, and the trace to a .json file beside it.",
 )
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def timeline_command(out: Output, settings: Settings, output: Path, cmd: tuple[str, ...]) -> int:
     """Run a command and draw where its start-up time went.
 
-    Writes a page for a browser. Beside the run it shows what plain torch.compile would have taken, computed from the
+    Writes a page for a browser. The page also shows how long plain torch.compile would have taken, computed from the
     measured compile times.
 
-    The exit status is that of CMD. It is 127 if CMD is not found, and 126 if it cannot be executed.
+    The exit status is that of CMD, 127 if CMD is not found, and 126 if CMD cannot be executed.
     """
     if not cmd:
         raise click.UsageError("Give a command after `--`: `precompiled timeline -- python train.py`")

@@ -51,7 +51,7 @@ class _WithCommand(Command):
 @click.option("--list", "listing", is_flag=True, help="Print what is watched and exit.")
 @click.option("--remove", is_flag=True, help="Stop watching the targets (or ids) that you name.")
 @click.option("--all", "everything", is_flag=True, help="With --remove: stop watching everything.")
-@click.option("--wait", is_flag=True, help="Watch a module that does not exist yet, too.")
+@click.option("--wait", is_flag=True, help="Accept a module that does not exist yet.")
 @click.option("--detach", is_flag=True, help="Watch in the background, without the live view.")
 @click.option("--once", is_flag=True, help="Exit when all targets are ready (status 0) or one failed (status 1).")
 @click.option("--file", "files", multiple=True, metavar="PATH", help="Also recompile when PATH changes. Repeatable.")
@@ -96,12 +96,12 @@ def watch_command(
 
     \b
     PKG.MODULE:FACTORY  call this factory after each save, and compile its graphs
-    PKG.MODULE          the same for all that @precompiled.entry_point marks
+    PKG.MODULE          the same for each function with @precompiled.entry_point
     -- CMD...           run this command after each save, up to its first steps
 
-    Without a target: the list `watch` of [tool.precompiled] in pyproject.toml.
+    Without a target, the command reads the list `watch` of [tool.precompiled] in pyproject.toml.
 
-    Watching goes on after this command ends, until you run it with --remove.
+    The daemon watches until you run this command with --remove.
     """
     argv: list[str] = ctx.meta.get("precompiled.command", [])
     chosen = sum([bool(targets), bool(argv), last])
