@@ -1,6 +1,6 @@
 """Runs a job in a worker: compiles its graph and publishes an artifact, or a failure record with the reason.
 
-A worker runs many jobs, one at a time. State that a job sets is restored after it.
+A worker runs many jobs, one at a time. After each job, it restores the state that the job changed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_CHARS = 4000
 
-_ready = 0.0  # when this worker had imported all that it needs, in seconds since the epoch
+_ready = 0.0  # when this worker's imports ended, in seconds since the epoch
 _records: dict[Path, JobRecord] = {}  # one record for each store
 
 
@@ -58,8 +58,8 @@ def warm_up() -> None:
     import precompiled.torch_internals.worker.compile_graph  # noqa: F401 - it imports Inductor
     from precompiled.torch_internals.client import garbage_collection
 
-    # Imported modules stay. Objects of a compile live until its end and are collected then. A collection in between
-    # frees almost nothing (docs/decisions/0014).
+    # Imported modules are never freed. Objects of a compile live until it ends, so a collection during a compile frees
+    # almost nothing (docs/decisions/0014).
     gc.freeze()
     gc.set_threshold(*garbage_collection.SELDOM)
     _ready = time.time()
@@ -68,7 +68,7 @@ def warm_up() -> None:
 def run_job(job: wire.Job) -> wire.Finished:
     """Compile and publish one job. A failure of the graph is published and returned, never raised.
 
-    The job's phases are recorded with their times, for people (store/job_phases.py).
+    Records the job's phases and their times, for people to read (store/job_phases.py).
     """
     root = Path(job.store)
     if root not in _records:
@@ -104,10 +104,10 @@ def _run_job(job: wire.Job, record: JobRecord) -> wire.Finished:
         raise full(job.key)
     except StoreError as error:
         return _failed(job, started, error.code, str(error))
-    except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the record names it
+    except Exception as error:  # noqa: BLE001 - torch and user code raise anything; the failure record has the error
         message = str(error)
         if not isinstance(error, PrecompiledError):
-            traceback.print_exc()  # to the worker's log as well, since the record may be deleted with its store
+            traceback.print_exc()  # goes to the worker's log too, because the record may be deleted with its store
             message = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         ttl_s = HOST_TTL_S if _is_of_the_host(error) else math.inf
         return _publish_failure(store, job, started, code_of(error, "compile-error"), message, ttl_s)
@@ -144,7 +144,7 @@ def _among_hosts(
     try:
         with rank_turns.turn(folder, rank_graphs.family(job.graph)) as turn:
             if turn is not None and turn.waited and is_there(store, job):
-                # Another worker compiled it, for a rank at another place in the meshes.
+                # Another worker compiled the graph, for a rank at another position in the meshes.
                 return wire.Finished(job.id, job.key, "exists", 0.0)
             payload, others = _compile(job, data, started, turn.end if turn is not None else lambda: None, record)
             record.phase("publish")
@@ -172,7 +172,7 @@ def _among_hosts(
 
 
 def is_there(store: Store, job: wire.Job) -> bool:
-    """Whether the store has an artifact for the sizes of this job. For a job with ``tune``, only a tuned one counts.
+    """Whether the store has an artifact for the sizes of this job. For a job with ``tune``, only tuned artifacts count.
 
     Raises StoreError if all slots are taken.
     """
@@ -195,9 +195,7 @@ def say(reason: str) -> None:
 
 
 def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -> int | None:
-    """Publish the artifact under ``key`` too, for another place in its meshes. Returns its slot, or None if that
-    fails.
-    """
+    """Publish the artifact under the key of another position in the meshes. Returns its slot, or None if that fails."""
     from precompiled.graph.key import components
 
     manifest = replace(payload.manifest, key=key, components=components(program))
@@ -211,14 +209,14 @@ def _publish_for(store: Store, payload: fmt.Payload, key: str, program: bytes) -
 def _compile(
     job: wire.Job, data: bytes, started: float, on_rank_read: Callable[[], None], record: JobRecord
 ) -> tuple[fmt.Payload, dict[str, bytes]]:
-    """Compile a job. Returns the artifact, and the further keys and programs that it serves.
+    """Compile a job. Returns the artifact, and the other keys that it serves, each with its program.
 
     ``data``: the frozen weights. ``on_rank_read``: passed on to ``compile_graph``.
     """
     record.phase("decode")
     from precompiled.torch_internals.worker import cpp_builds, vector_units
 
-    # The user's own Inductor cache is not used, because a worker must neither fill nor trust it.
+    # A worker does not use the user's Inductor cache, because it must neither fill nor trust that cache.
     cpp_builds.use(scratch.directory(Path(job.store)))
     vector_units.settled_unless(_is_of_the_host)
     with vector_units.beside(job.device == "cpu" and job.compile_threads > 1):
@@ -309,7 +307,7 @@ _OF_THE_HOST = re.compile(
 
 
 def _is_of_the_host(error: BaseException | None) -> bool:
-    """Whether the host caused an error or its cause (memory, disk, a signal), and not the graph."""
+    """Whether the host (memory, disk, a signal) caused the error or one of the errors behind it."""
     while error is not None:
         if isinstance(error, (OSError, MemoryError)):
             return True
@@ -348,12 +346,11 @@ def _evict(store: Store, job: wire.Job) -> None:
 def _publish_failure(
     store: Store, job: wire.Job, started: float, code: str, message: str, ttl_s: float = math.inf
 ) -> wire.Finished:
-    """Publish a failure record. ``ttl_s``: the most seconds for which the graph is not compiled again."""
+    """Publish a failure record. ``ttl_s``: seconds for which the record prevents another compile, at most."""
     # No record is published in these cases:
-    # - the host, the device or an earlier compile in this process caused the failure, so it says nothing about the
-    #   graph
+    # - the host, the device or an earlier compile in this process caused the failure, and the graph may be valid
     # - the GPU is made up: a real one might compile the graph
-    # - the job is to tune an artifact, which stays in use as it is
+    # - the job tunes an artifact, and the untuned artifact stays in use
     if code in (DEVICE_LOST, GPU_UNAVAILABLE, NO_COMPILER) or _is_made_up(job) or job.tune:
         return _failed(job, started, code, message)
     seconds = time.monotonic() - started

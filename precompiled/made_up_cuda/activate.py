@@ -1,8 +1,8 @@
 """Loads the made-up device into this process, before torch.
 
 Callers: the hook (bootstrap.py), a worker before it imports torch (compiler.py), and a ``.pth`` file (host.py) in tests
-whose clients have no hook. The library must be in the global scope when torch's libraries are loaded. Otherwise these
-are bound to CUDA's own library.
+whose clients have no hook. The library must be in the global scope when torch's libraries are loaded. Otherwise torch
+binds to CUDA's own library.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def activate() -> None:
 def in_a_worker() -> None:
     """Call ``activate`` in a worker: this process, and processes that it starts, only compile on the device.
 
-    torch starts further Python processes that compile kernels (torch/_inductor/compile_worker). In these, the source of
-    each kernel queries Triton for its GPU. They run torch's own command without our code, so they get the device by
+    torch starts further Python processes that compile kernels (torch/_inductor/compile_worker). Their code for each
+    kernel queries Triton for its GPU. They run torch's own command without our code, so they get the device by
     LD_PRELOAD.
     """
     activate()
@@ -74,7 +74,8 @@ def is_active() -> bool:
 def compiling() -> Iterator[Callable[[], str]]:
     """Treat this process as a compile inside the block: measuring times and running kernels are errors.
 
-    Gives a function that returns the first call that the device refused, or "". Not every error reaches the compiler.
+    Yields a function that returns the first call that the device refused, or "", because some errors do not reach the
+    compiler.
     """
     library = ctypes.CDLL(_CUDA)
     library.made_up_cuda_refused.restype = ctypes.c_char_p

@@ -25,8 +25,8 @@ from precompiled.core import paths
 from precompiled.made_up_cuda import kinds
 
 SOURCES = Path(__file__).parent
-# Names of the runtime's and the driver's functions. If torch's libraries need a function that no source here defines, a
-# call of it is an error.
+# Names of the runtime's and the driver's functions. If torch's libraries need a function that these sources do not
+# define, calling it is an error.
 _OURS = re.compile(r"(__)?cuda[A-Z]\w*|cu(?!File)[A-Z]\w*")
 # Names that c10/cuda/driver_api.cpp looks up when torch first calls the driver or NVML directly.
 _ASSERTED = re.compile(rb"\br\.(cu[A-Z]\w+)_ INTERNAL ASSERT")
@@ -121,7 +121,7 @@ def build(say: Callable[[str], None] = lambda text: None) -> Path:
             f"the made-up GPU cannot be built in {ready.parent}: {error.strerror}",
             "Set XDG_CACHE_HOME to a directory that this user can write to",
         ) from error
-    # Processes of a host start together: one builds, and the others wait.
+    # Processes may start at the same time: one builds, and the others wait.
     with open(ready.parent / f"{ready.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if ready.is_dir():

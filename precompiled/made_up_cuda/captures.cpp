@@ -1,5 +1,5 @@
-// Streams, events and CUDA graphs: what is captured, and what may not be done meanwhile
-// (cudaThreadExchangeStreamCaptureMode in CUDA's runtime API). Nothing runs, so a stream is always done.
+// Streams, events and CUDA graphs. Refuses the calls that CUDA forbids during a capture
+// (cudaThreadExchangeStreamCaptureMode in CUDA's runtime API). Nothing runs, so a stream is always idle.
 #include <cuda_runtime_api.h>
 
 #include <map>
@@ -19,15 +19,15 @@ struct Graph {
     size_t nodes = 0;
     unsigned long long id = 0;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-    std::thread::id thread;  // that began the capture
-    bool broken = false;     // by a call that it forbids
+    std::thread::id thread;  // the thread that began the capture
+    bool broken = false;     // true after a forbidden call
 };
 struct Event {
-    Graph* graph = nullptr;  // of the capture in which it was recorded
+    Graph* graph = nullptr;  // the graph whose capture contains the event
 };
 
 std::mutex lock;
-// Streams that take part in a capture: the one that began it, and those that wait for an event of it.
+// Streams that take part in a capture: its first stream, and streams that wait for an event of it.
 std::map<cudaStream_t, Graph*>& captures() {
     static auto* all = new std::map<cudaStream_t, Graph*>;
     return *all;
@@ -81,7 +81,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) { delete (Stream*)stream; ret
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) { *priority = priority_of(stream); return cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    if (Graph* graph = capture_of(stream)) {  // as CUDA: whoever waits for a stream that is captured has broken the capture
+    if (Graph* graph = capture_of(stream)) {  // as in CUDA, waiting for a captured stream breaks the capture
         graph->broken = true;
         record("capture-broken", ", \"by\": \"cudaStreamSynchronize\"");
         return cudaErrorStreamCaptureUnsupported;
@@ -178,7 +178,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cud
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-    // Whoever compares times here finds all equal, and keeps his first choice. A compile must not choose so at all.
+    // All times are equal, so a program that compares them keeps its first choice. A compile must not choose in this
+    // way.
     if (compiling()) return refuse("a measured time");
     *milliseconds = 1;
     return cudaSuccess;

@@ -1,6 +1,6 @@
-// CUDA's ELF is documented nowhere. What is read here was held against cuobjdump --dump-resource-usage
-// (tests/gpu/test_made_up_device.py does it anew): e_flags has the architecture in its low byte, or, from ABI 8 on, in
-// the second one; registers are the upper byte of a code section's sh_info, or, from ABI 8 on, an attribute.
+// CUDA's ELF format is not documented. tests/gpu/test_made_up_device.py compares the results with cuobjdump
+// --dump-resource-usage. The architecture is the low byte of e_flags; from ABI 8 on, the second byte. The number of
+// registers is the upper byte of a code section's sh_info; from ABI 8 on, an attribute.
 #include "cubin.h"
 
 #include <elf.h>
@@ -10,7 +10,7 @@
 
 namespace made_up {
 
-static const unsigned char SIZED = 0x04, FRAME_SIZE = 0x11, REGISTER_COUNT = 0x2f;  // of .nv.info
+static const unsigned char SIZED = 0x04, FRAME_SIZE = 0x11, REGISTER_COUNT = 0x2f;  // codes in .nv.info
 
 Cubin read_cubin(const std::vector<char>& data) {
     auto at = [&](size_t offset, size_t size) {

@@ -1,4 +1,4 @@
-// What a cubin (an ELF file with machine code of one architecture) says of itself.
+// Properties of a cubin (an ELF file with machine code for one architecture).
 #pragma once
 #include <map>
 #include <string>
@@ -15,7 +15,7 @@ struct Cubin {
     std::map<std::string, Kernel> kernels;
 };
 
-// Raises std::invalid_argument where `data` is no cubin.
+// Throws std::invalid_argument if `data` is not a cubin.
 Cubin read_cubin(const std::vector<char>& data);
 
 }  // namespace made_up

@@ -43,7 +43,7 @@ static std::string state_file(const std::string& name) {
 
 // ---------------------------------------------------------------- which devices
 
-// A kind that the table need not have, with all that kinds.py has of one: "NVIDIA L4|8|9|58|...". Null: it is no row.
+// Parses the fields of a kind that need not be in the table: "NVIDIA L4|8|9|58|...". Null if `text` is not such a row.
 static const Kind* row(const std::string& text) {
     const std::vector<std::string> fields = parts(text, '|');
     unsigned long long numbers[11];
@@ -53,7 +53,7 @@ static const Kind* row(const std::string& text) {
         numbers[i] = strtoull(fields[i + 1].c_str(), &end, 10);
         if (*end || fields[i + 1].empty()) return nullptr;
     }
-    const auto& n = numbers;  // for as long as the process lives
+    const auto& n = numbers;  // the Kind is never freed
     return new Kind{"", strdup(fields[0].c_str()), n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10]};
 }
 
@@ -66,7 +66,7 @@ const std::vector<Device>& host() {
                 if (code == one.code) kind = &one;
             if (!kind) {
                 fprintf(stderr, "CUDA_MADE_UP names no kind of GPU: %s\n", code.c_str());
-                abort();  // the first sign of it would be "no GPU here", far from the cause
+                abort();  // otherwise a later "no GPU" error would hide the cause
             }
             Device device{kind, (int)found.size(), {'m', 'a', 'd', 'e', 'u', 'p'}};
             device.uuid[15] = (unsigned char)(device.index + 1);
@@ -118,7 +118,7 @@ const std::vector<Device>& visible() {
                 for (const Device& one : host())
                     if (one.uuid_text().rfind(name, 0) == 0) device = &one;
             }
-            if (!device) break;  // as CUDA: what comes after a wrong name is invisible, too
+            if (!device) break;  // as in CUDA, devices after a wrong name are invisible, too
             found.push_back(*device);
         }
         return found;
@@ -167,7 +167,7 @@ int attribute(const Device& device, int which) {
     }
 }
 
-// ---------------------------------------------------------------- memory: the host's, so that it can be read and computed on
+// ---------------------------------------------------------------- device memory, which is the host's memory
 
 struct Block {
     size_t size;
@@ -179,9 +179,9 @@ static std::map<char*, Block>& blocks() {
     return *all;
 }
 
-static size_t used[64];  // bytes, of this process's visible devices
+static size_t used[64];  // bytes that this process uses of each visible device
 
-// What a process uses of a device lies in a file, use-<index>-<pid>, so that all processes see what is free.
+// The file use-<index>-<pid> has the bytes that a process uses of a device, so that all processes see the free memory.
 static void tell_use(int device) {
     const std::string name = "use-" + std::to_string(visible()[device].index) + "-" + std::to_string(getpid());
     const std::string file = state_file(name);
@@ -203,7 +203,7 @@ static size_t used_by_all(int device) {
         if (strncmp(entry->d_name, prefix.c_str(), prefix.size())) continue;
         pid_t pid = atoi(entry->d_name + prefix.size());
         const std::string file = folder + entry->d_name;
-        if (kill(pid, 0) && errno == ESRCH) {  // ended, and its memory with it
+        if (kill(pid, 0) && errno == ESRCH) {  // the process has ended
             unlink(file.c_str());
             continue;
         }
@@ -223,7 +223,7 @@ cudaError_t allocate(void** pointer, size_t size) {
     size = (size + 0x1fffff) & ~size_t(0x1fffff);
     std::lock_guard<std::mutex> guard(lock);
     if (used_by_all(device) + size > visible()[device].kind->memory) return cudaErrorMemoryAllocation;
-    // Not there until touched, and zero then.
+    // The host allocates a page of zeros at the first access.
     void* found = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (found == MAP_FAILED) return cudaErrorMemoryAllocation;
     blocks()[(char*)found] = {size, device};
@@ -245,14 +245,15 @@ cudaError_t release(void* pointer) {
     return cudaSuccess;
 }
 
-// Zeroed pages go back to the system, which gives zeros at the next touch: Inductor's benchmarker zeroes an L2 cache's size
-// a hundred times for each configuration of a kernel (torch/_inductor/runtime/benchmarking.py), half of a program's time.
+// Zeroing returns pages to the system, which provides zeros at the next access. Otherwise zeroing would take half of a
+// program's time: Inductor zeroes an L2 cache's size a hundred times for each configuration of a kernel
+// (torch/_inductor/runtime/benchmarking.py).
 void fill(void* to, int value, size_t size) {
     const size_t page = sysconf(_SC_PAGESIZE);
     char* const end = (char*)to + size;
     char* const first = (char*)(((uintptr_t)to + page - 1) & ~(page - 1));
     char* const last = (char*)((uintptr_t)end & ~(page - 1));
-    // Of our blocks alone (`allocate`): of shared memory or a file's, the system would give back what was there.
+    // Only for blocks of `allocate`: for shared memory or a file, the system would restore the old content.
     if (value || last < first + 64 * page || device_of(to) < 0 || madvise(first, last - first, MADV_DONTNEED)) {
         memset(to, value, size);
         return;
@@ -289,7 +290,8 @@ std::string quoted(const std::string& text) {
 void record(const char* event, const std::string& fields) {
     const std::string file = state_file("log.jsonl");
     if (file.empty()) return;
-    // Opened anew: a process may fork, and a test may empty the folder. One write, so that lines of processes do not mix.
+    // Open the file each time: a process may fork, and a test may empty the folder. One write keeps lines of processes
+    // apart.
     int opened = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (opened < 0) return;
     const int index = visible().empty() ? -1 : visible()[current()].index;
@@ -299,8 +301,8 @@ void record(const char* event, const std::string& fields) {
     close(opened);
 }
 
-static std::atomic<bool> compiles{!variable("CUDA_MADE_UP_COMPILING").empty()};  // what a worker has started
-static std::string refused_first;  // while it compiles
+static std::atomic<bool> compiles{!variable("CUDA_MADE_UP_COMPILING").empty()};  // initially true in a worker's subprocesses
+static std::string refused_first;  // the first refused call of a compile
 bool compiling() { return compiles; }
 
 static thread_local cudaError_t last = cudaSuccess;
@@ -323,13 +325,13 @@ cudaError_t refuse(const char* what) {
 
 }  // namespace made_up
 
-// Gives what it was before.
+// Returns the previous value.
 extern "C" int made_up_cuda_compiling(int whether) {
     std::lock_guard<std::mutex> guard(made_up::lock);
     const bool before = made_up::compiles.exchange(whether != 0);
     if (whether) made_up::refused_first.clear();
-    made_up::last = cudaSuccess;  // it was reported: the next operator of this thread, of another graph, is not to fail for it
+    made_up::last = cudaSuccess;  // an old error must not fail the next graph's operators
     return before;
 }
-// What was refused first since a compile began; "" for nothing.
+// The first call that was refused since the compile began, or "".
 extern "C" const char* made_up_cuda_refused() { return made_up::refused_first.c_str(); }

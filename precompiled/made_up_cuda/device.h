@@ -1,10 +1,9 @@
-// The made-up devices of this process: which there are, what they say of themselves, whose memory is whose, and the log.
+// The made-up devices of this process, their properties and memory, and the log.
 //
-// CUDA_MADE_UP        the host's devices, by kind: "h100" or "h100,h100,a100"; kinds.py has the table. Or with their rows
-//                     (kinds.py, like)
-// CUDA_MADE_UP_STATE  a folder that all processes of such a host share: log, use of memory, devices that are lost
-// CUDA_MADE_UP_COMPILING  set: this process compiles from its start, so a measured time is an error, as is a launch
-// CUDA_VISIBLE_DEVICES as with CUDA: indices or (beginnings of) UUIDs; the list ends at the first that does not exist
+// CUDA_MADE_UP            the host's devices: kinds of kinds.py ("h100,h100,a100"), or their rows (kinds.py, like)
+// CUDA_MADE_UP_STATE      a folder that all processes of the host share: the log, the use of memory, lost devices
+// CUDA_MADE_UP_COMPILING  if set, this process compiles from its start (`compiling`)
+// CUDA_VISIBLE_DEVICES    as in CUDA: indices or (beginnings of) UUIDs, up to the first that does not exist
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -23,16 +22,16 @@ struct Kind {
 
 struct Device {
     const Kind* kind;
-    int index;  // on the host: not what a process with CUDA_VISIBLE_DEVICES calls it
+    int index;  // on the host, regardless of CUDA_VISIBLE_DEVICES
     unsigned char uuid[16];
     std::string uuid_text() const;  // GPU-6d616465-7570-...: "made" "up" in ASCII
     std::string bus() const;
-    bool lost() const;              // a file lost-<index> in the state folder says so, or lost-<index>-<pid>
-    bool exclusive() const;         // one process's alone: a file exclusive-<index> there
+    bool lost() const;              // the state folder has a file lost-<index> or lost-<index>-<pid>
+    bool exclusive() const;         // exclusive-process mode: the folder has a file exclusive-<index>
 };
 
-const std::vector<Device>& host();     // all of the host
-const std::vector<Device>& visible();  // this process's; "cuda:0" is the first of them
+const std::vector<Device>& host();     // all devices of the host
+const std::vector<Device>& visible();  // this process's devices; "cuda:0" is the first
 int current();                         // this thread's device, an index into visible()
 bool select(int device);
 
@@ -40,23 +39,23 @@ int attribute(const Device& device, int which);  // CUdevice_attribute and cudaD
 cudaError_t allocate(void** pointer, size_t size);
 cudaError_t release(void* pointer);
 void fill(void* to, int value, size_t size);
-int device_of(const void* pointer);  // -1 where it is the host's memory
+int device_of(const void* pointer);  // -1 for the host's own memory
 void memory(int device, size_t* free, size_t* total);
 
 // One line of JSON for each event. `fields` begins with a comma or is empty.
 void record(const char* event, const std::string& fields = "");
 std::string quoted(const std::string& text);
 
-// A process that compiles: times cannot be measured and kernels cannot be run, and whoever asks for either gets an error.
+// Whether this process compiles. If so, measuring a time or running a kernel is an error.
 bool compiling();
-// A launch into a stream that is being captured is a node of its graph.
+// Records a launch. In a captured stream, it becomes a node of the graph.
 void note_in_capture(void* stream);
-// Whether the captures that are under way let this thread do what CUDA calls potentially unsafe; where one does not, it is
-// broken, and cudaErrorStreamCaptureUnsupported. `waits`: for the whole device, which no capture allows.
+// Whether the current captures allow this thread a call that CUDA calls potentially unsafe. If not, breaks them and
+// returns cudaErrorStreamCaptureUnsupported. `waits`: the call waits for the device, which no capture allows.
 cudaError_t captures_allow(const char* what, bool waits = false);
-// An error that names what was asked for; on stderr as well, since torch shows CUDA's words alone.
+// Returns an error, and prints what was refused to stderr, because torch shows only CUDA's message.
 cudaError_t refuse(const char* what);
-// The last such error of this thread, which stays until it is asked for: torch looks for it after each launch.
+// This thread's last error of `refuse`, which torch reads after each launch. `forget` clears it.
 cudaError_t last_error(bool forget);
 
 }  // namespace made_up

@@ -1,6 +1,6 @@
-// The driver API (libcuda.so.1), as far as Triton's launchers and torch ask for it. Modules and functions belong to the
-// device that was current when they were loaded, as CUDA's do: a launcher that keeps another device's function fails.
-// Kernels are recorded. None runs: what they would write keeps what it had.
+// The part of the driver API (libcuda.so.1) that Triton's launchers and torch use. As in CUDA, a function belongs to
+// the device that was current at its load, so launching another device's function fails. Launches are recorded, but no
+// kernel runs, so the output memory keeps its content.
 #include <cuda.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Function {
     Kernel kernel;
 };
 
-// A device's primary context, which is all the contexts that there are. Never null: null is "none is current".
+// A device's primary context. No other contexts exist. Never null, because null means that no context is current.
 CUcontext context(int device) { return (CUcontext)(intptr_t)(0x1000 + device); }
 int device_of_context(CUcontext context) { return (int)((intptr_t)context - 0x1000); }
 
@@ -40,7 +40,7 @@ CUresult load(CUmodule* module, const std::vector<char>& data, const std::string
         loaded->cubin = read_cubin(data);
     } catch (const std::invalid_argument& error) {
         record("refused", ", \"what\": " + quoted(from + ": " + error.what()));
-        return CUDA_ERROR_INVALID_IMAGE;  // also PTX, for whose assembler a driver is needed
+        return CUDA_ERROR_INVALID_IMAGE;  // also for PTX, which only a driver can assemble
     }
     const int own = device.kind->major * 10 + device.kind->minor;
     record("load", ", \"from\": " + quoted(from) + ", \"architecture\": " + std::to_string(loaded->cubin.architecture));
@@ -49,7 +49,7 @@ CUresult load(CUmodule* module, const std::vector<char>& data, const std::string
     return CUDA_SUCCESS;
 }
 
-// Fat binaries and texts come without their size; a cubin's end is that of its last table.
+// The caller passes no size. A cubin ends with its last table. Of other data, 64 bytes suffice.
 std::vector<char> image(const void* data) {
     auto* bytes = (const char*)data;
     if (memcmp(bytes, "\177ELF", 4)) return {bytes, bytes + 64};
@@ -133,7 +133,7 @@ CUresult cuModuleLoad(CUmodule* module, const char* path) {
     if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
     return load(module, {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}, path);
 }
-CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }  // torch and Triton keep functions for a process's life
+CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }  // torch and Triton keep their functions
 CUresult cuModuleGetFunction(CUfunction* found, CUmodule loaded, const char* name) {
     auto* module = (Module*)loaded;
     auto kernel = module->cubin.kernels.find(name);
@@ -154,7 +154,7 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction a
 }
 CUresult cuFuncSetAttribute(CUfunction asked, CUfunction_attribute which, int value) {
     auto* function = (Function*)asked;
-    // Triton asks for all that a kernel needs: a configuration that does not fit must fail as it does on the device.
+    // Triton requests a kernel's shared memory. A configuration that does not fit must fail, as on a real device.
     const bool fits = which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
                       value <= (int)visible()[function->module->device].kind->shared_block;
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -17,8 +17,8 @@ _PTH = (
 def variables(python: str, devices: str, state: Path) -> dict[str, str]:
     """The environment variables with which a process of ``python`` has ``devices`` (kinds, "h100,a100").
 
-    Writes a .pth file into that environment's site-packages, which does nothing in other processes, and builds the
-    device if needed. ``state`` is a folder that these processes share (docs/explanation/made-up-cuda.md).
+    Writes a .pth file into that environment's site-packages, and builds the device if needed. The file does nothing
+    elsewhere. ``state`` is a folder that these processes share (docs/explanation/made-up-cuda.md).
     """
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,4 +1,4 @@
-// nvidia-smi of a host with made-up devices, as far as the daemon asks (service/gpus.py) and people look (-L).
+// nvidia-smi of a host with made-up devices, with the options that the daemon (service/gpus.py) and people (-L) use.
 #include <cstdio>
 #include <cstring>
 

@@ -1,8 +1,8 @@
-// NVML that knows of no device, under its name, so that a real one is not asked. torch would ask it how many GPUs there are
-// (torch.cuda.device_count), and get the host's.
+// Replaces NVML by a library without devices. Otherwise torch would count the host's own GPUs
+// (torch.cuda.device_count).
 //
-// Without nvmlInit, torch's Python takes the runtime's word. Its C++ looks all of these up where there is an NVML, and
-// asks it for other processes when memory is out (c10/cuda/driver_api.cpp, CUDACachingAllocator.cpp).
+// Without nvmlInit, torch's Python code uses the runtime's count of devices. Its C++ code looks up all of these
+// functions, and queries other processes if memory runs out (c10/cuda/driver_api.cpp, CUDACachingAllocator.cpp).
 namespace {
 constexpr int SUCCESS = 0, NOT_SUPPORTED = 3;
 }

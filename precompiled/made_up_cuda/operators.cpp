@@ -1,6 +1,6 @@
-// torch's operators on a made-up device, computed on the CPU: eager code gives what it should, and so does whatever a
-// compile computes on the device. Inductor folds constants by running operators there (fx_passes/joint_graph.py): a
-// device that computed nothing would bake what happens to lie in memory into the kernels, without a word.
+// Computes torch's operators of a made-up device on the CPU, so that eager code and compiles get correct values.
+// Inductor folds constants by running operators on the device (fx_passes/joint_graph.py). If they computed nothing, the
+// kernels would silently contain arbitrary memory content.
 //
 // Device memory is the host's, so an operator's arguments become CPU tensors over the same memory, and nothing is copied.
 #include <ATen/ATen.h>
@@ -63,7 +63,7 @@ class Arguments {
         return value;
     }
 
-    // What came of it: an argument itself, a view of one, or new memory of the device.
+    // Converts a result to an argument itself, a view of an argument, or new device memory.
     at::Tensor on_device(const at::Tensor& result) {
         if (!result.defined() || !result.device().is_cpu()) return result;
         auto argument = originals_.find(result.unsafeGetTensorImpl());
@@ -77,7 +77,7 @@ class Arguments {
         return found;
     }
 
-    // An operator may have given a result that was passed to it (`out=`) other sizes, and so memory of its own.
+    // An operator may have resized an `out=` argument, and so moved it to new memory.
     void adopt_new_sizes() {
         for (auto& [impl, original] : originals_) {
             const at::Tensor& alias = aliases_[original.unsafeGetTensorImpl()];
@@ -110,12 +110,13 @@ class Arguments {
 
     std::optional<c10::Device> device_;
     std::optional<at::Generator> generator_;
-    std::unordered_map<c10::TensorImpl*, at::Tensor> aliases_, originals_;  // by the device's tensor; by its alias
+    std::unordered_map<c10::TensorImpl*, at::Tensor> aliases_, originals_;  // keys: the device's tensor; its alias
     std::unordered_map<c10::StorageImpl*, c10::Storage> storages_;
     std::unordered_map<c10::StorageImpl*, at::Tensor> viewed_;
 };
 
-// The CPU draws from a state that the device's generator decides, so that seeds and restored states mean what they should.
+// The CPU's generator gets its seed from the device's generator, so that seeds and restored states have their usual
+// effect.
 class Drawing {
   public:
     Drawing(const std::optional<at::Generator>& given, c10::Device device) : cpu_(at::detail::getDefaultCPUGenerator()) {
@@ -174,7 +175,7 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
 }
 
-// These look at metadata, allocate, or copy single bytes: torch's own code does it, with what runtime.cpp gives it.
+// Operators that read metadata, allocate, or copy single values. torch's own CUDA code runs them on runtime.cpp.
 bool computes_nothing(const c10::OperatorHandle& op) {
     static const std::unordered_set<std::string> names = {
         "aten::empty", "aten::empty_strided", "aten::_efficientzerotensor", "aten::resize_", "aten::set_", "aten::as_strided",
@@ -195,7 +196,7 @@ at::Tensor& zero(at::Tensor& self) {
     return self;
 }
 
-// CUDA counts integers as well (the routing of a mixture of experts does).
+// CUDA's histc also accepts integers (for the routing of a mixture of experts).
 at::Tensor histc(const at::Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
     if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
         at::Tensor found = at::empty({bins}, self.options());
@@ -204,8 +205,8 @@ at::Tensor histc(const at::Tensor& self, int64_t bins, const at::Scalar& min, co
     return at::histc(self.to(at::kDouble), bins, min, max).to(self.scalar_type());
 }
 
-// Which results are contiguous and which are channels last depends on the kernel that CUDA would choose, and Inductor's
-// code asserts it (torch/_subclasses/fake_impls.py, conv).
+// A result's memory format depends on the kernel that CUDA would choose, and Inductor's code asserts the format
+// (torch/_subclasses/fake_impls.py, conv).
 at::MemoryFormat format_of(
     const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups,
@@ -214,7 +215,7 @@ at::MemoryFormat format_of(
     const auto backend = at::native::select_conv_backend(
         input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes
     );
-    // One dimension is laid out as two.
+    // A 1D convolution has a 2D format.
     return input.dim() == 3
         ? at::native::_determine_backend_memory_format(input.contiguous().unsqueeze(2), weight.unsqueeze(2), backend)
         : at::native::_determine_backend_memory_format(input, weight, backend);
@@ -264,7 +265,7 @@ bool is_ours(const c10::OperatorName& name) {
     return name == c10::OperatorName("aten::zero_", "") || name == c10::OperatorName("aten::histc", "");
 }
 
-// Computed on the CPU although torch has no operator of this name for CUDA alone: what it does instead launches kernels.
+// `compute` serves these, too: torch has no separate CUDA versions of them, but its common versions launch kernels.
 const char* const WITHOUT_KERNEL[] = {"copy_", "_copy_from_and_resize"};
 
 const bool done = made_up::taken_over([](torch::Library& library) {

@@ -1,11 +1,10 @@
-// How kernels of ours come to torch's dispatcher.
+// Registers our kernels with torch's dispatcher.
 #pragma once
 #include <torch/library.h>
 
 namespace made_up {
 
-// For operators of aten on CUDA. torch warns of each that has another kernel from now on, so nothing is said while
-// `take` registers them.
+// `take` registers kernels for aten's operators on CUDA. torch's warnings about replaced kernels are suppressed.
 template <class Take>
 bool taken_over(Take take) {
     struct Silent : c10::WarningHandler {

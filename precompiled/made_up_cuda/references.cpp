@@ -1,4 +1,4 @@
-// Operators that torch has for CUDA alone, by their definitions: what they call is computed as operators.cpp says.
+// Operators that torch has only for CUDA, by their definitions. operators.cpp computes the operators that they call.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 using at::Tensor;
 
-// The mask of dropout is drawn again in backward, from the seed that forward gives on.
+// The mask of dropout. The backward draws it again, from the seed that the forward returns.
 Tensor kept(const Tensor& like, const Tensor& seed, double dropout_p) {
     auto generator = at::detail::getDefaultCPUGenerator().clone();
     generator.set_current_seed((uint64_t)seed.reshape({-1})[0].cpu().to(at::kLong).item<int64_t>());
@@ -30,12 +30,12 @@ Tensor scores(const Tensor& query, const Tensor& key, const Tensor& bias, bool i
 
 double scale_of(const Tensor& query, std::optional<double> scale) { return scale ? *scale : 1 / std::sqrt((double)query.size(-1)); }
 
-// (batch, heads, length, size), laid out as (batch, length, heads, size): as the kernels do.
+// The shape is (batch, heads, length, size). The memory order is (batch, length, heads, size), as in CUDA's kernels.
 Tensor by_length(const Tensor& result, const Tensor& like) {
     return at::empty({result.size(0), result.size(2), result.size(1), result.size(3)}, like.options()).transpose(1, 2).copy_(result);
 }
 
-// With the dimensions in memory in the order that they have in ``like``.
+// A copy of `result` whose dimensions have the memory order of `like`.
 Tensor laid_out_as(const Tensor& like, const Tensor& result) {
     if (result.sizes() == like.sizes()) return at::empty_like(like).copy_(result);
     std::vector<int64_t> order(like.dim()), place(like.dim()), sizes;
@@ -48,7 +48,7 @@ Tensor laid_out_as(const Tensor& like, const Tensor& result) {
     return at::empty(sizes, like.options()).permute(place).copy_(result);
 }
 
-// Several heads of the queries may have one of the keys and values.
+// Several query heads may share one head of keys and values.
 Tensor for_each_head(const Tensor& shared, const Tensor& query) {
     return shared.size(1) == query.size(1) ? shared : shared.repeat_interleave(query.size(1) / shared.size(1), 1);
 }
@@ -109,7 +109,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(
 ) {
     const Tensor seed = new_seed(query, dropout_p, {}, at::kLong);
     const Attention found = forward(query, key, value, bias.value_or(Tensor()), seed, dropout_p, is_causal, scale);
-    const int64_t rows = compute_log_sumexp ? (query.size(2) + 31) / 32 * 32 : 0;  // padded, as the kernel's tiles are
+    const int64_t rows = compute_log_sumexp ? (query.size(2) + 31) / 32 * 32 : 0;  // padded to the kernel's tiles
     Tensor logsumexp = at::full({query.size(0), query.size(1), rows}, INFINITY, query.options().dtype(at::kFloat));
     if (rows) logsumexp.narrow(-1, 0, query.size(2)).copy_(found.logsumexp);
     return {by_length(found.out, query), logsumexp, seed, at::zeros({}, query.options().dtype(at::kLong))};

@@ -1,6 +1,7 @@
-// The runtime API, as far as torch asks for it. Its definitions come before those of CUDA's own library, since this one
-// is in the global scope when torch is loaded. Device memory is the host's, so copies are real. Kernels of torch's own
-// and of CUDA's libraries are refused: operators.cpp computes torch's operators on the CPU before it comes to that.
+// The part of CUDA's runtime API that torch uses. Its definitions precede those of CUDA's own library, because this
+// library is in the global scope when torch is loaded. Device memory is the host's, so copies are real. Kernels of
+// torch and of CUDA's libraries are refused. torch's operators need no kernels, because operators.cpp computes them on
+// the CPU.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -15,18 +16,18 @@ using namespace made_up;
 
 namespace {
 
-// The first call of torch's that asks for devices: from then on its operators are computed on the CPU.
+// Called when torch first queries the devices. From then on, the CPU computes its operators.
 void take_over_operators() {
     static const bool done = [] {
         Dl_info here;
         dladdr((void*)&take_over_operators, &here);
         std::string path = here.dli_fname;
         path = path.substr(0, path.rfind('/')) + "/operators.so";
-        // Not where nothing of torch's is loaded (nvidia-smi): its libraries would be loaded with it.
+        // Not in a process without torch (nvidia-smi), because operators.so would load torch's libraries.
         if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD)) return false;
         if (!dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
             fprintf(stderr, "made-up CUDA device: %s\n", dlerror());
-            abort();  // without it torch's kernels would all be refused, one by one
+            abort();  // otherwise all of torch's kernels would be refused later
         }
         return true;
     }();

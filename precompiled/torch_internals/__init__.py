@@ -10,7 +10,7 @@ behaves differently, the graph is bypassed with a reason. No function of these f
 - ``ranks``: process groups, meshes and DTensors
 - ``inductor``: parts of Inductor that client and worker share
 - ``eager``: the eager run of a graph until its artifact is ready
-- ``client``, ``worker``: code that only one of the two runs
+- ``client``, ``worker``: code for clients only, code for workers only
 """
 
 from __future__ import annotations

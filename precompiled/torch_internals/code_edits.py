@@ -18,7 +18,7 @@ class SpansLines(Exception):
 
 
 def replace_nodes(text: str, places: Iterable[tuple[ast.expr, str]]) -> str:
-    """Return ``text`` with these nodes of its tree replaced by other code. Raises SpansLines."""
+    """Return ``text`` after replacing each node in ``places`` by its code. Raises SpansLines."""
     lines = text.split("\n")  # splitlines recognizes more line ends than ast
     for node, written in sorted(places, key=lambda place: (place[0].lineno, place[0].col_offset), reverse=True):
         if node.lineno != node.end_lineno:

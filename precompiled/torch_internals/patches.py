@@ -73,7 +73,7 @@ class Patches:
         _in_force.append(self._patches[-1])
 
     def are_replaced(self) -> bool:
-        """Whether other code has replaced one of the functions since."""
+        """Whether other code has replaced one of these functions again."""
         return any(patch.is_replaced() for patch in self._patches)
 
     def undo(self) -> None:
@@ -83,5 +83,5 @@ class Patches:
 
 
 def in_force() -> list[str]:
-    """The functions of torch that are replaced in this process now, by the names of their modules and classes."""
+    """Names of the torch functions that are replaced in this process now, with their modules or classes."""
     return sorted(map(str, _in_force))

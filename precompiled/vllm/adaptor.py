@@ -1,7 +1,7 @@
 """Replaces the compiler interface of vLLM's piecewise backend by a class that derives from it.
 
 vLLM looks up the class of its interface in ``vllm.compilation.backends.make_compiler``. Only that name is replaced.
-vLLM calls ``standalone_compile`` for one piece before any call of it: for one size, or for all sizes of a range.
+vLLM calls ``standalone_compile`` before the first call of a piece: for one size, or for all sizes of a range.
 
 Names of vLLM: vllm.compilation.backends.{InductorStandaloneAdaptor, PostGradPassManager},
 vllm.compilation.compiler_interface.{InductorStandaloneAdaptor.{compile, compute_hash}, set_inductor_config,
@@ -41,14 +41,13 @@ def install() -> None:
 class Adaptor(InductorStandaloneAdaptor):
     """Implements vLLM's interface to Inductor with artifacts from the daemon, where possible.
 
-    It keeps vLLM's name for the interface, so vLLM and precompiled can load what the other has written into vLLM's
-    cache.
+    It keeps vLLM's name for the interface, so vLLM and precompiled can load each other's entries of vLLM's cache.
     """
 
     _config: Any = None
 
     def compute_hash(self, vllm_config: object) -> str:
-        """vLLM's hash. vLLM calls it before the first compile, with the configuration for its passes."""
+        """Return vLLM's hash. vLLM calls this before the first compile, with its passes' configuration."""
         self._config = vllm_config
         found: str = super().compute_hash(vllm_config)
         return found

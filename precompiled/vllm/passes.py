@@ -1,9 +1,9 @@
-"""Encodes vLLM's passes over a graph as plain data: a pass's class, and the values that it reads when made and run.
+"""Encodes vLLM's passes over a graph as plain data: a pass's class, and the values that the pass reads.
 
-The key has all this data (torch_internals/user_code/code_settings.py). The worker rebuilds the pass in an environment
-with exactly this data: it cannot read a part of the configuration that was not sent. Two passes are equal if their
-``uuid()`` and the available implementations of operators are equal. vLLM's ``uuid()`` covers the sources of the pass's
-parts.
+The key contains all this data (torch_internals/user_code/code_settings.py). The worker rebuilds the pass in an
+environment with exactly this data, so the pass can read no other part of the configuration. Two passes are equal if
+their ``uuid()`` and the available implementations of operators are equal. vLLM's ``uuid()`` covers the sources of the
+pass's parts.
 
 Names of vLLM: vllm.compilation.passes.inductor_pass.{pass_context, get_pass_context, PassContext.donated_input_ids},
 vllm.config.{VllmConfig, set_current_vllm_config}, vllm.config.utils.Range, vllm.ir.op.{IrOp.{registry, get_priority,
@@ -64,7 +64,7 @@ def wrap_pass(real: object, config: object, compile_range: tuple[int, int]) -> P
 
 
 class Pass(GraphPass):
-    """A pass of vLLM's, of class ``kind``, made from ``config``."""
+    """A pass of vLLM of the class ``kind``, created from ``config``."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ def _sent(config: Any) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """A device by its name, a number without its enumeration class."""
+    """Convert a device to its name, and an enum member to its number."""
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, torch.device):

@@ -1,6 +1,6 @@
 """Defines the function that vLLM calls at its start in each process: the entry point ``vllm.general_plugins``.
 
-No error from here reaches vLLM, which then compiles its graphs itself.
+If the function fails, vLLM compiles its graphs itself.
 """
 
 from __future__ import annotations

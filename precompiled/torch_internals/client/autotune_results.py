@@ -2,12 +2,12 @@
 
 Inductor measures the configurations of a kernel at its first launch, and writes the fastest one beside the kernel's
 source (torch/_inductor/runtime/autotune_cache.py). For a kernel of an artifact, the source is in the folder of the
-worker that compiled it. The folder may belong to another user, another host or an image, so writing to it would fail
-and the client's step would raise. Therefore the kernel's path is set to the client's own cache folder, as in plain
-torch.compile.
+worker that compiled the kernel. This folder may belong to another user, another host or an image, so a write would fail
+and the client's step would raise. So this file sets the kernel's path to the client's own cache folder, as plain
+torch.compile does.
 
-A stored result is valid only for equal configurations. A worker adds a smaller block for a reduction
-(static_launchers.py) after it has created the cache for the kernel, so this file creates the cache again.
+A stored result is valid only for the same configurations. A worker creates a kernel's cache object before it adds a
+configuration (static_launchers.py), so this file creates the object again.
 
 Private names: torch._inductor.output_code.CompiledFxGraph._triton_bundle,
 torch._inductor.triton_bundler.TritonBundle.static_autotuners,

@@ -50,8 +50,8 @@ _Made = TypeVar("_Made")
 def apart(compile: Callable[..., _Made], device: str) -> Callable[..., _Made]:
     """Wrap ``compile`` so that it leaves the program's random state and modes alone, as Dynamo does.
 
-    A compile measures kernels on random tensors, which must not change the numbers that the program draws next. Modes
-    of the program (``FlopCounterMode``) must not count the compile.
+    A compile measures kernels on random tensors, which must not change the numbers that the program draws next. The
+    program's modes (``FlopCounterMode``) must not see the compile.
     """
 
     @functools.wraps(compile)

@@ -2,8 +2,8 @@
 
 During a capture, CUDA by default forbids all threads to load code or allocate memory. If a thread does so, the capture
 breaks (torch's default capture_error_mode="global"). The swap thread does both when it loads an artifact. CUDA's rule
-is meant for threads that work for the capturing thread. The swap thread does not work for that thread, so it opts out
-of the rule with cuThreadExchangeStreamCaptureMode, a function of CUDA's driver API.
+is meant for threads that work for the capturing thread. The swap thread does not, so it opts out of the rule with
+cuThreadExchangeStreamCaptureMode, a function of CUDA's driver API.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """
@@ -27,7 +27,7 @@ def is_capturing() -> bool:
 
 @contextmanager
 def unconcerned() -> Iterator[None]:
-    """Within this context, captures of other threads do not restrict this thread, and this thread breaks none."""
+    """Within this context, captures of other threads do not restrict this thread, and this thread cannot break them."""
     exchange = _exchange() if torch.cuda.is_initialized() else None
     if exchange is None:
         yield

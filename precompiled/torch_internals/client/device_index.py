@@ -31,17 +31,17 @@ from precompiled.torch_internals import code_edits
 
 HOME = "cuda:0"
 
-# Functions, by the last part of their name, whose only argument is an index of a GPU.
+# Last parts of the names of functions whose only argument is a GPU index.
 _TAKES_AN_INDEX = frozenset({"_DeviceGuard", "set_device", "get_raw_stream", "device", "synchronize", "current_stream"})
-# The only place for an index in the text of a Triton kernel, which is a string in the wrapper.
+# The only place of an index in a Triton kernel's text. This text is a string in the wrapper.
 _PROPERTIES = re.compile(r"(DeviceProperties\(type='cuda', index=)0(?=,)")
-# Names of arguments that hold an index of a GPU, and a pattern of other functions that may take one.
+# Names of arguments that are GPU indices, and a pattern for other functions that may take a GPU index.
 _LABELS = frozenset({"device", "device_index", "device_idx"})
 _SUSPICIOUS = re.compile(r"cuda|device|stream|generator", re.IGNORECASE)
 
 
 def move(bundle: Any, codes: Sequence[object], index: int) -> None:
-    """Move a ``BundledAOTAutogradResult`` and its ``CompiledFxGraph``s, in place. Raises Bypass if the text is unknown.
+    """Move a ``BundledAOTAutogradResult`` and its ``CompiledFxGraph``s, in place. Raises Bypass for unknown text.
 
     relocate.py moves the text of the backward's graph.
     """

@@ -66,7 +66,7 @@ def _end_of_frame(_frame: object) -> None:
     try:
         _end()
     except BaseException:  # a signal handler of the program has raised
-        # Dynamo counts a frame for ever if a callback raises. ``torch.compiler.reset()`` would then fail.
+        # If a callback raises, Dynamo counts the frame for ever, and ``torch.compiler.reset()`` would fail.
         from torch._dynamo.callback import callback_handler
 
         with suppress(AttributeError):

@@ -3,12 +3,12 @@ ATen.
 
 The graph of a backward that compiled autograd captured differs from other graphs in two ways:
 
-- Its first input is a list of tensors, which it takes over and empties (node.meta["steal_arg"]).
+- Its first input is a list of tensors that the graph empties (node.meta["steal_arg"]).
 - It calls functions of this process: ``torch._dynamo.compiled_autograd.ops.*``, which C++ binds when a backward first
   needs them, and closures over one AOTAutograd backward. A worker that never ran this backward lacks both.
 
 So the client flattens the graph and traces it down to ATen, as AOTAutograd would do first (docs/decisions/0011). The
-result needs no gradients, because a backward that is itself differentiated is refused.
+result needs no gradients, because the client refuses a backward that is itself differentiated.
 
 Private names: torch._dynamo.compiled_autograd.{in_compiled_autograd_region, Op}, torch._C._autocast_supported_devices,
 torch.fx.Node.meta["example_value"], torch.fx.Node.meta["tensor_dict"], torch.fx.Node.meta["steal_arg"],

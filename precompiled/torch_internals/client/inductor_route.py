@@ -1,4 +1,4 @@
-"""Routes torch.compile's backend "inductor" to this project, which can still call the real one.
+"""Routes torch.compile's backend "inductor" to this project, which can call the original backend.
 
 ``torch.compile(..., backend="inductor")``, the default, creates a ``torch._TorchCompileInductorWrapper``. It holds
 mode= and options= as ``config``, and its ``__call__`` is Dynamo's backend. Replacing this one method on the class
@@ -74,7 +74,7 @@ def install(serve: Serve, went_around: WentAround, at_first_trace: Callable[[], 
 
 
 def install_refusal(refuse: Callable[[Any], None]) -> None:
-    """Call ``refuse`` with each graph that Inductor is about to compile, so that its exception reaches the program.
+    """Call ``refuse`` with each graph that Inductor is about to compile. Its exception reaches the program.
 
     Call this function in processes where routing is impossible.
     """

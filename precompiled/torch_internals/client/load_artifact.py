@@ -1,7 +1,7 @@
 """Loads an artifact's files into the callable that plain ``torch.compile`` would have returned.
 
-AOTAutograd's own ``wrap_post_compile`` builds the runtime wrappers. Two steps are replaced, because they would start a
-compiler or write to Inductor's cache: the generated module is executed from memory, and its kernels are mapped from the
+AOTAutograd's own ``wrap_post_compile`` builds the runtime wrappers. This file replaces two steps that would start a
+compiler or write to Inductor's cache. It executes the generated module from memory, and maps the kernels from the
 artifact (cpp_kernels.py).
 
 Private names: torch._functorch._aot_autograd.aot_autograd_result.BundledAOTAutogradResult.{compiled_fw, compiled_bw,
@@ -42,7 +42,7 @@ def load_bundle(
 
     - ``pickled``: the bundle. Unpickling it runs code, so the caller has checked its origin (store/trust.py).
     - ``native``: maps a kernel's name to the file that contains the kernel, and to the file's SHA-256.
-    - ``program``: its modes are restored around the load, which reads thread-local state and may run in another thread.
+    - ``program``: its modes are set during the load, which reads thread-local state and may run in another thread.
     - ``name``: the artifact's name in tracebacks and profiles.
 
     Raises Bypass if the artifact cannot be moved to this device and these groups (relocate.py).

@@ -32,7 +32,7 @@ log = logging.getLogger("precompiled.openmp")
 # If one of these variables is set, the user has chosen how threads wait.
 SAID = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 FREE = 2  # if torch's threads leave this many cores free, a compile does not disturb them
-END_S = 5.0  # the longest wait of a fork for a team's end, which usually takes a millisecond
+END_S = 5.0  # seconds that a fork waits for a team's end, at most; usually a millisecond
 _PAUSE_SOFT = 1  # omp_pause_soft of omp.h
 
 
@@ -70,8 +70,7 @@ class _Runtime:
         self._parallel = library.GOMP_parallel  # LLVM's and Intel's runtimes have this function too
         self._parallel.restype = None
         self._cores = library.omp_get_num_procs
-        # Only runtimes with OpenMP 5.0 have this function. Without this function, the team ends shortly after its
-        # thread.
+        # Runtimes older than OpenMP 5.0 lack this function. Their team ends shortly after the thread that leads it.
         self._pause = getattr(library, "omp_pause_resource_all", None)
         self._nothing = ctypes.CDLL(None).free  # called with a null pointer: a C function that any thread may call
 

@@ -18,7 +18,7 @@ from precompiled.torch_internals.ranks import group_names
 
 
 def move(bundle: Any, device: str, groups: Sequence[str]) -> None:
-    """Move a ``BundledAOTAutogradResult``, in place. Raises Bypass if its text is unknown.
+    """Move a ``BundledAOTAutogradResult``, in place. Raises Bypass for unknown text.
 
     ``groups``: the names of the graph's groups, in their order.
     """

@@ -87,16 +87,16 @@ class TracedFrame:
 
 
 def being_traced() -> TracedFrame | None:
-    """The frame that Dynamo currently traces, or None if it is unknown."""
+    """The frame that Dynamo traces, or None if it is unknown."""
     code, compile_id = trace_origin.function(), CompileContext.current_compile_id()
     if code is None or compile_id is None:
         return None
-    # While Dynamo traces the frame, this setting contains the limit of the torch.compile call, if it has its own.
+    # While Dynamo traces the frame, this setting contains the limit of the torch.compile call, if the call sets one.
     return TracedFrame(weakref.ref(code), compile_id, torch._dynamo.config.recompile_limit)
 
 
 def why_in_process() -> Bypass | None:
-    """Return why the current graph must be compiled in process, once after ``again``. Returns None for other graphs."""
+    """Return why the current graph must be compiled in process, or None. Returns the reason of an ``again`` once."""
     code = trace_origin.function()
     why = _asked.get(code) if code is not None else None
     if code is not None and why is not None:

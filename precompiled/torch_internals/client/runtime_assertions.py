@@ -1,9 +1,9 @@
 """Restores runtime assertions that a graph has lost.
 
 Dynamo records ``torch._check(x.item() == y.size(0) * 2)`` in its shape environment and also writes it into the graph.
-But once the value is known to equal an expression of sizes, the graph represents both by one node, so its assertion
-compares a node with itself. Plain torch.compile is not affected, because Inductor reads assertions from the shape
-environment. A worker and the eager run have only the graph. So this file writes such assertions out again, directly
+But once the value is known to equal an expression of sizes, the graph represents both by one node, so the graph's
+assertion compares a node with itself. Plain torch.compile is not affected, because Inductor reads assertions from the
+shape environment. A worker and the eager run have only the graph. So this file writes such assertions again, directly
 after the node that returns the value. They become part of the captured graph (and of its key) and of the eager run, and
 raise the same RuntimeError as torch's own assertion.
 

@@ -1,7 +1,7 @@
-"""Supports graphs that a program compiles before their first call with ``torch._inductor.standalone_compile``.
+"""Supports ``torch._inductor.standalone_compile``, which compiles a graph before its first call.
 
-In torch's words, such a compile returns an artifact, which the program may save. If a private name is missing, the
-graph is compiled in process.
+Torch calls the result of such a compile an artifact. The program may save it. If a private name is missing, the graph
+is compiled in process.
 
 Private names: torch._inductor.compile_fx.graph_returns_tuple,
 torch._inductor.standalone_compile.AOTCompiledArtifact, torch.fx.Node.meta["example_value"].

@@ -2,7 +2,7 @@
 
 - Each graph gets an artifact ``precompiled_<way>`` in Dynamo's compile of the graph. The ways are hit, miss, swap,
   package, in_process, eager and error. The artifact contains the fields of the graph's report.
-- Each frame gets ``precompiled_frame``: whether a package served it, and why each entry did not.
+- Each frame gets ``precompiled_frame``: whether a package served the frame, and why other entries did not.
 
 If no trace is on, the cost is one check of a list.
 
@@ -25,8 +25,8 @@ from precompiled.core import interruptions
 
 log = logging.getLogger("precompiled.structured")
 
-# Maps a graph's id to Dynamo's compile id. An id is recorded only while tracing is on. A swap happens after that
-# compile has ended.
+# Maps a graph's id to Dynamo's compile id. Filled only while tracing is on. Needed for swaps, which happen after
+# Dynamo's compile has ended.
 _compiles: dict[str, Any] = {}
 
 

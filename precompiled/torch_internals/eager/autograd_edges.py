@@ -17,7 +17,7 @@ AOTAutograd decides which outputs pass through the second node (``OutputType`` i
 - A returned input stays the same tensor.
 - A view of an input is created again from the input.
 - Views of one intermediate stay views of one tensor.
-- All other outputs become tensors of their own.
+- All other outputs become separate tensors.
 
 Private names: torch.Tensor.{_base, _is_view, _view_func}, torch.UntypedStorage._cdata,
 torch.autograd._unsafe_preserve_version_counter, torch._C._functorch.peek_interpreter_stack,
@@ -120,7 +120,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class _Assign(torch.autograd.Function):
-    """Makes an input that the graph has changed in place an output of the node."""
+    """Turns an input that the graph has changed in place into an output of the node."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, changed: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -159,7 +159,7 @@ def share_memory(args: Sequence[object], positions: list[int]) -> bool:
 
 
 def without_gradient(run: Callable[..., object], args: Sequence[Any], positions: list[int]) -> frozenset[int]:
-    """The positions of inputs that never get a gradient, whichever outputs do. Determined on fake tensors.
+    """The positions of inputs that get no gradient even if all outputs get one. Determined on fake tensors.
 
     As in AOTAutograd, only inputs with a history count (``_compute_indices_of_inps_to_detach`` in
     torch/_functorch/_aot_autograd/graph_compile.py). Empty if this cannot be determined.
@@ -202,10 +202,10 @@ def run_between(
 ) -> object:
     """Run ``run(*args)`` between the two autograd nodes.
 
-    ``positions`` are those of ``differentiable``, ``apart`` those of ``without_gradient``. ``last`` are the outputs
-    that no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise the backward
-    would continue into that history without a gradient. For the state of a recurrent network, the history is the
-    previous step, whose graph is already freed.
+    ``positions`` come from ``differentiable``, and ``apart`` from ``without_gradient``. ``last`` are the outputs that
+    no operator of the graph uses. Inputs in ``apart`` are detached from their history. Otherwise the backward would
+    continue into that history without a gradient. For the state of a recurrent network, the history is the previous
+    step, whose graph is already freed.
     """
     taken = [value.detach().requires_grad_() if at in apart else value for at, value in enumerate(args)]
     inner, histories = _inside(taken, positions)
@@ -233,7 +233,7 @@ class _Outputs:
         self._storages = {storage(value) for value in inner if isinstance(value, torch.Tensor)}
         self._changed = [at for at, before in histories.items() if inner[at].grad_fn is not before]
         self._through: list[torch.Tensor] = []  # the tensors that pass through the node
-        self._numbers: dict[int, int] = {}  # maps the id of such a tensor to its position among them
+        self._numbers: dict[int, int] = {}  # maps the id of a tensor to its position in ``_through``
 
     def finished(self, outputs: Sequence[object], last: frozenset[int]) -> list[object]:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
@@ -251,7 +251,7 @@ class _Outputs:
             for number, tensor in enumerate(self._through)
             if id(tensor) in alone and _is_kept_in_vain(tensor) and in_storage[storage(tensor)] == 1
         }
-        with torch.enable_grad():  # a graph may end in a mode that differs from the mode at its start
+        with torch.enable_grad():  # the graph may have changed the grad mode
             made = CompiledFunction.apply(copied, *self._through)
             for at, number in zip(self._changed, changed, strict=True):
                 # Keep the version counter: tensors saved since the graph's change are still valid.
@@ -317,7 +317,7 @@ def _alone(output: object, storages: set[object]) -> object:
 
 
 def _is_kept_in_vain(tensor: torch.Tensor) -> bool:
-    """Whether the operator that made the tensor keeps it for its backward although compiled code does not.
+    """Whether the tensor's operator keeps the tensor for its backward although compiled code does not.
 
     Compiled code keeps only the zeros' positions for relu, for example, and the positions of the maximum for amax. The
     caller may change such a tensor in place. A tensor that compiled code keeps as well (the result of exp) must not be

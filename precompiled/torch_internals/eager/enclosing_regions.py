@@ -1,4 +1,4 @@
-"""Detects regions around a call of a graph that may run the call again and treat both runs as one.
+"""Detects regions of a program that may run a graph's call twice and treat both runs as one.
 
 Two kinds of region are detected by the mechanism of torch that they use:
 

@@ -143,9 +143,7 @@ class StandIn:
         return positions
 
     def repeated(self, args: Sequence[object]) -> tuple[object | None, bool]:
-        """The checkpoint that treats this run and another one as the same (or None), and whether this is the second
-        run.
-        """
+        """The checkpoint that treats this run and another run as one (or None), and whether this is the second run."""
         return enclosing_regions.checkpoint_around() if self._is_recorded(args) else (None, False)
 
     @staticmethod
@@ -277,7 +275,7 @@ def _inputs_to_copy(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, torch.fx
 
 
 def _copy(value: object, *owners: object) -> object:
-    """A copy if the value shares memory with an owner: ``to`` and ``contiguous`` may return their argument itself."""
+    """Copy the value if it shares memory with an owner: ``to`` and ``contiguous`` may return their argument itself."""
     if not (isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()):
         return value
     storage = autograd_edges.storage(value)
@@ -289,7 +287,7 @@ def _runner(target: object) -> Callable[..., object] | None:
     operators = torch.ops.higher_order
     if target is operators.invoke_subgraph:
         return _call
-    # The operators are compared by name, because versions of torch differ in which of them exist.
+    # The operators are compared by name, because some versions of torch lack one of them.
     if isinstance(target, torch._ops.HigherOrderOperator) and target._name in (
         "tag_activation_checkpoint",
         "wrap_activation_checkpoint",

@@ -1,4 +1,4 @@
-"""Undoes a failed eager run of a graph: everything that the run changed besides its outputs.
+"""Undoes the side effects of a failed eager run of a graph.
 
 Compiled code replaces an eager run that raises (client/dispatch.py). Therefore the inputs, the random state and a
 surrounding checkpoint must be as they were before the eager run.
@@ -127,8 +127,8 @@ class Before:
     def _is_final(self, failed: torch.fx.Node, error: BaseException) -> bool:
         """Whether the run must not be repeated after the node ``failed`` has raised.
 
-        True if the node may have written to an input. Also true if compiled code calls the same node, an operator of
-        the program or of a library, because the operator's Python code must not run twice.
+        True if the node may have written to an input. Also true if the node is an operator of the program or of a
+        library that compiled code calls too, because its Python code must not run twice.
         """
         if failed.name in self._lasting and isinstance(failed.target, HigherOrderOperator):
             return True
@@ -157,7 +157,7 @@ def _copied(args: Sequence[Any], inputs: Sequence[int], records: Callable[[], bo
         if any(tensor.requires_grad for tensor in tensors.values()) and records():
             return None
         return {at: tensor.clone() for at, tensor in tensors.items()}
-    except Exception as error:  # noqa: BLE001 - no room for a copy, or a subclass without one; the run may still succeed
+    except Exception as error:  # noqa: BLE001 - no room, or a tensor that cannot be copied; the run may succeed
         interruptions.pass_on(error)
         return None
 
@@ -192,7 +192,7 @@ def _written(module: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx
 
 
 def _is_opaque(target: object) -> bool:
-    """Whether compiled code calls an operator as it is, and the operator is not torch's own."""
+    """Whether an operator is not torch's own, and compiled code calls it unchanged."""
     if isinstance(target, OpOverloadPacket):
         return any(_is_opaque(getattr(target, overload)) for overload in target.overloads())
     if not isinstance(target, OpOverload) or target.namespace in BUILTIN_OP_NAMESPACES:

@@ -1,6 +1,6 @@
 """Reads the modes around a graph (grad mode, autocast, precision, ...) and restores them for a compile or a load.
 
-- Thread-local modes (grad mode, inference mode, autocast) are restored around every compile and every load, since both
+- Thread-local modes (grad mode, inference mode, autocast) are restored for every compile and every load, because both
   read them.
 - Process-wide modes (determinism, threads, precision) are restored in the worker only. In a client, these modes belong
   to the user.
@@ -145,7 +145,7 @@ def _opt_einsum() -> list[object]:
 
 @contextmanager
 def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
-    """Set grad mode, inference mode and autocast as ``modes`` says, in this thread."""
+    """Set this thread's grad mode, inference mode and autocast to those in ``modes``."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(modes["inference"]))
         stack.enter_context(torch.set_grad_enabled(modes["grad"]))
@@ -169,7 +169,7 @@ def thread_local(modes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def process_wide(modes: Mapping[str, object]) -> Iterator[None]:
-    """Set the process-wide modes as ``modes`` says. Only workers may call this: they compile one graph at a time."""
+    """Set the process-wide modes to those in ``modes``. For workers only, because they compile one graph at a time."""
     before = read(uses_cpu=True)
     try:
         _set(modes)
@@ -201,7 +201,7 @@ def set_back_after_an_error() -> Iterator[None]:
         torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         torch._C._set_fwd_grad_enabled(forward)
         if forward_ad._current_level < 0:  # Forward mode has at most one level, and the program is in none.
-            with suppress(RuntimeError):  # this raises if the graph has not entered the level either
+            with suppress(RuntimeError):  # raises if the graph has not entered the level
                 torch._C._exit_dual_level(level=0)
         torch.set_grad_enabled(grad)
         if torch.nn.attention._cur_sdpa_kernel_backends(with_priority=True) != attention:

@@ -6,7 +6,7 @@ includes digests::
 
     ["cop", namespace, name, overload, modules, digest, kernels, *units]
 
-- ``modules``: the modules that a worker imports, joined by commas; ``digest``: of their sources
+- ``modules``: the modules that a worker imports, joined by commas; ``digest``: their sources' digest
 - ``kernels``: the operator's dispatch keys
 - ``units``: the sources of an operator that the program itself defines (program_ops.py), or an operator's schema
   (schema_ops.py)
@@ -71,8 +71,8 @@ _NAMESPACES = tuple(
     """.split()
 )
 
-# The usage counter that torch calls wherever a module is constructed. pybind11 gives the function the qualified name of
-# an internal type, so it is addressed by its name in torch._C.
+# The usage counter that torch calls when a module is constructed. pybind11 gives the function the qualified name of an
+# internal type, so it is addressed by its name in torch._C.
 _LOGGED = ("torch._C", "_log_api_usage_once")
 
 
@@ -92,7 +92,7 @@ def _namespace(name: str) -> object:
 
 @cache
 def _searched() -> dict[int, tuple[str, str]]:
-    """Map the id of each callable in _NAMESPACES to (namespace, attribute). The first call builds the table."""
+    """Map the id of each callable in _NAMESPACES to (namespace, attribute)."""
     table: dict[int, tuple[str, str]] = {}
     for name in _NAMESPACES:
         space = _namespace(name)
@@ -182,7 +182,7 @@ def _is_torchs_own(module: str) -> bool:
 
 
 def is_torchs_code(target: Any) -> bool:
-    """Whether a function's code is torch's own, or C code, whatever its name says.
+    """Whether a function is C code or torch's own Python code, regardless of its name.
 
     functools.wraps gives a patch the names of the function that it replaces, and Dynamo puts a patched
     torch.nn.functional.x into the graph like torch's own.
@@ -202,7 +202,7 @@ def _leads_to(module: str, qualname: str, target: object) -> bool:
 
 
 def _is_local(module: str, qualname: str, target: object) -> bool:
-    """Whether the target is a function that a function of torch defines, without closure or defaults.
+    """Whether the target is defined inside a function of torch, without closure or defaults.
 
     Dynamo puts such a function into a graph for ``parameter.data = value``.
     """
@@ -215,7 +215,7 @@ def _is_local(module: str, qualname: str, target: object) -> bool:
 
 
 def _local(module: str, qualname: str) -> FunctionType:
-    """Rebuild a function that a function of torch defines.
+    """Rebuild a function that is defined inside a function of torch.
 
     Raises ImportError, AttributeError or ValueError if the function does not exist or has a closure.
     """

@@ -71,7 +71,7 @@ _OF_RANKS = {
         "reorder_for_compute_comm_overlap_broadcast_runtime_estimations",
     ),
 }
-# Under these settings, Inductor reads the rank in a collective's group: the rank's share of a bucket depends on it.
+# Under these settings, Inductor reads this rank's position in a collective's group, to compute its share of a bucket.
 _OF_RANKS_IN_GROUPS = ("bucket_all_gathers_fx", "aten_distributed_optimizations.allow_comms_decompositions")
 _OFF = (None, False, "none")
 # Under this setting, ranks synchronize their decisions on each graph, so a compile needs all ranks.

@@ -1,7 +1,7 @@
 """Detects float inputs whose value Dynamo has fixed while tracing, and makes Dynamo retrace without these inputs.
 
 With ``dynamic=True`` a module's float becomes an input: a 0-dim tensor that the graph reads by ``item()``. Many
-operators need a float's value (the ``eps`` of a layer norm, the ``p`` of a dropout), which fixes it. Plain
+operators need a float's value (the ``eps`` of a layer norm, the ``p`` of a dropout). Dynamo fixes it. Plain
 torch.compile discovers this at the end of AOTAutograd's trace and restarts Dynamo without these inputs
 (torch/fx/passes/_tensorify_python_scalars.py). This file detects fixed floats from the symbols, before any compile.
 

@@ -110,7 +110,7 @@ class _Encoder:
         self.graphs: list[list[list[object]]] = []
         self._groups = groups
         self._known: dict[int, int] = {}
-        # Encoded targets, which are cached because a name may need a digest of sources.
+        # A cache of encoded targets, because encoding may compute a digest of sources.
         self._targets: dict[object, list[str]] = {}
         self._replaced = replaced_functions.replaced_functions()
 

@@ -35,8 +35,8 @@ from precompiled.torch_internals.user_code import program_classes, program_sourc
 if TYPE_CHECKING:
     from precompiled.core import program_data
 
-# Flags that Dynamo sets in an input's tensor_dict, and that AOTAutograd or Inductor read. Dynamo sets one more entry
-# ("tag", torch/_dynamo/utils.py, _extract_tensor_dict), which neither reads.
+# Flags that Dynamo sets in an input's tensor_dict, and that AOTAutograd or Inductor read. Neither reads Dynamo's other
+# entry ("tag", torch/_dynamo/utils.py, _extract_tensor_dict).
 _TENSOR_FLAGS = ("_dynamo_static_input_type",)
 
 
@@ -65,10 +65,10 @@ class Inputs:
 
 
 def describe_inputs(placeholders: list[torch.fx.Node]) -> Inputs:
-    """One plain dict per placeholder.
+    """Describe each placeholder as a plain dict.
 
     Raises Bypass for an input that has no canonical form, and FixedFloats if Dynamo must retrace. Inputs that share
-    memory carry the position of the first of them (``"shares"``), because AOTAutograd treats them differently.
+    memory carry the position of the first of them (``"shares"``), because AOTAutograd treats such inputs differently.
     """
     described: list[program_data.InputData] = []
     storages: dict[int, int] = {}
@@ -228,7 +228,7 @@ def new_fake_mode() -> FakeTensorMode:
 def size_maker(
     inputs: program_data.InputsData, hints: list[int], floats: list[float], mode: FakeTensorMode
 ) -> SizeMaker:
-    """Make the symbols of described inputs in the shape environment of ``mode``, once for all inputs of a compile."""
+    """Make the symbols of described inputs in the shape environment of ``mode``. Call this once per compile."""
     assert mode.shape_env is not None
     return SizeMaker(mode.shape_env, inputs["ranges"], hints, floats, inputs.get("unbacked", []))
 
@@ -302,7 +302,8 @@ def _make(
     shape = [sizes.size(size) for size in item["shape"]]
     stride = [sizes.size(size) for size in item["stride"]]
     with mode, torch.inference_mode(item["inference"]), torch.no_grad():
-        # Create the whole storage: the compiled code may depend on the offset (alignment) and on other inputs in it.
+        # Create the whole storage: the compiled code may depend on the offset (alignment) and on other inputs in this
+        # storage.
         storage = shared.get(item.get("shares", -1))
         if storage is None:
             nbytes = sizes.size(item["storage"])

@@ -52,7 +52,7 @@ _WRITE = frozenset("iadd iand ifloordiv ilshift imatmul imod imul ior ipow irshi
 
 # Operations that keep their input for the backward, while compiled code keeps only a mask or indices. The list follows
 # the backwards in torch's derivatives.yaml and Inductor's decompositions, and
-# tests/torch_internals/test_stand_in_operators.py compares the two.
+# tests/torch_internals/test_stand_in_operators.py checks it.
 KEEP_THEIR_INPUT = frozenset(
     """
     amax amin aminmax clamp clamp_max clamp_min clip cummax cummin fmax fmin gather hardshrink hardsigmoid hardtanh
@@ -195,7 +195,7 @@ def _place_of_inplace(target: Any) -> int | None:
 
 
 def with_unversioned_statistics(target: Any) -> Callable[..., object] | None:
-    """Return a batch norm whose backward still runs after the running statistics have changed.
+    """Return a batch norm whose backward can run after the running statistics have changed.
 
     In training, torch's batch norm saves the running statistics for its backward, which never reads their values. But
     autograd raises an error if a saved tensor has changed. Returns None if the target is not a batch norm of torch.

@@ -1,4 +1,4 @@
-"""Refuses graphs whose operators the program has changed in a way that a worker does not know.
+"""Refuses graphs if the program has changed one of their operators, because a worker lacks the change.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

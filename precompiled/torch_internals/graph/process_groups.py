@@ -4,7 +4,7 @@ A functional collective (torch.ops._c10d_functional.*) names its group, and the 
 group's size. Inductor looks the group up by its name during the compile. A worker belongs to no group, so it registers
 empty groups under the names that the program has (group_names.py).
 
-Code that reads its rank from such a group would be specialized to one rank, but all ranks load the artifact. Therefore:
+If a compile reads the rank from such a group, its result is valid for one rank, but all ranks load the artifact. So:
 
 - Under the settings that are known to read the rank (compiler_config.ask_for_ranks), the key contains the rank's
   position in each group, and the stand-in returns that position.
@@ -122,7 +122,7 @@ def _resolved(name: str) -> Any:
 def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None) -> Iterator[None]:
     """In a worker, register groups of these names and sizes that cannot communicate.
 
-    ``ranks`` is this rank's position in each group, if it is in the key (compiler_config.ask_for_ranks). Raises
+    ``ranks`` is this rank's position in each group, if the key contains it (compiler_config.ask_for_ranks). Raises
     CompileFailed at the end if any code has read a rank that is not in the key, even if that code continued.
     """
     if not groups:
@@ -134,7 +134,7 @@ def stand_ins(groups: Mapping[str, int], ranks: Mapping[str, int] | None = None)
     asked: list[CompileFailed] = []
 
     def refuse(*_: object) -> NoReturn:
-        # The error is recorded as well as raised, because Inductor wraps or ignores exceptions of its passes.
+        # The error is both recorded and raised, because Inductor wraps or ignores exceptions of its passes.
         asked.append(CompileFailed("what is compiled depends on the rank", code="rank-dependent"))
         raise asked[0]
 

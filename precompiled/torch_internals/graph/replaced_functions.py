@@ -2,8 +2,8 @@
 
 Dynamo inlines a replacement that the user's code calls directly. But a graph also calls torch's Python functions
 (``F.layer_norm``) and tensor methods (``x.relu()``, ``operator.matmul``), and AOTAutograd runs the functions that these
-call in turn. A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. An entry
-of a package requires the replacements that were in place when it was traced.
+call in turn. A worker has torch's own functions, so a graph that reaches a replacement is compiled in process. A
+package's entry is valid only with the replacements that were in place at its trace.
 
 The ``__name__`` of a public function of torch equals its name in the namespace, apart from underscores and a prefix
 (``torch.special.psi`` has the ``__name__`` ``special_psi``). _ALIASES lists the exceptions.

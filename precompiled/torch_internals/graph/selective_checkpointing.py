@@ -1,5 +1,4 @@
-"""Encodes the function of a selective activation checkpoint, which decides what is kept, so that a worker can rebuild
-it.
+"""Encodes the function that decides what a selective activation checkpoint keeps, for a worker to rebuild.
 
 ``torch.utils.checkpoint.checkpoint(..., context_fn=...)`` names a function that returns two context managers.
 AOTAutograd runs this function during its trace, to mark what the backward recomputes. Known forms, as plain data:

@@ -40,7 +40,7 @@ def encode(value: Any, modules: dict[str, str]) -> object:
         if set(state) != set(names):
             _refuse(value)
         return {"object": [_class(kind, modules), [[name, encode(state[name], modules)] for name in names]]}
-    # A subclass would be decoded to its base class.
+    # Decoding would return the base class.
     if isinstance(value, (list, tuple, dict)) and kind is not torch.Size:
         _refuse(value)
     return {"constant": graph_codec.encode_constant(value)}

@@ -11,7 +11,7 @@ too.
 An *unbacked* symbol (``mark_unbacked``) has no hint and no guards, and inputs with such a symbol are not size inputs.
 The compiled code is valid for all values of the symbol, or asserts its conditions at run time (runtime_assertions.py).
 The symbol is encoded as it was before any assertion, and without a range: the graph repeats the assertions, and the
-worker learns the range from them.
+worker derives the range from them.
 
 Private names: torch.fx.experimental.symbolic_shapes.{DimDynamic, SYMPY_INTERP, ShapeEnv.{create_symbol,
 create_unspecified_symbol, create_unbacked_symint, create_symintnode, create_symfloatnode, replacements, guards,
@@ -58,7 +58,7 @@ class Symbols:
         self._unbacked: dict[sympy.Symbol, int] = {}
         self.ranges: list[list[int | None]] = []
         self.hints: list[int] = []
-        self.unbacked: list[list[object]] = []  # per symbol: [is it a size, the program's hint or None]
+        self.unbacked: list[list[object]] = []  # per symbol: [whether it is a size, the program's hint or None]
 
     def size(self, value: object) -> Any:
         """Encode a size as plain data: an int, or an expression over symbols.
@@ -109,7 +109,7 @@ class Symbols:
 
 
 def without_assertions(value: torch.SymInt) -> Any:
-    """The expression of a size. An unbacked size has the expression from before any assertion.
+    """The expression of a size. For an unbacked size, the expression from before any assertion.
 
     An assertion that two symbols are equal replaces one by the other. A worker that starts from the replaced expression
     could not repeat the assertion.
@@ -200,7 +200,7 @@ class SizeMaker:
         return self._env.create_symintnode(self._expression(encoded), hint=hint)
 
     def size_input(self, encoded: object) -> torch.SymInt:
-        """A size input of the graph as a SymInt, also if Dynamo has specialized it to one value.
+        """A size input of the graph as a SymInt, even if Dynamo has specialized it to one value.
 
         AOTAutograd would treat a plain integer as a size that may change, and would guard on it by a name that does not
         exist.
@@ -253,7 +253,7 @@ def evaluate(encoded: Any, hints: list[int]) -> int:
 
 
 def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
-    """The guards on these size inputs that a compile has added; ``values`` are the sizes it was compiled with.
+    """Return the guards that a compile has added on these size inputs. ``values``: the sizes of the compile.
 
     Raises CompileFailed if the inputs cannot express every guard. AOTAutogradCache.generate_guards_expression omits a
     guard on a symbol that is not an input itself (a symbol that was found equal to another size, for example). Without
@@ -273,7 +273,7 @@ def produced_guards(symints: list[torch.SymInt], values: list[int]) -> str:
 
 
 def guard_check(guards: str) -> Callable[[list[int]], bool]:
-    """A function that tells whether an artifact with these guards serves the given values of the size inputs, in order.
+    """A function that checks whether an artifact with these guards serves some values of the size inputs, in order.
 
     ``guards`` is an expression of ShapeEnv.produce_guards_expression, from a verified artifact. The function raises
     CompileFailed if the expression cannot be evaluated, for example because it names other inputs.
@@ -330,7 +330,7 @@ def tell_nothing_new(guards: str, inputs: InputsData) -> bool:
 
 
 def install_guards(guards: str, symints: list[torch.SymInt]) -> bool:
-    """Add an artifact's guards to the client's shape environment, for Dynamo to check. False if a guard fails."""
+    """Add an artifact's guards to the client's shape environment, for Dynamo to check. Returns False if one fails."""
     if not guards:
         return True
     env = next((symint.node.shape_env for symint in symints if isinstance(symint, torch.SymInt)), None)

@@ -1,9 +1,9 @@
 """Intercepts Inductor's builds of C++ kernels: a worker collects the sources, a client maps an artifact's kernels.
 
-Each kernel is a plain extension module. Inductor's generated wrapper builds it when it runs, from the source that it
-passes to ``AsyncCompile.cpp_pybinding(argtypes, source)``. This file replaces that method by a handler. In a worker the
-handler collects the sources (kernel_units.py). In a client it maps the artifact's ``.so`` by the hash of the source, so
-that no compiler, no probe of vector units and no precompiled header runs (docs/decisions/0003).
+Each kernel is a plain extension module. When Inductor's generated wrapper runs, ``AsyncCompile.cpp_pybinding(argtypes,
+source)`` builds the module. This file replaces that method by a handler. In a worker the handler collects the sources
+(kernel_units.py). In a client it maps the artifact's ``.so`` by the hash of the source, so that no compiler, no probe
+of vector units and no precompiled header runs (docs/decisions/0003).
 
 With ``cpp_wrapper``, the code around the kernels is C++ as well. The Python code then passes the whole C++ code to
 ``CppWrapperCodeCache.load_pybinding(...)``. This call also returns an extension module, and this file handles it like a
@@ -178,7 +178,7 @@ _loaded: dict[tuple[str, str], object] = {}
 
 
 def load_kernel(name: str, path: Path, digest: str) -> Any:
-    """The kernel from the ``.so`` that contains it, whose SHA-256 is ``digest``. Raises CorruptArtifact."""
+    """Return the kernel from the ``.so`` at ``path``, whose SHA-256 is ``digest``. Raises CorruptArtifact."""
     known = _loaded.get((name, digest))
     if known is not None:
         return known

@@ -1,9 +1,9 @@
-"""Detects compiles of Inductor that bypass ``torch.compile``'s backend, and compiles whose result torch saves.
+"""Detects Inductor compiles that bypass ``torch.compile``'s backend, or whose result torch saves.
 
 ``torch._inductor.compile``, ``standalone_compile``, AOTInductor, ``maybe_enable_compiled_autograd`` and third-party
-backends call ``compile_fx`` themselves. Their results stay torch's own. Such compiles are counted, so that users see
-them. All of these callers look up ``compile_fx`` when they call it, so this one name is replaced, as soon as its module
-is imported.
+backends call ``compile_fx`` themselves. Their results stay torch's own. This file counts such compiles, so that users
+see them. All of these callers look up ``compile_fx`` when they call it, so this file replaces this one name as soon as
+its module is imported.
 
 ``torch.compile(...).aot_compile`` and ``caching_precompile`` do call this project's backend. But they save the
 backend's result as one serialized AOTAutograd result (``serialize``). So torch itself compiles these graphs, too.
@@ -68,7 +68,7 @@ def remove() -> None:
 
 @contextmanager
 def ours() -> Iterator[None]:
-    """Exempt a compile in process whose graph already has a report."""
+    """Within this context, count no compiles, because their graph already has a report."""
     before, _inside.compiling = _inside.compiling, True
     try:
         yield
@@ -77,7 +77,7 @@ def ours() -> Iterator[None]:
 
 
 def result_is_kept() -> bool:
-    """Whether torch is about to save what its backend returns."""
+    """Whether torch is about to save its backend's result."""
     asked = ((torch._functorch.config, "bundled_autograd_cache"), (torch._dynamo.config, "caching_precompile"))
     return any(getattr(module, name, False) for module, name in asked)
 
@@ -111,7 +111,7 @@ def _counted(original: Callable[..., object]) -> Callable[..., Any]:
 
 
 class _Finder:
-    """Calls back when the module is imported, if it ever is. Like bootstrap.py for torch, it finds no module itself."""
+    """Calls back when the module is imported. Finds no module itself, like bootstrap.py's finder for torch."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
         if name != _MODULE:

@@ -45,7 +45,7 @@ from precompiled.torch_internals.patches import Patches
 
 @dataclass(frozen=True)
 class View:
-    """A constant that is a weight of the process, or a view of one. ``weight`` is its position among the weights."""
+    """A weight of the process, or a view of a weight. ``weight``: its position among the weights."""
 
     weight: int
     size: tuple[int, ...]
@@ -101,7 +101,7 @@ class Frozen(OutputCode):
     _boxed_call = True
 
     def __init__(self, graph: Any, kept: list[int], constants: dict[str, Constant], weights: list[int | None]) -> None:
-        """``weights``: the positions, among the weights, of AOTAutograd's first arguments, which the module holds."""
+        """``weights``: the position among the weights of each tensor of the module (AOTAutograd's first arguments)."""
         super().__init__()
         self.graph = graph
         self.kept = kept
@@ -127,7 +127,7 @@ class Frozen(OutputCode):
         self.graph.set_triton_bundle(triton_bundle)
 
     def bind(self, weights: Sequence[torch.Tensor]) -> None:
-        """In the process that loads the code, create its constants."""
+        """Create the code's constants in the process that loads the code."""
         made = {name: constant.made(weights) for name, constant in self.constants.items()}
         self.graph.constants = {**(self.graph.constants or {}), **made}
 
@@ -190,7 +190,7 @@ class _Freezing:
 
 @contextmanager
 def collected(weights: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Within this context, Inductor's compiles with freezing can be serialized. ``weights``: those of the program."""
+    """Within this context, results of compiles with freezing can be serialized. ``weights``: those of the program."""
     found = _Freezing(weights)
     compiler, freeze = compile_fx.fw_compiler_freezing, torchs.freeze
     of_graph: list[tuple[torch.fx.GraphModule, list[int]]] = []

@@ -1,7 +1,7 @@
 """Tests whether this host can build the code that Inductor generates.
 
-A compile that fails because the host has no compiler says nothing about its graph. So no process may store that
-failure, and no program that already runs the graph may fail because of it.
+If a compile fails because the host has no compiler, its graph may be valid. So no process may store that failure, and
+no program that already runs the graph may fail because of it.
 
 Nothing is tested before a compile. Graphs without kernels of their own (a matrix product) need no compiler, and torch
 finds compilers by its own rules.
@@ -25,7 +25,7 @@ _PROBE_S = 60.0  # enough for a loaded host
 
 
 def problem(error: BaseException, device: str) -> str:
-    """Return why this host cannot build kernels for ``device``; "" if it can, so that the graph caused ``error``.
+    """Return why this host cannot build kernels for ``device``; "" if it can, and the graph caused ``error``.
 
     Call this only after a compile has failed: for the CPU it builds a small extension module.
     """

@@ -3,9 +3,9 @@
 A graph has meshes among its inputs, by themselves or within DTensors. After the trace, collectives name the mesh's
 groups, and sizes and offsets of shards depend on this rank's coordinates in the mesh. So the key contains a mesh's
 shape, the names of its dimensions, its groups by number (group_names.py), and this rank's coordinates. The key does not
-contain the ranks themselves. In a worker, ranks are labels, numbered in the order in which the graph's meshes have
-them, and compiled code that names a rank is refused. An artifact contains no meshes: a running graph gets the client's
-own meshes as inputs (docs/decisions/0040).
+contain the ranks themselves. In a worker, ranks are labels: numbers in the order of the graph's meshes. The worker
+refuses compiled code that names a rank. An artifact contains no meshes: a running graph gets the client's own meshes as
+inputs (docs/decisions/0040).
 
 A worker has no rank, so its meshes return the coordinates that are in the key. Meshes of different compiles must not be
 equal, because torch caches sharding decisions by mesh, and equality ignores the rank's coordinates.
@@ -115,7 +115,7 @@ def _refuse(mesh: DeviceMesh) -> None:
 
 
 def create_meshes(inputs: InputsData, asked: rank_dependence.RankReads) -> list[DeviceMesh]:
-    """In a worker, create meshes with exactly this description, over the stand-ins of their groups.
+    """In a worker, create the meshes that ``inputs`` describes, over the stand-ins of their groups.
 
     ``asked`` records reads of this rank's coordinates in the meshes.
     """

@@ -1,8 +1,8 @@
 """Reads process-wide state of torch that affects a trace of DTensors, and applies it in a worker.
 
-loss_parallel() and implicit_replication() change how DTensor handles an operator, so they are in the key and are
-applied in the worker. The program's own rules (register_sharding, other handlers) are code that a worker lacks, so they
-are refused.
+loss_parallel() and implicit_replication() change how DTensor handles an operator, so the key contains them, and the
+worker applies them. A worker lacks the program's own rules (register_sharding, other handlers), so such rules are
+refused.
 
 Private names: torch.distributed.tensor.DTensor._op_dispatcher.{_custom_op_handlers, _allow_implicit_replication,
 sharding_propagator.{op_to_rules, op_strategy_funcs, op_single_dim_strategy_funcs}},
@@ -28,7 +28,7 @@ from precompiled.core.files import is_really_torchs
 _ONE_RANK = "compile_on_one_rank"
 _FLAGS = ("_FORCE_MIN_COST_REDISTRIBUTION_PLAN", "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION")
 
-_known_rules: list[object] = []  # the rules of the last check, which are torch's own
+_known_rules: list[object] = []  # the rules of the last check, all of them torch's own
 
 
 def read() -> dict[str, object]:

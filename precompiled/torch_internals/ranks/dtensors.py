@@ -33,7 +33,7 @@ def is_placement(value: object) -> bool:
 
 
 def encode_placement(value: Any) -> list[Any]:
-    """Plain data for a placement. Raises Bypass for an unknown kind of placement, or one with additional state."""
+    """Plain data for a placement. Raises Bypass for unknown kinds, and for placements with additional state."""
     name = type(value).__name__
     if name == "Replicate":
         encoded = [name]
@@ -69,7 +69,7 @@ def _unknown(value: object) -> Bypass:
 
 
 def encode_context(value: Any, position: int) -> dict[str, object]:
-    """The context of a DTensor, without its sizes, which the tensor has. Raises Bypass for an unknown form."""
+    """The context of a DTensor, without its sizes: the encoded tensor has these. Raises Bypass for an unknown form."""
     attributes, context = value.__tensor_flatten__()
     if attributes != ["_local_tensor", "device_mesh"] or len(context) != 4:
         raise Bypass(f"input {position} is a DTensor that torch describes in another way", code="unsupported-input")

@@ -110,7 +110,7 @@ def decode(encoded: dict[str, Any], value: Callable[[Any], Any]) -> Any:
 
 
 def with_uuid(name: str, value: object, encoded: object) -> object:
-    """A setting of Inductor in the form that its caches accept. ``encoded`` is the setting's JSON."""
+    """The value of a setting in the form that Inductor's caches accept. ``encoded`` is its JSON."""
     if isinstance(value, (list, tuple)):
         return type(value)(with_uuid(name, item, encoded) for item in value)
     base = _BASES.get(name)

@@ -1,4 +1,4 @@
-"""Finds what defines a custom operator (modules, libraries), for a worker to load, and computes a digest of it.
+"""Finds the modules and libraries that define a custom operator, for a worker to load, and computes their digest.
 
 A worker imports the modules and loads the libraries that define an operator. Compiled code depends on the operator's
 fake kernel and backward, which can change under an unchanged graph (pytorch#144344, #160472). Therefore the digest of
@@ -38,7 +38,7 @@ from precompiled.torch_internals.user_code import (
 from precompiled.torch_internals.user_code.user_modules import import_modules, modules_digest, name_of_library
 
 # The dispatch keys under which a compile looks for an operator's behavior. A module that this file cannot find may have
-# registered a kernel under any of them. The key has those of an operator in this order.
+# registered a kernel under any of these. A graph's key lists an operator's dispatch keys in this order.
 _DISPATCH_KEYS = tuple(
     """
     CompositeImplicitAutograd CompositeExplicitAutograd Autograd AutogradCPU AutogradCUDA ADInplaceOrView AutocastCPU
@@ -100,7 +100,7 @@ def defining_modules(op: torch._ops.OpOverload) -> list[str]:
 def _by_fake(op: torch._ops.OpOverload) -> set[str]:
     """The module that registered the fake kernel. The kernel itself may be a function of another module, or in C."""
     kernel = simple_registry.singleton.find(_qualified(op)).fake_impl.kernel
-    # Torch itself registers the fake kernel of an operator with such a definition.
+    # Torch itself registers the fake kernel of a ``torch.library.custom_op``.
     if kernel is None or _definition(op) is not None:
         return set()
     module = _module_of(kernel.source.rpartition(":")[0])
@@ -178,8 +178,8 @@ def is_made_of_source(name: str) -> bool:
 def load(modules: Mapping[str, str]) -> None:
     """In a worker, import the modules and load the libraries in ``modules``, which maps their names to digests.
 
-    Load everything that a graph needs before defining any of its operators, because one of these modules may define the
-    operator itself. Raises ValueError if a digest differs, or whatever an import raises.
+    Load everything that a graph needs before defining any of its operators, because one of these modules may define
+    such an operator. Raises ValueError if a digest differs, or whatever an import raises.
     """
     for name, digest in modules.items():
         if "::" not in name and not is_made_of_source(name):

@@ -38,9 +38,7 @@ _harmless: tuple[list[set[str]], list[int]] = ([], [])
 
 
 def find_overrides(namespaces: Collection[str]) -> dict[str, str]:
-    """Map each operator (aten::silu) for which the program has registered a traced kernel to the kernel's place and
-    key.
-    """
+    """Map each operator (aten::silu) to the place and key of the traced kernel that the program registered."""
     global _harmless  # noqa: PLW0603
     libraries = list(_libraries())
     sizes = list(map(len, libraries))

@@ -41,7 +41,7 @@ _Table = dict[Any, Callable[..., Any]]
 class _Look:
     """One table at the last check.
 
-    ``first`` has the operators of the first check, and whether the lowering of each called eager code.
+    ``first`` maps the operators of the first check to whether their lowering called eager code.
     """
 
     def __init__(self, first: dict[Any, bool]) -> None:

@@ -4,9 +4,9 @@ A compile needs the methods that take a subclass apart, put it together, and imp
 sent, and are in the key, with everything that they read (program_units.py). If torch keeps facts about a class outside
 the class (operator rules, an entry in pytree), the class is refused.
 
-A worker creates the class for one compile and then discards it, since a method may change the values that it reads.
-A pickle of the compile's output names the class by the digest of the class's unit, and not by its module. A process can
-load the output only if it has the class.
+A worker creates the class for one compile only, because a method may change the values that it reads. A pickle of the
+compile's output names the class by the digest of the class's unit, and not by its module. A process can load the output
+only if it has the class.
 
 Private names: torch._library.simple_registry.{singleton._data, GenericTorchDispatchRuleHolder.find},
 torch._ops._higher_order_ops, torch._ops.HigherOrderOperator.python_key_table, torch.utils._pytree.{SUPPORTED_NODES,
@@ -63,7 +63,7 @@ def create_classes(units: Iterable[Unit]) -> dict[str, type]:
 
 
 def find(modules: Mapping[str, str]) -> dict[str, type]:
-    """In the user's process, find the classes that ``Described.name`` recorded. ValueError if one has changed."""
+    """In the user's process, find the classes of ``Described.name``. Raises ValueError if one has changed."""
     wanted = {name.removeprefix(PREFIX): digest for name, digest in modules.items() if name.startswith(PREFIX)}
     return {digest: _found(name, digest) for name, digest in wanted.items()}
 

@@ -1,15 +1,15 @@
 """Sends the source of user Triton kernels that a worker cannot import (in ``__main__`` or in a function).
 
 Triton compiles the text of a kernel's function. Inductor copies this text into its own code, with everything that the
-function reads: other kernels, and numbers, strings and constants by their global names. All of this is written out as a
-unit (program_units.py) with more fields::
+function reads: other kernels, and numbers, strings and constants by their global names. This file writes all of this
+out as a unit (program_units.py) with more fields::
 
     {"kernel": "added", "source": "@_precompiled_triton.jit()\\ndef added(x, ...): ...", ...,
      "given": {"scaled": Triton's cache key}}
 
 ``given`` lists imported kernels. The source of an imported kernel's module does not determine the kernel, because a
-program may set the globals that the kernel reads. So Triton's own key of each imported kernel is compared. A kernel
-with a closure is refused, because Inductor would not copy the closure's contents.
+program may set the globals that the kernel reads. So a worker compares Triton's own keys. A kernel with a closure is
+refused, because Inductor would not copy the closure's contents.
 
 Private names: triton.runtime.jit.JITFunction.{fn, src, noinline, do_not_specialize, do_not_specialize_on_alignment,
 version, debug, launch_metadata, cache_key}, triton.language.core.{constexpr.value, dtype.name}. Checked on 2.11.0,

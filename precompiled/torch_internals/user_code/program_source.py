@@ -91,10 +91,10 @@ def refuse(subject: str, why: str, code: str) -> NoReturn:
 class Source:
     """Collects the source of some functions and classes of the program, and of everything that they read.
 
-    ``subject`` names what the source is for; ``subject`` and ``code`` appear in the error if it is refused. ``module``
-    is the module of a subject that is defined inside a function. ``anew`` means that the subject is rebuilt for each
-    compile. Then functions may have closures and classes may be read, because changes to their state do not reach the
-    next compile.
+    ``subject`` names what the source is for. ``subject`` and ``code`` appear in the error if the source is refused.
+    ``module`` is the module of a subject that is defined inside a function. ``anew`` means that the subject is rebuilt
+    for each compile. Functions may then have closures and classes may be read, because changes to their state do not
+    reach the next compile.
     """
 
     def __init__(self, subject: str, code: str, module: str = "", *, anew: bool = False) -> None:
@@ -106,7 +106,7 @@ class Source:
         self._texts: dict[str, str] = {}
         self._classes: dict[str, type] = {}
         self._names: dict[int, str] = {}
-        self._values: dict[str, object] = {}  # by name: a global and a closure variable of one name may differ
+        self._values: dict[str, object] = {}  # to detect a global and a closure variable of one name
         self._globals = vars(sys.modules[PROGRAMS[0] if not module or module in PROGRAMS else module])
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Computes digests of *units* and runs them: parts of the program as plain data, mostly source (program_source.py).
+"""Computes digests of *units* (parts of the program as plain data, mostly source), and runs units.
 
 No private names. Checked on 2.11.0, 2.13.0, 2.15.0.
 """

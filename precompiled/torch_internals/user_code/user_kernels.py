@@ -3,7 +3,7 @@
 Dynamo puts ``kernel[grid](...)`` into a graph as a call of ``triton_kernel_wrapper_mutation`` (after AOTAutograd, of
 ``..._functional``). Its ``kernel_idx`` and ``constant_args_idx`` are positions in a table that each process fills in
 its own order (torch/_higher_order_ops/triton_kernel_wrap.py: KernelSideTable). The canonical target of such a call has
-one of these forms instead::
+one of these forms::
 
     ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [[argument, value], ...]]
     ["kernel", operator, [module, qualified name, digest of its sources], fingerprint, [...], tuning]
@@ -11,17 +11,17 @@ one of these forms instead::
 
 - The worker imports the module. For a kernel that cannot be imported, the source is sent (program_kernels.py).
 - The fingerprint covers what a program can change without an edit: the globals that the kernel reads (as Triton's own
-  cache key) and the autotuner's configurations. If the worker's fingerprint differs, it refuses the graph, which is
-  then compiled in process.
+  cache key) and the autotuner's configurations. If its own fingerprint differs, the worker refuses the graph, and the
+  client compiles it in process.
 - ``tuning`` describes an autotuner that no module contains: one that the program creates, or one that Dynamo creates
-  from ``triton.heuristics``, whose results become its configurations. A kernel without an autotuner has null.
+  from ``triton.heuristics`` (their results become its configurations). A kernel without an autotuner has null.
 
 Private names: torch._higher_order_ops.triton_kernel_wrap.kernel_side_table.{add_kernel, get_kernel, add_constant_args,
 get_constant_args}, torch._ops.HigherOrderOperator._name, triton.runtime.jit.JITFunction.cache_key,
 triton.runtime.autotuner.Autotuner.{fn, configs, keys, restore_value, reset_to_zero},
 triton.runtime.autotuner.Config.{kwargs, num_warps, num_stages, num_ctas, maxnreg, pre_hook, ir_override},
 triton.language.core.dtype.name.
-Checked on 2.11.0, 2.15.0 with the Triton that they require (2.13.0 for the CPU comes without).
+Checked on 2.11.0, 2.15.0 with the Triton that they require (2.13.0 for the CPU requires none).
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _encode_constant(value: Any) -> object:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value).__module__.startswith("triton.language") and type(value).__name__ == "dtype":
-        return {"x": ["tl", value.name]}  # tl.float32 and other dtypes, as a tl.constexpr
+        return {"x": ["tl", value.name]}  # a dtype (tl.float32), as a tl.constexpr
     raise Bypass(f"a Triton kernel is called with a constant of type {type(value).__qualname__}", code="user-kernel")
 
 

@@ -2,9 +2,9 @@
 sources.
 
 - The sources of a user's module are its file, the files of the user's modules that it imports or refers to, and the
-  values that are currently set in them (user_values.py).
+  values that are set in these modules (user_values.py).
 - For an installed package, the digest covers its installation record (installations.py), which changes with a new
-  installation but not with an edit. Only the named modules contribute values.
+  installation but not with an edit. It covers the values of the named modules only.
 - Code of torch and of this project has no digest, because the key contains both versions.
 - A module may be a shared library. A library that cannot be imported is named by its path (shared_libraries.py).
 
@@ -76,7 +76,7 @@ def _is_in_the_key(module: str) -> bool:
 def name_with_module(thing: type, modules: dict[str, str], *, code: str) -> Name:
     """As ``name_of``, but also adds the module and its digest to ``modules``, which a worker imports.
 
-    A digest in ``modules`` is not computed again: a graph may have hundreds of inputs of one class.
+    Reuses digests in ``modules``, because a graph may have hundreds of inputs of one class.
     """
     module, qualname = _importable(thing, thing.__module__, thing.__qualname__, code)
     if module not in modules and not _is_in_the_key(module):
@@ -137,7 +137,7 @@ def modules_digest(modules: list[str], *, code: str = "custom-op") -> str:
             state.update(f"{path.name} {found}\n".encode())
             continue
         if save_time(os.path.abspath(getattr(sys.modules.get(name), "__file__", None) or path)) > process_start():
-            # The process may have loaded the file before or after this change, so the digest of the loaded code is
+            # The process may have loaded the file before or after this save, so the digest of the loaded code is
             # unknown.
             raise Bypass(f"{path.name} was saved after this process started", code="custom-op-edited")
         # The path is not included, so that two checkouts of one project can share artifacts.

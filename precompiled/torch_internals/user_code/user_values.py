@@ -4,7 +4,7 @@ The state consists of:
 
 - numbers and strings at the top level of the module, in its classes, and in objects that it holds (a configuration, an
   ``argparse.Namespace``)
-- the functions and classes behind its names, since a program may choose among several, and the values in these
+- the functions and classes behind its names, because a program may choose among several, and the values in them
 - the functions that are registered for its operators
 
 Other values (modules, locks, tensors) are left out. Environment variables are left out too, because a worker has few of
@@ -59,15 +59,15 @@ _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _AUTOCAST = ("_autocast_dtype", "_autocast_cpu_dtype", "_autocast_cuda_dtype")
 _LEFT_OUT = Ellipsis  # replaces a value that is left out; its repr is the same in every process
 MAX_DEPTH = 4
-# Values of one module that are read, not counting those in lists and dictionaries of plain values only.
+# The most values of one module to read. Values in lists and dictionaries of plain values do not count.
 MAX_LOOKED_AT = 10_000
 
 
 def values(module: str) -> str:
     """A text of a module's current values, which may differ from the values in the module's source.
 
-    A worker has the values of the source. If the text differs there, the worker refuses the graph, which is then
-    compiled in process.
+    A worker has the values of the source. If its text differs, it refuses the graph, and the client compiles it in
+    process.
     """
     found = sys.modules.get(module)
     if found is None:

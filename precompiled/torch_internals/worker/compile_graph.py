@@ -104,7 +104,7 @@ def compile_graph(
     - ``weights``: the values of the last inputs, for freezing.
     - ``on_rank_read``: called when the compile first reads this rank's coordinates in its meshes. The result is then
       valid for these coordinates only.
-    - ``progress``: gets the number of built kernels, and a phase once only the compilers are still running.
+    - ``progress``: gets the number of built kernels, and a phase when only the C++ compilers still run.
     """
     progress = progress or compile_phases.IgnoredProgress()
     context = TracingContext(input_metadata.new_fake_mode())
@@ -134,11 +134,11 @@ def compile_graph(
         for part in filter(None, (bundle.compiled_fw, bundle.compiled_bw)):
             triton_files.drop_texts(frozen_weights.code_of(part))
             device_meshes.refuse_ranks(found_meshes, frozen_weights.code_of(part).source_code)
-        # The client checks the guards against the sizes of each call itself (torch_internals/graph/symbolic_sizes.py).
+        # The client itself checks the guards against the sizes of each call (torch_internals/graph/symbolic_sizes.py).
         guards, bundle.guards_expr = produced_guards(symints, size_values(inputs, hints)), None
     shares = any("shares" in item for item in inputs["args"])
     if shares and any(info.mutates_data or info.mutates_metadata for info in bundle.runtime_metadata.input_info):
-        # AOTAutograd's result depends on which inputs are views of each other, and Dynamo does not guard on that.
+        # AOTAutograd's result depends on which inputs are views of each other, and Dynamo has no guards for this.
         raise CompileFailed(_ALIASED, code="aliased-mutation")
     try:
         pickled = program_classes.dumps(bundle, classes)
@@ -173,8 +173,8 @@ def compile_here(
         direct_inductor_calls.ours(),
         cudagraph_parts.made_ahead(),
         # The backward is lowered now, because the guards that it adds must be known before the first call.
-        # A later call may retain the graph, because of ``inner_compile``. AOTAutograd's cache is off, because the cache
-        # bypasses ``inner_compile``.
+        # ``inner_compile`` lets a later call retain the graph. AOTAutograd's cache is off, because it would bypass
+        # ``inner_compile``.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False),
     ):
         compiled, symints = _compile(

@@ -1,7 +1,7 @@
 """Makes C++ builds in a worker atomic, and sets the folder of Inductor's files.
 
 Inductor's C++ builds write kernels, objects, the precompiled header, and test programs for vector units. A process that
-finds such a file treats the file as complete, because torch only checks that it exists (codecache.py:
+finds such a file treats the file as complete, because torch checks only that it exists (codecache.py:
 _worker_compile_cpp; cpu_vec_isa.py: check_build). But a linker creates its output empty and fills it at the end. If the
 linker is killed in between, every later worker uses the incomplete file. Then a graph's kernels cannot be loaded, or
 (with an incomplete header) no kernel can be built, until the store is cleared. So the compiler writes to a temporary
@@ -122,7 +122,7 @@ def _built(cmd_line: str, cwd: str) -> None:
 
 
 def _copied(target: str, to: str) -> bool:
-    """Copy a precompiled header to ``to``. False if no header of this user's programs exists."""
+    """Copy a precompiled header to ``to``. Returns False if this user's programs have none."""
     source = _torchs(target)
     if not target.endswith(_HEADER_SUFFIXES) or source in _damaged:
         return False

@@ -1,11 +1,11 @@
-"""Limits a worker's use of GPU memory, so that enough is left for the user's programs.
+"""Limits a worker's use of GPU memory, so that the user's programs have enough.
 
 - Between two jobs a worker keeps only its context.
-- A full GPU says nothing about a graph. A worker that finds no memory, even for a context, leaves the graph to the
-  client that requested the job.
+- If the GPU is full, the graph may be valid. So a worker that finds no memory, even for a context, leaves the graph to
+  the client that requested the job.
 - If PyTorch's allocator refuses memory for a measurement, torch continues as if the measured choice were the slowest
-  (torch/_inductor/select_algorithm.py, benchmark_choices), and caches that. In this case nothing is published or
-  cached, unless the compile had the GPU to itself.
+  (torch/_inductor/select_algorithm.py, benchmark_choices), and caches this. The worker then publishes and caches
+  nothing, unless the compile had the GPU to itself.
 - Beside other processes, a compile may use half of the free memory, so that its measurements run out of memory before a
   program's step does.
 
@@ -81,7 +81,7 @@ def refuse_exclusive() -> None:
 
 
 def _refused() -> int:
-    """How many requests the allocator could not serve."""
+    """The number of requests that the allocator refused."""
     return int(torch.cuda.memory_stats().get("num_ooms", 0)) if torch.cuda.is_initialized() else 0
 
 

@@ -37,7 +37,7 @@ from precompiled.torch_internals.inductor.cpp_kernels import (
     wrapper_name,
 )
 
-# Smaller units cost more in compilers than they save. Larger units take too much memory.
+# Smaller units cost more compiler time than they save. Larger units take too much memory.
 MIN_KERNELS, MAX_KERNELS = 8, 64
 # GCC inlines less in a large translation unit, which makes kernels three times slower. A kernel in a unit of its own
 # never reaches this limit.
