@@ -1,1 +1,1 @@
-"""The systemd unit files, as package data for ``precompiled doctor`` and the installer."""
+"""Contains the systemd unit files as package data."""

@@ -3,12 +3,12 @@
 ::
 
     python -m precompiled.systemd.install               the system daemon, as root: /etc/systemd/system
-    python -m precompiled.systemd.install --user        this user's own: ~/.config/systemd/user
+    python -m precompiled.systemd.install --user        the user daemon: ~/.config/systemd/user
     python -m precompiled.systemd.install --print       write the unit to standard output and install nothing
-    python -m precompiled.systemd.install --uninstall   stop, disable and remove it
+    python -m precompiled.systemd.install --uninstall   stop and disable the daemon, remove the unit
 
-The unit files are package data beside this module, with ``@PYTHON@`` in place of the interpreter. pip cannot install
-them, because it may not write to these directories, and because a unit must name one interpreter of several.
+The unit files are package data of this folder, with ``@PYTHON@`` in place of the interpreter. pip cannot install them:
+it may not write to systemd's directories, and each unit must name one of several interpreters.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PLACEHOLDER = "@PYTHON@"
 def quote(path: str) -> str:
     """Quote ``path`` as one word of an ``ExecStart=`` line. Raises ConfigError if a unit file cannot hold it.
 
-    systemd expands ``%`` everywhere and reads backslashes inside quotes, so an unquoted ``/opt/100%/bin/python``
-    would name another program.
+    systemd expands ``%`` everywhere and reads backslashes inside quotes. So an unquoted ``/opt/100%/bin/python`` would
+    name a different program.
     """
     if not path.startswith("/") or any(ord(char) < 32 or ord(char) == 127 for char in path):
         raise ConfigError(
@@ -47,15 +47,15 @@ def quote(path: str) -> str:
 
 
 def render(kind: str, python: str) -> str:
-    """The text of the "system" or the "user" unit, for the interpreter ``python``."""
+    """Return the text of the "system" or the "user" unit, for the interpreter ``python``."""
     template = resources.files("precompiled.systemd").joinpath(TEMPLATES[kind]).read_text(encoding="utf-8")
     head, *body = template.split("[Unit]", 1)
-    # The comment at the start of the file, which people read, gets the path without quotes.
+    # People read the comment at the start of the file, so it gets the path without quotes.
     return head.replace(PLACEHOLDER, python) + "[Unit]" + body[0].replace(PLACEHOLDER, quote(python))
 
 
 def unit_directory(kind: str) -> Path:
-    """The directory for an administrator's or a user's own units. Packages of a distribution use other directories."""
+    """Return the directory for units that an administrator or a user installs, rather than a distribution."""
     if kind == "system":
         return Path("/etc/systemd/system")
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
@@ -63,7 +63,7 @@ def unit_directory(kind: str) -> Path:
 
 
 def _ancestry(path: str) -> Iterator[str]:
-    """Yield every name and directory that decides which file ``path`` is, including those of symbolic links."""
+    """Yield ``path``, the targets of symbolic links on its way, and all directories above these."""
     pending = [path]
     seen: set[str] = set()
     while pending:
@@ -83,7 +83,7 @@ def writable_by_others(paths: Iterable[str], owner: int = 0) -> list[str]:
         try:
             status = os.lstat(name)
         except OSError:
-            continue  # absent, so nothing is imported from it; its parent is checked as well
+            continue  # an absent path is harmless, since its parent is checked, too
         others = 0 if stat.S_ISLNK(status.st_mode) else status.st_mode & 0o022
         if others & 0o020 and status.st_gid == 0:
             others &= ~0o020  # root's group may write
@@ -95,7 +95,7 @@ def writable_by_others(paths: Iterable[str], owner: int = 0) -> list[str]:
 
 
 def code_of_this_interpreter() -> list[str]:
-    """The paths from which the daemon executes code: the interpreter, its library, and the directories of packages."""
+    """Return the interpreter, its library, and the directories of packages: the daemon executes code from these."""
     names = {sys.executable, os.path.dirname(os.path.dirname(__file__)), *sysconfig.get_paths().values()}
     return [name for name in names if os.path.exists(name)]
 
@@ -110,32 +110,32 @@ def check_interpreter(kind: str, python: str) -> None:
         reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ConfigError(
             f"{python} {' '.join(isolated)} cannot import precompiled.service: {reason}",
-            "Install precompiled into that environment itself (not with pip --user, nor through PYTHONPATH)",
+            "Install precompiled into that environment itself, not with pip --user or through PYTHONPATH",
         )
     if kind == "system" and (loose := writable_by_others(code_of_this_interpreter())):
         shown = ", ".join(loose[:3]) + (f" and {len(loose) - 3} more" if len(loose) > 3 else "")
         raise ConfigError(
-            f"the system daemon runs as root, and users other than root may change what it would execute: {shown}",
-            "Install precompiled into an environment of root's (python3 -m venv /opt/precompiled, as root), "
-            "or pass --trust-writable where only administrators can write there",
+            f"the system daemon would execute, as root, code that other users can change: {shown}",
+            "Install precompiled into an environment that root owns (python3 -m venv /opt/precompiled, as root). "
+            "If all these users are administrators, you can pass --trust-writable instead",
             code="environment-writable",
         )
 
 
 def _systemctl(kind: str, *arguments: str) -> None:
-    """Run systemctl. If its manager cannot be reached, print a message only: systemd reads the unit when it starts."""
+    """Run systemctl. Errors only print a message, because systemd reads the unit when it starts."""
     command = ["systemctl", *(["--user"] if kind == "user" else []), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        click.echo("systemctl is not installed: the unit waits for a systemd that reads it", err=True)
+        click.echo("systemctl is not installed. systemd reads the unit when it starts.", err=True)
         return
     if done.returncode != 0:
         click.echo(f"{' '.join(command)}: {done.stderr.strip() or f'exit status {done.returncode}'}", err=True)
 
 
 def install(kind: str, directory: Path, python: str) -> Path:
-    """Write the unit atomically: a reader of the directory sees the whole old unit or the whole new one."""
+    """Write the unit atomically, so readers see the whole old unit or the whole new one."""
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / UNIT_NAME
     with durable.replacing(target, 0o644, sync=False) as file:
@@ -144,11 +144,11 @@ def install(kind: str, directory: Path, python: str) -> Path:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--user", is_flag=True, help="This user's own daemon instead of the host's.")
-@click.option("--prefix", type=click.Path(path_type=Path), help="Write below PREFIX (for packaging); tell no systemd.")
-@click.option("--print", "show", is_flag=True, help="Write the unit to standard output; install nothing.")
-@click.option("--uninstall", is_flag=True, help="Stop and disable the daemon and remove its unit.")
-@click.option("--trust-writable", is_flag=True, help="Install for root although others may write to the environment.")
+@click.option("--user", is_flag=True, help="Install the user daemon, not the system daemon.")
+@click.option("--prefix", type=click.Path(path_type=Path), help="Write below PREFIX (for packaging). Run no systemctl.")
+@click.option("--print", "show", is_flag=True, help="Write the unit to standard output. Install nothing.")
+@click.option("--uninstall", is_flag=True, help="Stop and disable the daemon, and remove its unit.")
+@click.option("--trust-writable", is_flag=True, help="Install even if others can write to the environment.")
 def main(user: bool, prefix: Path | None, show: bool, uninstall: bool, trust_writable: bool) -> None:
     """Install the systemd unit of precompiled for this Python interpreter."""
     kind = "user" if user else "system"
@@ -168,7 +168,7 @@ def main(user: bool, prefix: Path | None, show: bool, uninstall: bool, trust_wri
             (directory / UNIT_NAME).unlink(missing_ok=True)
             if prefix is None:
                 _systemctl(kind, "daemon-reload")
-            click.echo(f"{directory / UNIT_NAME} is removed; artifacts stay where they are")
+            click.echo(f"{directory / UNIT_NAME} is removed. Artifacts stay.")
             return
         try:
             check_interpreter(kind, sys.executable)
@@ -179,7 +179,7 @@ def main(user: bool, prefix: Path | None, show: bool, uninstall: bool, trust_wri
         target = install(kind, directory, sys.executable)
         if prefix is None:
             _systemctl(kind, "daemon-reload")
-        click.echo(f"{target} is installed; next: {control} enable --now precompiled")
+        click.echo(f"{target} is installed. Next, run: {control} enable --now precompiled")
     except (PrecompiledError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)

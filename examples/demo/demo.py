@@ -1,14 +1,14 @@
-"""`make demo`: a model trains without waiting for its compile, and the next process starts compiled.
+"""`make demo`: a model trains during its compile, and the next process starts with compiled code.
 
 Five processes train the same model, one after the other, each through observed.py:
 
-    eager          not compiled: its steps are compared with A's eager steps during the compile
+    eager          not compiled, to compare its steps with A's eager steps during the compile
     plain, cold    plain torch.compile with an empty cache
     A              `precompiled run` with an empty store: starts eager, and swaps between two steps
     B              `precompiled run` after A: compiled from its first step, without a trace or a compile
     plain, warm    plain torch.compile with the cache of "plain, cold"
 
-All files are in a temporary directory with its own daemon. Both are removed at the end, also after Ctrl-C.
+All files are in a temporary directory. At the end, also after Ctrl-C, the demo stops its daemon and removes all files.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Demo(Show):
     title = "precompiled: the demo"
     about = (
         "Five processes train the same small GPT-2 (examples/demo/train.py), one after the other: one eager, two with\n"
-        "plain torch.compile, two below `precompiled run`. This takes two to four minutes on two cores that are idle.\n"
+        "plain torch.compile, two with `precompiled run`. This takes two to four minutes on two idle cores.\n"
     )
-    try_it = "Your own program, the same way: [bold]precompiled run -- python train.py[/]"
+    try_it = "For your own program: [bold]precompiled run -- python train.py[/]"
 
     def __init__(self, console: Console, directory: Path) -> None:
         super().__init__(console, directory)
@@ -52,9 +52,9 @@ class Demo(Show):
             **self.plain_variables(),
             "PRECOMPILED_CACHE_DIR": str(self.directory / "store"),
             "PRECOMPILED_RUNTIME_DIR": str(self.directory / "run"),
-            # Plain torch.compile fills one cache. Runs with precompiled have another one, which must stay empty.
+            # The runs of plain torch.compile fill a cache. The cache of runs with precompiled must stay empty.
             "TORCHINDUCTOR_CACHE_DIR": str(self.directory / ("inductor-ours" if run.hook else "inductor-plain")),
-            # The hook may be installed permanently; it must not act in a plain torch.compile.
+            # `precompiled enable` may have switched the hook on for this interpreter.
             **({} if run.hook else {"PRECOMPILED": "0"}),
             **run.extra,
         }
@@ -122,13 +122,13 @@ class Demo(Show):
         alone = statistics.median(step["seconds"] for step in self.eager.steps[1:])
         beside = a.steps[1 : a.first_compiled()]
         if not beside:
-            return Text("A made no eager step beside its compile.")
+            return Text("A made no eager step during its compile.")
         seconds = [step["seconds"] for step in beside]
         share = len(beside) * alone / (beside[-1]["at"] - a.steps[0]["at"])
         return Text(
-            f"A's {len(beside)} steps beside its compile took {statistics.median(seconds) / alone:.1f} times as long "
-            f"as eager steps alone ({alone * 1000:.0f} ms) in the median, {max(seconds) / alone:.1f} times at worst; "
-            f"{share:.0%} of the steps that eager alone makes in that time"
+            f"A's {len(beside)} steps during its compile took {statistics.median(seconds) / alone:.1f} times as long "
+            f"as eager steps alone ({alone * 1000:.0f} ms) in the median, {max(seconds) / alone:.1f} times at worst. "
+            f"A made {share:.0%} of the steps that eager alone makes in that time"
         )
 
     def claims(self) -> Iterator[tuple[bool, str]]:
@@ -136,15 +136,15 @@ class Demo(Show):
         first, cold = a.steps[0], plain.steps[0]
         yield (
             not first["compiled"] and a.end["compiles"] == 0,
-            f"A made its first step eager after {first['seconds']:.1f} s; plain torch.compile's took "
-            f"{cold['seconds']:.1f} s ({first['seconds'] / cold['seconds']:.2f} of it is A's)",
+            f"A's first step was eager and took {first['seconds']:.1f} s, {first['seconds'] / cold['seconds']:.2f} of "
+            f"plain torch.compile's {cold['seconds']:.1f} s",
         )
         meanwhile = sum(step["at"] - a.began <= cold["at"] - plain.began for step in a.steps)
         yield (
             all((graph["state"], graph["source"]) == ("compiled", "swap") for graph in a.end["graphs"])
             and 0 < a.first_compiled() < len(a.steps),
-            f"A went on training and swapped in before its step {a.first_compiled() + 1}; "
-            f"it had made {meanwhile} steps when plain torch.compile would have ended its first",
+            f"A swapped to compiled code before its step {a.first_compiled() + 1}, and made {meanwhile} steps in the "
+            "time of plain torch.compile's first step",
         )
         yield (
             all(step["compiled"] for step in b.steps)

@@ -1,4 +1,4 @@
-"""`make demo-fleet`: three hosts share a bucket on this machine; each graph is compiled once, and no step waits for it.
+"""`make demo-fleet`: three hosts share a bucket on this machine; each graph is compiled once, and no step waits.
 
 Four processes train the model of `make demo`, each through observed.py. A host has its own store, daemon and helper.
 The bucket is moto's S3 server, behind a proxy that delays each request by 50 ms.
@@ -38,10 +38,10 @@ MAX_OVER_HIT_S = 1.0
 class Fleet(Show):
     title = "precompiled: a fleet"
     about = (
-        "Three hosts (stores, daemons) on this machine, and a bucket that is 50 ms away. A and B start at once and\n"
-        "empty, C later and empty, then again. This takes two to four minutes on two cores.\n"
+        "This machine simulates three hosts and a bucket that replies after 50 ms. Hosts A and B start at once, and C\n"
+        "later, all with empty stores. Then C starts again. This takes two to four minutes on two cores.\n"
     )
-    try_it = "Your own: [bold]PRECOMPILED_REMOTE=s3://bucket/prefix[/], on each host (docs/guides/fleet.md)."
+    try_it = "For your own hosts: [bold]PRECOMPILED_REMOTE=s3://bucket/prefix[/] (docs/guides/fleet.md)."
 
     def __init__(self, console: Console, directory: Path) -> None:
         super().__init__(console, directory)
@@ -76,7 +76,7 @@ class Fleet(Show):
         made = self.precompiled(a, "remote", "keys", "new")
         if made.returncode != 0:
             raise DemoError(made.stderr)
-        for run in (b, c):  # equal hosts compute equal keys
+        for run in (b, c):  # one signing key for all hosts
             shutil.copytree(self.host(a) / "config", self.host(run) / "config")
         with self.progress():
             self._at_once(a, b)
@@ -177,13 +177,13 @@ class Fleet(Show):
             and c.end["frames"] == c.end["compiles"] == 0
             and all(graph["source"] == "package" for graph in c.end["graphs"])
             and not c.end["started"],
-            "C, on an empty host, ran compiled from its first step: nothing traced or compiled, no process started",
+            "C, on an empty host, ran compiled from its first step, and traced, compiled and started nothing",
         )
         over = c.steps[0]["seconds"] - again.steps[0]["seconds"]
         yield (
             over <= MAX_OVER_HIT_S,
-            f"its first step took {c.steps[0]['seconds']:.1f} s, and {again.steps[0]['seconds']:.1f} s from its own "
-            f"store ({over:+.1f} s; {MAX_OVER_HIT_S:g} s at most), with {LATENCY_S * 1000:.0f} ms on each request",
+            f"C's first step took {c.steps[0]['seconds']:.1f} s, and {again.steps[0]['seconds']:.1f} s with a full "
+            f"store ({over:+.1f} s; {MAX_OVER_HIT_S:g} s at most), with {LATENCY_S * 1000:.0f} ms per request",
         )
         worst = max(self.worst_difference(run) for run in (a, b, c))
         yield worst <= TOLERANCE, f"all trained the same: their losses differ by {worst:.1e} at most"

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-# Every process that this one starts: compilers, probes, a daemon. Defined before torch is imported.
+# The processes that this process starts (compilers, probes, a daemon).
 _started: list[str] = []
 _STARTS = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.fork", "os.forkpty")
 
@@ -43,7 +43,7 @@ def main() -> None:
     import precompiled
 
     logging.set_verbosity_error()
-    # Imports and probes before this line have nothing to do with torch.compile.
+    # Earlier imports and probes have nothing to do with torch.compile.
     _started.clear()
 
     steps = compiled = eager_calls = 0
@@ -66,7 +66,7 @@ def main() -> None:
     backend_s = spent.get("OutputGraph.call_user_compiler", 0.0)
     _say(
         "end",
-        # Dynamo's own time, then its backend's, including a backward that autograd compiles at its first use.
+        # Dynamo's own time, then the backend's, including a backward that autograd compiles at the first use.
         tracing_s=spent.get("_compile.compile_inner", 0.0) - backend_s,
         backend_s=backend_s + spent.get("compile_fx.<locals>.bw_compiler", 0.0),
         # Zero if packages served the whole program.

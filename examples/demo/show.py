@@ -1,6 +1,6 @@
-"""Shared by the demos: observed training processes, their progress, and the claims about them.
+"""Runs the demos: starts the observed training processes, shows their progress, checks claims.
 
-All files are in a temporary directory, which is removed at the end, also after Ctrl-C.
+All files are in a temporary directory. The demo removes it at the end, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ HERE = Path(__file__).resolve().parent
 COMPILED_STEPS = 20
 # Eager and compiled code round differently, and the difference grows with each step.
 TOLERANCE = 1e-3
-# Longest silence of a process, far above a step's time: the demo ends with an error instead of hanging. There is no
-# limit on the whole process, whose time depends on the machine's load.
+# Longest silence of a process, far above a step's time. Then the demo ends with an error instead of hanging. The whole
+# process has no limit, because its time depends on the machine's load.
 SILENCE_S = 240.0
 PLAIN_LINE_S = 5.0  # seconds between two lines of progress without a terminal
 
@@ -151,7 +151,7 @@ class Show:
         for run in runs:
             if run.process is None or run.process.poll() is not None:
                 continue
-            # Compile workers of torch. A run with precompiled only has the daemon, which ends its own workers.
+            # torch's compile workers. A run with precompiled has only the daemon, which ends its own workers.
             compiling = [] if run.hook else psutil.Process(run.process.pid).children(recursive=True)
             run.process.kill()
             run.process.wait()
@@ -203,7 +203,7 @@ class Show:
             doing = "in its first call of the model"
         else:
             last, total = run.steps[-1], run.total()
-            how = "compiled" if last["compiled"] else "eager, while its graph is compiled elsewhere"
+            how = "compiled" if last["compiled"] else "eager, while a worker compiles its graph"
             if not run.wanted_compiled:
                 how = "eager"
             of = "" if total is None else f" of {total}" if run.most_s == math.inf else f" of {total} at most"
@@ -296,10 +296,10 @@ def _show(kind: type[Show], console: Console, signals: _Signals) -> int:
         demo.close()
         shutil.rmtree(directory)
     console.print(
-        f"\nIt took {time.monotonic() - started:.0f} s; all that it started and wrote is gone. {kind.try_it}",
+        f"\nThe demo took {time.monotonic() - started:.0f} s, and has removed its processes and files. {kind.try_it}",
         highlight=False,
         soft_wrap=True,
     )
     if not shown:
-        console.print("The demo did not show what it should: see the lines with ✗.", style="bold red")
+        console.print("Not all claims hold: see the lines with ✗.", style="bold red")
     return 0 if shown else 1

@@ -1,4 +1,4 @@
-"""Draws the activity of processes as rows over a time axis. It is readable without colours."""
+"""Draws the activity of processes as rows over a time axis, readable without colours."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _cells(row: Row, columns: int, seconds: float) -> list[tuple[str, str]]:
     for start, end, (mark, style, _) in row.spans:
         for cell in range(column(start), column(end) + 1):
             cells[cell] = (mark, style)
-    # Steps last, so that nothing hides them.
+    # Draw steps last, so that nothing hides them.
     for at, (mark, style, _) in row.ticks:
         cells[column(at)] = (mark, style)
     return cells

@@ -42,7 +42,7 @@ class LanguageModel(torch.nn.Module):
 
 
 def training() -> Iterator[float]:
-    """Make the model; yield the loss of each training step, without an end."""
+    """Make the model, and yield the loss of each training step endlessly."""
     torch.manual_seed(0)
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

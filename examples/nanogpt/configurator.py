@@ -1,4 +1,4 @@
-"""Overrides the globals of train.py by files of settings and --name=value. train.py runs it with exec()."""
+"""Sets globals of train.py from files of settings and --name=value. train.py runs this file with exec()."""
 
 import sys
 from ast import literal_eval

@@ -1,4 +1,4 @@
-"""A GPT of one file, in the shape of nanoGPT's: the model, its optimizer, what it samples."""
+"""A GPT in one file, like nanoGPT's: the model, its optimizer, and sampling."""
 
 import inspect
 import math
@@ -96,7 +96,7 @@ class GPT(nn.Module):
         print(f"number of parameters: {self.get_num_params() / 1e6:.2f}M")
 
     def get_num_params(self):
-        """Without those of the positions."""
+        """Return the number of parameters without position embeddings."""
         total = sum(parameter.numel() for parameter in self.parameters())
         return total - self.transformer.wpe.weight.numel()
 

@@ -64,7 +64,7 @@ data_dir = os.path.join("data", dataset)
 
 
 def get_batch(split):
-    # A new memmap each time, because a memmap that is kept leaks memory.
+    # Create a new memmap for each call, because keeping a memmap leaks memory.
     data = np.memmap(os.path.join(data_dir, f"{split}.bin"), dtype=np.uint16, mode="r")
     at = torch.randint(len(data) - block_size, (batch_size,))
     x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in at])

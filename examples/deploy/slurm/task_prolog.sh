@@ -2,11 +2,11 @@
 # Slurm's TaskProlog (slurm.conf: TaskProlog=/etc/slurm/precompiled_task_prolog.sh; or srun --task-prolog=...). Slurm runs it
 # before each task, as the job's user, and adds each printed `export NAME=value` to the task's environment.
 #
-# Each node has its own store on a local disk, which outlives the job. The store must not be in a home that nodes share
-# (docs/reference/artifact-format.md). Nodes share a remote in a directory, or a base store of
-# `precompiled bake`. Artifacts of both are verified.
+# Each node has its own store on a local disk. The store outlives the job, and must not be in a home that nodes share
+# (docs/reference/artifact-format.md). Nodes share a remote in a directory, or a base store of `precompiled bake`.
+# precompiled verifies artifacts of both.
 
-# PRECOMPILED_SHARED: a directory that all nodes have. PRECOMPILED_LOCAL: a local disk that jobs may write to.
+# PRECOMPILED_SHARED: a directory that all nodes share. PRECOMPILED_LOCAL: a local disk that jobs may write to.
 shared=${PRECOMPILED_SHARED:-/scratch/precompiled}
 local=${PRECOMPILED_LOCAL:-/var/tmp}
 
