@@ -77,7 +77,7 @@ def compile_or_swap(
 
     def serve() -> Compiled:
         if kept:
-            raise Bypass("torch writes down what is compiled here (aot_compile, for instance)", code="ahead-of-time")
+            raise Bypass("torch writes the compiled graph to a file (aot_compile, for instance)", code="ahead-of-time")
         graph = graph_lowering.plain(module)
         with graph.modes():
             found = GraphLookup(session, graph, options, calls)
@@ -116,14 +116,14 @@ def compile_ahead(
 
     def serve() -> object:
         if session.recorder is not None:
-            raise Bypass("a watch's capture serves no graph that is compiled ahead of its calls", code="ahead-of-time")
+            raise Bypass("a watch cannot serve a graph that is compiled before its calls", code="ahead-of-time")
         try:
             graph, options = prepared()
             plain = graph_lowering.plain(standalone_compile.check_output(graph))
             with plain.modes():
                 return served(LookupAhead(session, plain, options, calls, written_down).serve())
         except fixed_floats.FixedFloats as floats:
-            raise Bypass("a float that Dynamo treats as symbolic is an input", code="symbolic-scalar") from floats
+            raise Bypass("an input is a float that Dynamo treats as symbolic", code="symbolic-scalar") from floats
 
     def reported() -> object:
         with direct_inductor_calls.ours():
@@ -231,7 +231,7 @@ def went_around(module: object, ahead_of_time: bool) -> Callable[[], None]:
     reason = "ahead-of-time" if ahead_of_time else "direct-call"
     name = graph_name(module) if isinstance(module, torch.fx.GraphModule) else type(module).__name__
     calls = GraphCalls(GraphReport(id=uuid.uuid4().hex, name=name))
-    calls.bypassed(reason, "Inductor was called by name, and not by torch.compile: what it gives is its own")
+    calls.bypassed(reason, "the program called Inductor directly, so precompiled did not see this compile")
     session.ledger.add(calls)
     session.ledger.count_reason("bypassed", reason)
     return lambda: session.outcomes.compiled_here(calls)

@@ -66,7 +66,7 @@ class Channel:
         while len(self._incoming) >= wire.LENGTH_BYTES:
             length = int.from_bytes(self._incoming[: wire.LENGTH_BYTES], "big")
             if length > wire.MAX_MESSAGE_BYTES:
-                raise WireError(f"a message of {length} bytes was announced", code="too-large")
+                raise WireError(f"a message has {length} bytes, too many", code="too-large")
             end = wire.LENGTH_BYTES + length
             if len(self._incoming) < end:
                 break

@@ -340,7 +340,9 @@ class Connections:
                 continue
             mine = self._new.setdefault(uid, deque())
             if len(mine) >= MAX_NEW:
-                self._refuse(sock, uid, f"{MAX_NEW} new ones of this user wait, and he is denied the socket")
+                self._refuse(
+                    sock, uid, f"{MAX_NEW} new connections of this user wait, so the socket now denies the user"
+                )
                 if uid not in self._denied:
                     self._denied[uid] = now + DENIED_S
                     self._deny(self._denied)
@@ -392,7 +394,7 @@ class Connections:
         if found is None:
             return False
         count = len(self._of[found.uid])
-        self._note("connection-displaced", f"uid {found.uid} has {count} connections, one makes room")
+        self._note("connection-displaced", f"uid {found.uid} has {count} connections, so the daemon closed one")
         self._drop(found)
         return True
 
@@ -445,11 +447,11 @@ class Connections:
             paused = connection in self._paused.get(connection.uid, ())
             waits = connection in self._queued  # for this daemon, which has not handled its bytes yet
             if not waits and not connection.reader.ready and now - connection.accepted > HANDSHAKE_S:
-                self._note("no-handshake", f"uid {connection.uid} has connected and said nothing")
+                self._note("no-handshake", f"a connection of uid {connection.uid} sent nothing")
             elif not waits and connection.held and now - connection.active > (PAUSED_S if paused else STALLED_S):
-                self._note("stalled", f"a message of uid {connection.uid} has come in part")
+                self._note("stalled", f"uid {connection.uid} sent an incomplete message")
             elif connection.unread_since and now - connection.unread_since > STALLED_S:
-                self._note("unread", f"uid {connection.uid} reads no replies")
+                self._note("unread", f"uid {connection.uid} does not read replies")
             else:
                 continue
             self._drop(connection)

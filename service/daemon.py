@@ -127,7 +127,7 @@ class Daemon:
             locked = self._lock.acquire()
         except OSError as error:
             raise DaemonError(
-                f"the lock {self._lock.path} cannot be taken: {error}",
+                f"the lock {self._lock.path} cannot be acquired: {error}",
                 "Remove it, or set PRECOMPILED_RUNTIME_DIR to another directory",
                 code="lock",
             ) from error
@@ -177,7 +177,7 @@ class Daemon:
             self._settings.cache_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise DaemonError(
-                f"the cache directory cannot be made: {error}",
+                f"the cache directory cannot be created: {error}",
                 "Correct the modes of its parent, or set cache_dir to another directory",
                 code="cache-dir",
             ) from error
@@ -297,7 +297,7 @@ class Daemon:
         """Check that clients can connect, feed the watchdog only then, and stop an idle daemon."""
         now = time.monotonic()
         for uid, count in self._lines.dropped().items():
-            log.warning("uid %d: %d lines were left out, it leads to too many", uid, count)
+            log.warning("uid %d: %d log lines were dropped, over the limit", uid, count)
         idle = self._settings.daemon_idle_s
         if self._scheduler.busy or (self._watcher is not None and self._watcher.active):
             self._last_work = now
@@ -312,11 +312,11 @@ class Daemon:
         except OSError as error:
             # Memory or descriptors may be used up, or the disk has an error. The next check decides. Until then, this
             # daemon does not feed the watchdog.
-            log.warning("cannot look at %s: %s", self._server.path, error)
+            log.warning("cannot check %s: %s", self._server.path, error)
             return
         if not reachable:
             # The directory was removed or replaced: clients cannot connect, and another daemon may serve it already.
-            self._lost = f"{self._server.path} is not ours any more"
+            self._lost = f"another process replaced {self._server.path}"
             log.error("%s", self._lost)
             self._stop_reason = self._stop_reason or self._lost
         elif watchdog:
@@ -358,7 +358,7 @@ class Daemon:
                 self._do(Asked(peer.routing_id, self._seen_by(peer), message))
             case wire.Stop():
                 self._server.send(peer.routing_id, wire.Stopping(os.getpid()))
-                self._stop_reason = self._stop_reason or f"asked by uid {peer.uid}, pid {peer.pid}"
+                self._stop_reason = self._stop_reason or f"requested by uid {peer.uid}, pid {peer.pid}"
 
     def _asked_to_watch(self, peer: Sender, message: wire.Watch | wire.Unwatch | wire.Watches) -> None:
         watcher = self._watcher
@@ -367,8 +367,8 @@ class Daemon:
         elif isinstance(message, wire.Watches):
             watcher.ask_for_watches(peer.routing_id)
         elif peer.uid != os.geteuid():  # root's registrations would run as this user
-            text = f"this daemon watches for uid {os.geteuid()} alone"
-            self._server.send(peer.routing_id, wire.Rejected("not-permitted", text, "Ask a daemon of your own"))
+            text = f"this daemon watches only for uid {os.geteuid()}"
+            self._server.send(peer.routing_id, wire.Rejected("not-permitted", text, "Use your own daemon"))
         else:
             watcher.ask(peer.routing_id, message)
 

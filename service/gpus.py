@@ -97,5 +97,5 @@ class Devices:
         known = self._gpus
         if known is not None and uuid not in {gpu.uuid for gpu in known}:
             have = ", ".join(f"{gpu.uuid} ({gpu.name})" for gpu in known) or "none"
-            raise DeviceError(f"this host has no GPU {uuid}; it has: {have}")
+            raise DeviceError(f"this host has no GPU {uuid}; its GPUs: {have}")
         return uuid

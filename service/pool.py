@@ -220,12 +220,12 @@ class Pool:
         members = self._look_at_memory(process, now)
         allowed, mib = self._job_memory_bytes, process.rss >> 20
         if members >= processes.MAX_TREE:
-            self._end(process, "memory", f"it has {members} processes or more")
+            self._end(process, "memory", f"the worker has {members} processes or more")
         elif process.rss > allowed:
-            self._end(process, "memory", f"{mib} MiB resident, over the {allowed >> 20} allowed")
+            self._end(process, "memory", f"{mib} MiB resident, over the limit of {allowed >> 20} MiB")
         elif self._memory_bytes and sum(p.rss for p in busy) > self._memory_bytes:
             largest = max(busy, key=lambda p: p.rss)
-            text = f"{largest.rss >> 20} MiB resident, the most of {len(busy)} that have more than there is for all"
+            text = f"{largest.rss >> 20} MiB resident, the most of {len(busy)} workers that together exceed the limit"
             self._end(largest, "memory", text)
 
     def _look_at_memory(self, process: WorkerProcess, now: float) -> int:
@@ -302,7 +302,7 @@ class Pool:
         except BlockingIOError:
             return  # the kernel's limit of one change per 0.1 s: a later check tries again
         except OSError as error:
-            log.debug("worker %d has no autogroup of its own: %s", process.number, error)
+            log.debug("worker %d: its autogroup cannot be set: %s", process.number, error)
         process.yields_until = until if yields else None
 
     # ------------------------------------------------ reading
@@ -317,7 +317,7 @@ class Pool:
             match message:
                 case wire.Ready():
                     if process.ready is not None:
-                        self._end(process, "protocol", "it said Ready twice")
+                        self._end(process, "protocol", "the worker sent Ready twice")
                         return
                     if message.protocol != wire.PROTOCOL:
                         text = (
@@ -331,7 +331,7 @@ class Pool:
                     self._events.append(WorkerReady(process.number))
                 case wire.Finished():
                     if not process.job:
-                        self._end(process, "protocol", "it finished what it had not been given")
+                        self._end(process, "protocol", "the worker finished a job that it did not have")
                         return
                     process.job = ""
                     process.jobs_done += 1
@@ -356,7 +356,7 @@ class Pool:
         process.tail += data
         del process.tail[:-LOG_BYTES]
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("worker %d says: %s", process.number, data.decode(errors="replace").rstrip())
+            log.debug("output of worker %d: %s", process.number, data.decode(errors="replace").rstrip())
 
     def _close_output(self, process: WorkerProcess) -> None:
         if process.output >= 0:
@@ -402,7 +402,7 @@ class Pool:
             reason = "cannot-start"
         reason = reason or process.reason or "died"
         if not detail:
-            detail = "killed, and still there" if status is None else processes.describe(status)
+            detail = "killed, but still alive" if status is None else processes.describe(status)
             if status == -signal.SIGKILL and reason == "died":
                 detail += " (by the kernel for memory, or by hand)"
         tail = bytes(process.tail[-DETAIL_BYTES:]).decode(errors="replace").strip()
@@ -410,9 +410,9 @@ class Pool:
             at = process.tail.rindex(STACK)
             detail += "; " + bytes(process.tail[at : at + DETAIL_BYTES]).decode(errors="replace").strip()
         elif tail and process.reason == "" and reason not in ("idle", "evicted", "shut-down"):
-            detail += f"; its last words: {tail}"
+            detail += f"; its last output: {tail}"
         if self._lines.allows(process.uid):
-            log.info("worker %d (pid %d) is gone: %s, %s", process.number, process.pid, reason, detail)
+            log.info("worker %d (pid %d) ended: %s, %s", process.number, process.pid, reason, detail)
         self._events.append(WorkerGone(process.number, reason, detail, died and unread is True))
 
     def _kill_tree(self, process: WorkerProcess) -> None:

@@ -14,22 +14,22 @@ from precompiled.core.errors import (
     STORE_UNWRITABLE,
 )
 
-# Failures that are not the graph's fault, so the store has no failure record. The client gets the code, and advice if
-# the message contains none.
+# Failures that the graph did not cause, so the store has no failure record. The client gets the code, and this advice
+# if the message contains none.
 WITHOUT_A_RECORD = {
-    DEVICE_LOST: "It is compiled by the next process that asks",
-    GPU_UNAVAILABLE: "A worker needs a context there, and room for what it measures",
-    MADE_UP_DEVICE: "It is compiled where the GPU is",
+    DEVICE_LOST: "The next process that needs the graph submits it again",
+    GPU_UNAVAILABLE: "A worker needs a CUDA context, and memory for its measurements",
+    MADE_UP_DEVICE: "Compile the graph on a host with the GPU",
     NO_COMPILER: NO_COMPILER_ACTION,
-    STORE_UNWRITABLE: "`precompiled doctor` says which directory cannot be written",
+    STORE_UNWRITABLE: "`precompiled doctor` names the directory that cannot be written",
     "store-unreadable": "",
     "store-untrusted": "",
-    "too-many-variants": "`precompiled cache clear KEY` makes room; or mark fewer sizes dynamic",
+    "too-many-variants": "Run `precompiled cache clear KEY`, or mark fewer sizes dynamic",
 }
 
-STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit again when it is back")
-CANCELLED = wire.Rejected("cancelled", "The watch that asked for it has newer sources", "")
-GIVEN_UP = wire.Rejected("job-cancelled", "A user has cancelled its compile", "The next process asks again")
+STOPPING = wire.Rejected("stopping", "The daemon is stopping", "Submit the graph to the next daemon")
+CANCELLED = wire.Rejected("cancelled", "The watched files changed again", "")
+GIVEN_UP = wire.Rejected("job-cancelled", "A user cancelled the compile", "A later process submits the graph again")
 
 
 def advise_retry(key: str) -> str:

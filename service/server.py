@@ -128,12 +128,12 @@ def prepare_runtime_dir(path: Path, *, system: bool) -> None:
                 if stat.S_IMODE(found.st_mode) & 0o022 and names:
                     # Another user may have put a link there, or a lock file that the user holds.
                     raise refuse(
-                        f"others may write to {path}", f"chmod {wanted:o} {path}, after a look at what lies there"
+                        f"others may write to {path}", f"Check the files in {path}, then run `chmod {wanted:o} {path}`"
                     )
                 if names and paths.LOCK_NAME not in names:  # it has another purpose: others may need to read it
                     raise refuse(
-                        f"{path} has other files in it, and its mode would become {wanted:o}",
-                        "Set PRECOMPILED_RUNTIME_DIR to a directory of its own",
+                        f"{path} has other files, and the daemon would change its mode to {wanted:o}",
+                        "Set PRECOMPILED_RUNTIME_DIR to a different directory",
                     )
                 os.fchmod(fd, wanted)
         finally:
@@ -187,7 +187,7 @@ class Server:
         try:
             access_list.deny(self.path, uids)
         except OSError as error:
-            self._note("no-access-list", f"a user who connects without end cannot be denied the socket: {error}")
+            self._note("no-access-list", f"the socket cannot deny a user with too many connections: {error}")
 
     def is_ours(self) -> bool:
         """Whether the path still names this socket. If not, clients cannot connect.
@@ -228,7 +228,7 @@ class Server:
     def send(self, routing_id: bytes, message: wire.DaemonMessage) -> None:
         """Send a reply, or drop it if the peer has disconnected or does not read."""
         if not self._connections.send(routing_id, zmtp.encode([wire.PREAMBLE, wire.encode(message)])):
-            self._note("unsent-reply", "a peer does not read its replies, further ones are dropped")
+            self._note("unsent-reply", "a peer does not read its replies; further replies are dropped")
 
     def close(self) -> None:
         """Close the socket, and remove it if the path still names it."""
@@ -244,12 +244,12 @@ class Server:
         peer = Sender(connection.name, connection.uid, connection.gid, connection.pid)
         try:
             if not self._system and peer.uid not in (os.geteuid(), 0):
-                raise WireError(f"this daemon serves uid {os.geteuid()} alone", code="not-permitted")
+                raise WireError(f"this daemon serves only uid {os.geteuid()}", code="not-permitted")
             preamble = frames[0][:64]
             if preamble != wire.PREAMBLE:
                 if preamble.startswith(b"precompiled/"):
                     raise WireError(
-                        f"the daemon speaks protocol {wire.PROTOCOL}, the client said {preamble!r}",
+                        f"the daemon has protocol {wire.PROTOCOL}, the client sent {preamble!r}",
                         code="protocol-version",
                     )
                 raise WireError(f"expected the preamble {wire.PREAMBLE!r}")
@@ -258,20 +258,20 @@ class Server:
             message = wire.decode(frames[1], wire.ClientMessage)
             has_blob = len(frames) == 3
             if has_blob != isinstance(message, wire.Submit):
-                raise WireError("a blob frame belongs to Submit, and to nothing else")
+                raise WireError("only Submit may have a blob frame")
             blob = frames[2] if has_blob else b""
             if isinstance(message, wire.Submit):
                 check_submit(message, blob, self._max_graph_bytes)
             if isinstance(message, (wire.Submit, wire.Expect)) and not self._system and peer.uid != os.geteuid():
                 # root's graphs would be compiled as another user: root must use a daemon of its own
-                raise WireError(f"this daemon compiles for uid {os.geteuid()} alone", code="not-permitted")
+                raise WireError(f"this daemon compiles only for uid {os.geteuid()}", code="not-permitted")
             if isinstance(message, wire.Stop) and peer.uid not in (os.geteuid(), 0):
                 raise WireError("only root and the daemon's own user may stop it", code="not-permitted")
         except WireError as error:
             self._note(error.code, f"refused: {error.message}")
             action = {
-                "protocol-version": "Restart whichever is older: `precompiled daemon restart`, or this process",
-                "too-large": "Raise max_graph_bytes, or leave this graph eager",
+                "protocol-version": "Restart the older one: the daemon (`precompiled daemon restart`) or this process",
+                "too-large": "Raise max_graph_bytes",
             }.get(error.code, "")
             known = message if isinstance(message, wire.Submit) else None
             self.send(
@@ -293,7 +293,7 @@ class Server:
         now = time.monotonic()
         if now - self._logged.get(code, -LOG_EVERY_S) >= LOG_EVERY_S:
             self._logged[code] = now
-            log.warning("%s (%s; %d of these so far)", text, code, self.refused[code])
+            log.warning("%s (%s; %d so far)", text, code, self.refused[code])
 
 
 def check_submit(message: wire.Submit, blob: bytes, max_graph_bytes: int) -> None:

@@ -114,7 +114,7 @@ class WatcherLink:
                 for message in self._channel.receive():
                     self._on_message(message)
             except WireError as error:
-                log.error("the watcher's stream broke: %s", error)
+                log.error("the watcher's stream failed: %s", error)
                 self._lost()
                 return
             if self._channel.closed:
@@ -131,7 +131,7 @@ class WatcherLink:
         try:
             self._popen.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            log.error("the watcher did not leave within %s s", STOP_S)
+            log.error("the watcher did not exit within %s s", STOP_S)
         self._kill()
 
     def _on_message(self, message: wire.Answer | wire.Cancel | wire.Watched) -> None:
@@ -173,7 +173,7 @@ class WatcherLink:
         self._kill()
         if time.monotonic() - self._started > STEADY_S:
             self._pause = RESTART_MIN_S
-        self._problem = f"watch: the watcher ended unexpectedly, and starts again within {self._pause:g} s"
+        self._problem = f"watch: the watcher ended unexpectedly, and restarts within {self._pause:g} s"
         log.error("%s", self._problem)
         for peer in self._asked.values():
             self.replies.append((peer, wire.Rejected("no-watcher", "the watcher ended unexpectedly", "Try again")))

@@ -75,7 +75,7 @@ def _interrupt_nobody() -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:  # a sandbox may forbid it
-        _say(f"stays in the scheduling class that it was started in: {error}")
+        _say(f"its scheduling class cannot be changed: {error}")
 
 
 def _guard(control_fd: int) -> None:
@@ -135,7 +135,7 @@ def _control(sock: socket.socket, inbox: queue.SimpleQueue[wire.PoolMessage], id
                 _kill_group()  # safe at any time: a publish is one rename, so it is done or not
             inbox.put(message)
     except (OSError, WireError) as error:
-        _say(f"the control stream broke: {error}")
+        _say(f"the control stream failed: {error}")
     _kill_group()
 
 

@@ -50,7 +50,7 @@ def _connected(settings: Settings, until: float) -> Link:
             link.abandon()  # the daemon has no room for this client, or is stopping
         if time.monotonic() + RETRY_S >= until:
             raise DaemonError(
-                f"the daemon on {path} accepts no connection", "Look into its log, or restart it", code="no-reply"
+                f"the daemon on {path} accepts no connection", "Read its log, or restart it", code="no-reply"
             )
         time.sleep(RETRY_S)
 
@@ -72,7 +72,7 @@ def request(settings: Settings, message: wire.ClientMessage, timeout_s: float = 
             if left <= 0 or link.is_lost(time.monotonic()):
                 path = paths.socket_path(settings.runtime_dir)
                 said = f"did not answer within {timeout_s:g} s" if left <= 0 else "closed the connection"
-                raise DaemonError(f"the daemon on {path} {said}", "Look into its log, or restart it", code="no-reply")
+                raise DaemonError(f"the daemon on {path} {said}", "Read its log, or restart it", code="no-reply")
             link.wait(left)
     reply = replies[0]
     if isinstance(reply, wire.Rejected):

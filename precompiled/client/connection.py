@@ -244,7 +244,7 @@ class DaemonConnection:
             import_messages()
             link = self._serve()
         except Exception:  # otherwise the dead thread would count as alive
-            log.exception("the connection to the daemon broke down")
+            log.exception("the connection to the daemon failed")
             with self._changed:
                 link = self._retire()
                 for submit in self._submits.values():
@@ -381,14 +381,16 @@ class DaemonConnection:
             size, limit = len(submit.blob), self._settings.max_graph_bytes
             if size > limit or submit.lost >= MAX_LOST:
                 # Reject the graph in this process, because the daemon would close the connection without a reply.
-                what = f"the graph has {size} bytes, the limit is {limit}"
+                what = f"the graph has {size} bytes, over the limit of {limit}"
                 if size <= limit:
-                    what = f"the connection broke {submit.lost} times over this graph of {size} bytes"
+                    what = (
+                        f"the connection failed {submit.lost} times during the transfer of this graph of {size} bytes"
+                    )
                 self._replied(
                     wire.Rejected(
                         "too-large",
                         what,
-                        "Raise max_graph_bytes, or leave this graph eager",
+                        "Raise max_graph_bytes",
                         submit.message.id,
                         submit.message.key,
                     )
@@ -443,7 +445,7 @@ class DaemonConnection:
             try:
                 submit.on_reply(msgspec.structs.replace(reply, id=submit.message.id))
             except Exception:  # an error in the caller's code must not end this thread
-                log.exception("a reply about graph %s was not taken", submit.message.id)
+                log.exception("a reply for graph %s cannot be processed", submit.message.id)
 
     def _lose_link(self) -> None:
         assert self._link is not None

@@ -25,7 +25,7 @@ Compiled = Callable[..., Any]
 Check = Callable[[list[int]], bool]
 # The most variants that a process submits for one graph: a loop whose sizes always change must not fill the queue.
 MAX_REQUESTS = 16
-AWAITS_SAFE_POINT = "its artifact is loaded, and awaits the end of a checkpoint in which it ran eager"
+AWAITS_SAFE_POINT = "the artifact is loaded; it awaits the end of a checkpoint in which the graph ran eager"
 
 
 class EagerRunner(Protocol):

@@ -88,7 +88,7 @@ class GraphLookup:
             raise self._known_to_fail(failure)
         if self.session.settings.mode == "lookup":
             self._keep(program)
-            raise Bypass("there is no artifact for this graph, and the mode is lookup", code="lookup-only")
+            raise Bypass("the store has no artifact for this graph, and the mode is lookup", code="lookup-only")
         problem = self.session.daemon.problem()
         if problem is not None:
             self._keep(program)
@@ -194,9 +194,9 @@ class GraphLookup:
             if self.calls.swap.state is not State.COMPILED:
                 self.session.pending.drop(awaited)
                 if self.session.requires:
-                    said = f"no artifact was there within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
+                    said = f"no artifact was ready within {self.session.settings.wait_s:g} s, and {program.no_stand_in}"
                     raise Bypass(said, code="not-in-time")
-                raise Bypass(f"there is no artifact, and {program.no_stand_in}", code="no-stand-in")
+                raise Bypass(f"no artifact was ready in time, and {program.no_stand_in}", code="no-stand-in")
             # Continue as after a hit: Dynamo guards on the artifact's sizes. For other sizes, Dynamo retraces, and the
             # new graph waits for its own artifact.
             for artifact in self.session.store.lookup(self.calls.report.key):
@@ -212,7 +212,7 @@ class GraphLookup:
         return function
 
 
-_AHEAD = "the program compiles it ahead of its calls, and runs none of them eager"
+_AHEAD = "the program compiles the graph before its calls, and runs no call eager"
 
 
 @dataclass
@@ -226,7 +226,9 @@ class LookupAhead(GraphLookup):
 
     def serve(self) -> Compiled:
         if self.written_down and (self.graph.flatten is not None or self.graph.held):
-            raise Bypass("torch writes down what is compiled here, and the graph holds tensors", code="ahead-of-time")
+            raise Bypass(
+                "torch writes the compiled graph to a file, and the graph contains tensors", code="ahead-of-time"
+            )
         return super().serve()
 
     def _kept(self, function: Compiled, program: capture.SerializedGraph, artifact: Artifact) -> Compiled:
@@ -256,7 +258,7 @@ class LookupAhead(GraphLookup):
                 )
                 return self._kept(function, program, artifact)
         self.calls.swap = Swap()  # the loaded artifact is not used
-        raise Bypass("what is compiled ahead of its calls holds for some of their sizes only", code="size-guards")
+        raise Bypass("the artifact is not valid for all sizes of this ahead-of-time compile", code="size-guards")
 
     def _dispatch(self, program: capture.SerializedGraph) -> Dispatch:
         return Dispatch(self.calls, self.graph.eager(), program.size_inputs, lambda sizes: None, waits=True)

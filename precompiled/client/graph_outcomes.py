@@ -57,14 +57,14 @@ class GraphOutcomes:
         """Count and report an unusable artifact or package of a base store, which the lookup leaves out."""
         self._ledger.count_reason("fallbacks", "base-unusable")
         log.info("%s", reason)
-        self.warn_once("base-unusable", f"a base store is not used as it is (base-unusable): {reason}")
+        self.warn_once("base-unusable", f"a base store is not fully used (base-unusable): {reason}")
 
     def stand_in_raised(self, calls: GraphCalls, error: Exception, served: bool) -> None:
         """Record that an eager run raised: its call waits for compiled code (``served`` is false), or compiled code
         has served the call (``served`` is true).
         """
         report, text = calls.report, (str(error).strip().splitlines() or [""])[0]
-        report.message = f"its eager run raised {type(error).__name__}: {text}; its calls wait for compiled code"
+        report.message = f"an eager run raised {type(error).__name__}: {text}; calls wait for compiled code"
         if served:
             report.reason = report.reason or "stand-in-raised"
             self._ledger.count_reason("fallbacks", "stand-in-raised")
@@ -84,7 +84,7 @@ class GraphOutcomes:
             return
         self._ledger.count_reason("fallbacks", "worker-only-error")
         first_line = (report.message.splitlines() or [""])[0]
-        said = f"a worker failed at {report.name}, which this process compiles ({report.reason}): {first_line}"
+        said = f"a worker failed to compile {report.name}, so this process compiles it ({report.reason}): {first_line}"
         self.warn_once(report.reason, said)
 
     def note(self, report: GraphReport) -> None:

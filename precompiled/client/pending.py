@@ -92,7 +92,7 @@ class Pending:
         self.stand_still(item)
         if item.swap.state is State.COMPILED:
             return
-        said = f"no artifact was there within {self._session.settings.wait_s:g} s"
+        said = f"no artifact was ready within {self._session.settings.wait_s:g} s"
         self._session.refuse(item.calls, "not-in-time", said)
         if outcome(item.calls.report.reason, runs=False) is not Outcome.EAGER:
             compile_now(self._session, item)
@@ -112,7 +112,7 @@ class Pending:
         finally:
             item.calls.spent("wait", time.perf_counter() - started)
             if not is_over and not item.done.is_set():  # Ctrl-C
-                report.message = "interrupted while it waited for its compile"
+                report.message = "interrupted during the wait for the artifact"
                 self._session.outcomes.note(item.calls.snapshot())
 
     def abandon(self, item: Awaited) -> None:
@@ -169,7 +169,7 @@ class Pending:
             item.submit(item)
         except Exception as error:  # noqa: BLE001 - this is the user's call, which runs eager instead
             interruptions.pass_on(error)
-            self._give_up(item, "submit-failed", f"a child of a fork cannot submit it: {error}")
+            self._give_up(item, "submit-failed", f"a forked child process cannot submit the graph: {error}")
 
     def on_reply(self, reply: wire.DaemonMessage) -> None:
         """Take the daemon's reply to a submit. Called in the connection's thread."""
@@ -215,7 +215,7 @@ class Pending:
                 self._session.connection.ensure_running()
                 if self._session.connection.alone_s() > ALONE_S:
                     for item in awaited:
-                        said = f"no daemon has answered for {ALONE_S:g} s, and no other process has compiled it"
+                        said = f"no daemon has answered for {ALONE_S:g} s, and no other process has compiled the graph"
                         self._give_up_if_awaited(item.id, "no-daemon", said)
                 with self._changed:
                     awaited = list(self._awaited.values())
@@ -225,13 +225,13 @@ class Pending:
                     if self._awaited and not self._closing and not self._hint:
                         self._changed.wait(LOOK_ALONE_S if alone else LOOK_S)
         except Exception as error:
-            log.exception("the swap thread broke down; pending graphs are compiled in process")
+            log.exception("the swap thread failed; pending graphs are compiled in process")
             with self._changed:
                 self._thread = None
                 left = list(self._awaited.values())
             for item in left:
                 try:
-                    self._give_up(item, "swap-thread", f"the thread that awaits artifacts broke down: {error}")
+                    self._give_up(item, "swap-thread", f"the thread that awaits artifacts failed: {error}")
                 except Exception:  # the threads that wait for this graph must not hang
                     log.exception("graph %s stays eager", item.calls.report.name)
                     self.abandon(item)
@@ -263,7 +263,7 @@ class Pending:
                         if item.program.weights is None or item.program.weights.unchanged():
                             self._act(item, artifact)
                         else:
-                            said = "a frozen weight was changed before what was compiled of it could be used"
+                            said = "a frozen weight changed before the artifact was ready"
                             self._give_up_if_awaited(item.id, "weights-changed", said)
                         return
                 if answered and artifacts:
@@ -273,7 +273,7 @@ class Pending:
                     return
                 if answered:
                     item.swap.on(Event.PUBLISHED)
-                    self._load_failed(item, "artifact-evicted", "the artifact was removed before it could be loaded")
+                    self._load_failed(item, "artifact-evicted", "the artifact was removed before the load")
                     return
             if (store.artifacts / f"{item.key}{FAILED_SUFFIX}").exists():
                 failure = store.failure(item.key)

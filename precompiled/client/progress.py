@@ -86,7 +86,9 @@ class Progress:
         try:
             if self._said or _is_for_people():
                 then = (
-                    "the daemon goes on, for the next run" if goes_on() else "no daemon runs: the next run asks again"
+                    "the daemon continues, for the next run"
+                    if goes_on()
+                    else "no daemon runs, so the next run submits again"
                 )
                 _say(f"the program ended before {which} compiled; {then}")
         except Exception as error:  # noqa: BLE001 - a failed line must not disturb the program's end

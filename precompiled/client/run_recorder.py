@@ -153,7 +153,7 @@ class RunRecord:
                 run_records.keep_program(self._file.file.parent, key, program())
         except OSError as error:
             interruptions.pass_on(error)
-            log.info("the program of %s is not kept: %s", key[:12], error)
+            log.info("the program of %s is not recorded: %s", key[:12], error)
 
     def end(self, reports: Iterable[GraphReport], functions: Iterable[Any], files: Mapping[str, str]) -> None:
         """Write the end of the process. A process that used torch.compile and had no graph is recorded as well.
@@ -192,7 +192,7 @@ class RunRecord:
         except OSError as error:
             interruptions.pass_on(error)
             self._broken = True
-            log.info("this run is not kept: %s", error)
+            log.info("this run is not recorded: %s", error)
 
     def _begin(self) -> lines.AppendedFile:
         here = place(os.environ)

@@ -96,7 +96,7 @@ class Session:
         elif (problem := self.daemon.problem()) is not None:
             code, said = problem.code, str(problem)
         else:
-            code, said = "too-many-variants", f"a graph of a process asks for {MAX_REQUESTS} more at most"
+            code, said = "too-many-variants", f"a graph may submit only {MAX_REQUESTS} more per process"
         self.refuse(calls, code, f"no artifact serves these sizes, and {said}")
         self.ledger.count_reason("fallbacks", code)
 
@@ -186,7 +186,7 @@ class Session:
         self.tell_counts()
         self.tell_used()
         if self.flush(FLUSH_S) is False:
-            log.info("the daemon did not take everything within %s s", FLUSH_S)
+            log.info("the daemon did not receive all messages within %s s", FLUSH_S)
         self.pending.close(FLUSH_S)
         self.connection.close()
 

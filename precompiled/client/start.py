@@ -75,7 +75,7 @@ class Starting:
             ready.close()
             errors.close()
             process.wait()
-            self._finish(StartOutcome("failed", f"a daemon was started, but cannot be followed: {error}"))
+            self._finish(StartOutcome("failed", f"a daemon was started, but its start cannot be observed: {error}"))
 
     def poll(self) -> StartOutcome | None:
         """The outcome, or None while the start is under way."""
@@ -137,7 +137,7 @@ def arguments(settings: Settings) -> list[str]:
 def _spawn(settings: Settings) -> tuple[subprocess.Popen[bytes], sockets.GuardedSocket, sockets.GuardedSocket]:
     """Start the process. Returns the process, the socket for its report, and its stderr."""
     if not sys.executable:
-        raise ValueError("this interpreter does not know its own executable")
+        raise ValueError("the path of this interpreter is unknown")
     ready, telling = socket.socketpair()
     errors, saying = socket.socketpair()
     ours = sockets.GuardedSocket(ready), sockets.GuardedSocket(errors)
@@ -207,7 +207,7 @@ def _outcome(line: bytes, said: bytes) -> StartOutcome:
         report = parse_json(line)
         kind, reason, pid = report["outcome"], str(report["reason"]), int(report["pid"])
     except (ValueError, KeyError, TypeError):
-        return StartOutcome("failed", words or "the daemon ended without a word")
+        return StartOutcome("failed", words or "the daemon ended without output")
     if kind == "ready":
         return StartOutcome("ready", reason, pid)
     if kind == "already-running":

@@ -36,7 +36,7 @@ log = logging.getLogger("precompiled.backend")
 _DYNAMOS = frozenset({"fixed-float", "aotautograd-guards", "size-guards"})
 
 # The text of ``no_stand_in``, the reason why a graph must not run eager, for graphs under the setting ``require``.
-REQUIRED = "PRECOMPILED_REQUIRE=1 lets no graph run eager"
+REQUIRED = "PRECOMPILED_REQUIRE=1 forbids eager runs"
 
 
 def as_required(session: Session, program: capture.SerializedGraph) -> capture.SerializedGraph:
@@ -163,7 +163,7 @@ class Submitter:
                 if self.session.safe_points.of(traced.code()).is_held() or not traced.is_safe():
                     raise NotNow
                 if traced.again(Bypass(failure.message, code=failure.reason)):
-                    log.info("graph %s (%s): Dynamo traces it again", report.name, failure.reason)
+                    log.info("graph %s (%s): Dynamo retraces it", report.name, failure.reason)
                     return None
         try:
             return compile_inline(program, hints, self.given)
@@ -237,7 +237,7 @@ def compile_inline(
         if gpu_room.is_full(error) and not program.no_stand_in:
             # The program's own steps have filled the memory by now. Plain torch.compile would have compiled before
             # these steps.
-            log.warning("a graph stays eager, the GPU has no room for its code: %s", error)
+            log.warning("a graph stays eager, because the GPU lacks memory for its code: %s", error)
             return None
         if given is None:
             log.warning("compiling in process failed, the graph stays eager: %s", error, exc_info=True)

@@ -92,7 +92,7 @@ class Swap:
         except KeyError:
             raise PrecompiledError(
                 f"a graph that is {self.state.value} cannot take {event.value!r}: {'; '.join(self.story)}",
-                "This is a bug in precompiled: please report it with this text",
+                "This is a bug in precompiled. Please report it with this text",
                 code="swap-transition",
             ) from None
         return instruction

@@ -119,7 +119,7 @@ class NotServed(PrecompiledError):
             f"the graph {graph} is not served ({code}): {message.rstrip('.')}",
             (f"What you can do: {advice}. " if advice else "")
             + f"`precompiled explain {code}` (docs/reference/reasons.md) has more. "
-            "Without PRECOMPILED_REQUIRE=1 the program would go on, as plain torch.compile or eager",
+            "Without PRECOMPILED_REQUIRE=1, the program would run with plain torch.compile or eager",
             code=code,
         )
         self.graph = graph

@@ -189,11 +189,11 @@ class Capture:
         if self._capturing and self._capturing <= self._settled:
             return End()
         if self._settled_at is not None and now - self._settled_at > SETTLE_S:
-            return End(note="some of its processes had not come to the end of their first steps")
+            return End(note="some processes did not finish their first steps")
         if now - self.started > limit:
             if self.registration.kind == "run" and self.graphs:
-                return End(note=f"it was ended after {limit:g} s, before its first steps had ended")
-            return End(f"it captured nothing within {limit:g} s, and was ended{self._last_words()}")
+                return End(note=f"stopped after {limit:g} s, before its first steps ended")
+            return End(f"stopped: it captured nothing within {limit:g} s{self._last_words()}")
         if now - self._memory_at >= MEMORY_LOOK_S:
             self._memory_at = now
             if now - self._tree_at >= TREE_LOOK_S:
@@ -201,8 +201,8 @@ class Capture:
             self.rss = processes.resident(self._members)
             if self.rss > self.memory_limit:
                 return End(
-                    f"it had {self.rss >> 20} MiB resident, over the {self.memory_limit >> 20} MiB that a capture may "
-                    f"take, and was ended{self._last_words()}"
+                    f"stopped: it had {self.rss >> 20} MiB resident, over the limit of {self.memory_limit >> 20} MiB"
+                    f"{self._last_words()}"
                 )
         return None
 
@@ -212,7 +212,7 @@ class Capture:
             if self.graphs:
                 return End()
             return End(
-                "the command ended without a graph: it calls no torch.compile, or its Python lacks precompiled"
+                "the command had no graph: it does not call torch.compile, or its Python lacks precompiled"
                 + self._last_words()
             )
         how = f"signal {signal.Signals(status - 128).name}" if 128 < status < 160 else f"exit status {status}"
@@ -221,7 +221,7 @@ class Capture:
     def _last_words(self) -> str:
         text = bytes(self._tail).decode(errors="replace").strip()
         at = text.rfind("Traceback (most recent call last)")
-        return f"; its last words:\n{text[max(at, len(text) - ERROR_CHARS, 0) :]}" if text else ""
+        return f"; its last output:\n{text[max(at, len(text) - ERROR_CHARS, 0) :]}" if text else ""
 
     def _drain(self) -> None:
         while not self.output_ended and processes.readable(self.output):

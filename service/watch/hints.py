@@ -92,12 +92,12 @@ class Hints:
                 left = len(directories - self._observed.keys())
                 return (
                     f"{format_count(left, 'directory of sources has', 'directories of sources have')} no inotify watch "
-                    f"({error.strerror or error}): files are looked at every {POLL_S} s. Raise "
+                    f"({error.strerror or error}): the watcher checks files every {POLL_S} s. Raise "
                     "fs.inotify.max_user_watches and fs.inotify.max_user_instances"
                 )
             except Exception as error:  # an error in watchdog: the regular checks go on without events
                 log.exception("no watch on %s", directory)
-                return f"watchdog does not watch {directory} ({error}): files are looked at every {POLL_S} s"
+                return f"watchdog does not watch {directory} ({error}): the watcher checks files every {POLL_S} s"
         return ""
 
     def _drop(self, watch: object) -> None:

@@ -57,7 +57,7 @@ def problem_of(registration: wire.Registration) -> str:
     if not registration.command or not all(registration.command[:1]):
         return "the command is empty"
     if registration.kind == "entry" and len(registration.command) != 1:
-        return f"an entry point is one name, and there are {len(registration.command)}"
+        return f"an entry point has one name, not {len(registration.command)}"
     for what, path in (
         ("interpreter", registration.executable),
         ("directory", registration.directory),
@@ -66,9 +66,9 @@ def problem_of(registration: wire.Registration) -> str:
         if not os.path.isabs(path) or "\0" in path:
             return f"the {what} {path[:200]!r} is not an absolute path"
     if any("\0" in text for text in texts):
-        return "the command, a file or a variable has a NUL in it"
+        return "the command, a file or a variable contains a NUL"
     if not all(name and "=" not in name for name in registration.variables):
-        return "a variable has no name, or one with = in it"
+        return "a variable has no name, or a name with ="
     counts = registration.memory_limit_bytes, registration.steps
     if not 0 < registration.time_limit_s < float("inf") or min(counts) < 0:
         return "a limit is negative, or is not a number"
@@ -104,7 +104,7 @@ class Registry:
                     data = trust.read_file(name, fd, MAX_BYTES, shown=str(self._root / name))
                 record = msgspec.json.decode(data, type=Record)
             except (StoreError, OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-                log.error("the watch in %s is left out: %s", self._root / name, error)
+                log.error("the watch in %s is ignored: %s", self._root / name, error)
                 continue
             if problem := problem_of(record.registration):
                 self.set_aside(name.removesuffix(".json"), problem)

@@ -124,7 +124,7 @@ class RunningWatch:
         # The new digests are known from now on, so the next difference is the next edit.
         self._expected.update({path: self.tools.files.digest(path) for path in changed})
         if self.plan.edited(now):
-            log.info("watch %s: %s was saved again, its capture is ended", self.id, self.edited)
+            log.info("watch %s: %s was saved again, so its capture is stopped", self.id, self.edited)
             self._drop_capture()
         return True
 
@@ -223,7 +223,7 @@ class RunningWatch:
         if obsolete:
             self.tools.cancel(obsolete)
         self._awaited = {id: key for id, key in self._awaited.items() if id in capture.graphs}
-        log.info("watch %s: captured %d graphs, %d to be compiled", self.id, len(capture.graphs), len(self._awaited))
+        log.info("watch %s: captured %d graphs, %d to compile", self.id, len(capture.graphs), len(self._awaited))
         self._settle()
 
     # ------------------------------------------------ jobs

@@ -218,7 +218,7 @@ class Watcher:
                 message: Mapping[str, object] = parse_json(data)
                 token = message["token"]
             except (ValueError, TypeError, KeyError):
-                log.warning("a report that is none: %r", data[:100])
+                log.warning("not a report: %r", data[:100])
                 continue
             for watch in self._watches.values():
                 if watch.capture is not None and watch.capture.token == token:  # an ended capture may have left reports
@@ -233,7 +233,7 @@ class Watcher:
             self._registry.save(watch.id, watch.record())
             self._problems.pop(watch.id, None)
         except (OSError, PrecompiledError) as error:
-            self._problems[watch.id] = f"the watch {watch.id} is not saved, and is lost with the daemon: {error}"
+            self._problems[watch.id] = f"the watch {watch.id} cannot be saved, so it ends with the daemon: {error}"
 
     # ------------------------------------------------ the daemon
 
@@ -241,7 +241,7 @@ class Watcher:
         try:
             messages = self._channel.receive()
         except WireError as error:
-            log.error("the daemon's stream broke: %s", error)
+            log.error("the daemon's stream failed: %s", error)
             self._stopping = True
             return
         for message in messages:
@@ -269,11 +269,11 @@ class Watcher:
             return wire.Watching(known)
         registration = request.registration
         if problem := problem_of(registration):
-            return wire.Rejected("bad-registration", f"no watch can begin so: {problem}", "Register it anew")
+            return wire.Rejected("bad-registration", f"the watch is invalid: {problem}", "Register it again")
         id = identify(registration)
         if id not in self._watches and len(self._watches) >= MAX_WATCHES:
             return wire.Rejected(
-                "too-many-watches", f"there are {MAX_WATCHES} watches", "Remove some: `precompiled watch --remove NAME`"
+                "too-many-watches", f"there are {MAX_WATCHES} watches", "Run `precompiled watch --remove NAME`"
             )
         try:
             self._registry.save(id, Record(registration))

@@ -318,7 +318,7 @@ def test_a_worker_that_cannot_be_killed_does_not_stop_the_daemon(
             pool.kill(KillWorker(1, "time-limit"))
             assert pool.take_events() == [], "kill does not wait for the worker"
         [gone] = events_of(pool)
-        assert isinstance(gone, WorkerGone) and (gone.reason, gone.detail) == ("time-limit", "killed, and still there")
+        assert isinstance(gone, WorkerGone) and (gone.reason, gone.detail) == ("time-limit", "killed, but still alive")
         assert psutil.pid_exists(pid) and pool.statuses(None) == []
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
